@@ -1,0 +1,209 @@
+"""Every error that declctl raises, in one tree.
+
+    DeclctlError
+    ├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
+    ├── ManifestErrors           the manifest or a handler file is wrong; carries every located diagnostic (exit 1)
+    ├── HookError                foreign code broke the plugin contract
+    │   ├── EntryPointError      an entry point can't be resolved; says where
+    │   └── HandlerFailed        a call raised; carries the cause
+    ├── ReloadRefused            a reload failed before its commit: nothing has changed
+    ├── CacheError
+    │   ├── UnknownIndex         a lister was asked for an index that isn't declared
+    │   └── NotSynced            a cache was read before its first list was in
+    ├── SandboxError             the embedded API server was given an object that it can't hold
+    └── ApiError                 a server's answer, or the lack of one
+        ├── Unreachable          refused, reset, timed out, name not found: no answer at all
+        ├── WatchSilent          a watch said nothing, not even a bookmark, for its idle timeout
+        ├── MalformedAnswer      an answer that is not what the protocol says
+        └── StatusError          an answer with a Status
+            ├── Unauthorized (401), Forbidden (403), NotFound (404), Conflict (409)
+            ├── Expired (410, reason Expired or Gone): the resource version is too old
+            ├── TooLargeResourceVersion (504 with its cause): the server has not seen that version yet
+            ├── TooManyRequests (429): carries `retry_after`
+            ├── InvalidRequest (400, 405, 406, 415, 422)
+            └── ServerError (5xx)
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class DeclctlError(Exception):
+    """The root: catching it catches everything that declctl raises on purpose."""
+
+
+class UsageError(DeclctlError):
+    """The command line was used wrongly, or no cluster is configured."""
+
+
+class Located(Protocol):
+    """What a diagnostic can do, without this module knowing its room."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, as a sentence."""
+        ...
+
+    def __str__(self) -> str:
+        """`file:line:column: error CODE: message`."""
+        ...
+
+
+class ManifestErrors(DeclctlError):
+    """The manifest or what it refers to is wrong; `diagnostics` has every fault, sorted by position."""
+
+    def __init__(self, diagnostics: Sequence[Located]) -> None:
+        super().__init__("\n".join(str(diagnostic) for diagnostic in diagnostics))
+        self.diagnostics = tuple(diagnostics)
+
+
+class HookError(DeclctlError):
+    """Foreign code broke the plugin contract."""
+
+
+class EntryPointError(HookError):
+    """An entry point can't be resolved. `code` is the diagnostic code, `file`, `line` and `column` say where (1-based)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.file = file
+        self.line = line
+        self.column = column
+        self.suggestion = suggestion
+
+
+class HandlerFailed(HookError):
+    """A call into foreign code raised; `__cause__` is what it raised."""
+
+
+class ReloadRefused(DeclctlError):
+    """A reload failed before its commit, so that nothing has changed. `reason` is a CamelCase word for conditions."""
+
+    def __init__(self, reason: str, message: str, diagnostics: Sequence[Located] = ()) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.diagnostics = tuple(diagnostics)
+
+
+class CacheError(DeclctlError):
+    """The cache was asked for something that it doesn't have."""
+
+
+class UnknownIndex(CacheError):
+    """An index that isn't declared; the message names those that are."""
+
+
+class NotSynced(CacheError):
+    """The cache was read before its first list was in."""
+
+
+class SandboxError(DeclctlError):
+    """The embedded API server was given an object that it can't hold."""
+
+
+class ApiError(DeclctlError):
+    """A server's answer, or the lack of one."""
+
+
+class Unreachable(ApiError):
+    """No answer: refused, reset, timed out, or the name was not found."""
+
+
+class WatchSilent(ApiError):
+    """A watch said nothing, not even a bookmark, for its idle timeout: the connection is taken for dead."""
+
+
+class MalformedAnswer(ApiError):
+    """An answer that isn't what the protocol says: broken JSON, a cut line, a list without a resource version."""
+
+
+class StatusError(ApiError):
+    """An answer with a Status object. `code` is the HTTP status, `reason` the Kubernetes reason (such as `NotFound`)."""
+
+    def __init__(self, code: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(f"{code} {reason}: {message}" if message else f"{code} {reason}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after  # seconds, as the server asked
+
+
+class Unauthorized(StatusError):
+    """401: the server doesn't know who asks."""
+
+
+class Forbidden(StatusError):
+    """403: who asks may not do that."""
+
+
+class NotFound(StatusError):
+    """404: no such object, or no such resource."""
+
+
+class Conflict(StatusError):
+    """409: the object is newer, or exists already."""
+
+
+class Expired(StatusError):
+    """410: the resource version or the continue token is too old."""
+
+
+class TooLargeResourceVersion(StatusError):
+    """The server has not seen the resource version that was asked for (yet)."""
+
+
+class TooManyRequests(StatusError):
+    """429: come back after `retry_after` seconds."""
+
+
+class InvalidRequest(StatusError):
+    """400, 405, 406, 415 or 422: the request itself is at fault, or the server does not know what it asks for."""
+
+
+class ServerError(StatusError):
+    """5xx: the server's fault."""
+
+
+_BY_CODE: dict[int, type[StatusError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: InvalidRequest,
+    406: InvalidRequest,
+    409: Conflict,
+    410: Expired,
+    415: InvalidRequest,
+    422: InvalidRequest,
+    429: TooManyRequests,
+}
+_TOO_LARGE = "Too large resource version"
+
+
+def from_status(
+    code: int, reason: str, message: str, *, causes: Sequence[str] = (), retry_after: float | None = None
+) -> StatusError:
+    """The error for a Status; `causes` are the reasons of `details.causes`.
+
+    A version that is too large is recognised in its three wire forms (client-go's isTooLargeResourceVersionError): by the
+    cause `ResourceVersionTooLarge`, by the cause's message, and by the legacy Timeout message.
+    """
+    if "ResourceVersionTooLarge" in causes or _TOO_LARGE in message or any(_TOO_LARGE in c for c in causes):
+        kind: type[StatusError] = TooLargeResourceVersion
+    elif reason in ("Expired", "Gone"):
+        kind = Expired
+    else:
+        kind = _BY_CODE.get(code, ServerError if code >= 500 else StatusError)
+    return kind(code, reason, message, retry_after=retry_after)

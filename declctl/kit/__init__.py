@@ -1,0 +1,10 @@
+"""The foundation: clocks, latches and lanes. Knows no Kubernetes.
+
+What belongs here could be moved to a library of its own without a change. What waits for a cluster does not belong here.
+"""
+
+from declctl.kit.clock import Clock, ManualClock, SystemClock
+from declctl.kit.lanes import Lanes, LanesStatistics
+from declctl.kit.latch import Latch
+
+__all__ = ["Clock", "Lanes", "LanesStatistics", "Latch", "ManualClock", "SystemClock"]

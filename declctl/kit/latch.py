@@ -1,0 +1,49 @@
+"""A door that opens once: for "synced", "ready" and "stopped"."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Latch:
+    """Open or not; once open it stays open. Asked from any thread, opened and waited for on one loop.
+
+    `on_open` calls back at once if it is open already, so that nobody can come too late (client-go's HasSyncedChecker).
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._open = False
+        self._waiters: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        """Refused: `if latch:` looks like a question about the door and is one about the object."""
+        raise TypeError(f"ask latch.is_open, not the latch itself ({self.name})")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened."""
+        return self._open
+
+    def open(self) -> None:
+        """Open it and call everybody who waits, once; opening twice is harmless."""
+        if self._open:
+            return
+        self._open = True
+        waiters, self._waiters = self._waiters, []
+        for call in waiters:
+            call()
+
+    def on_open(self, call: Callable[[], None]) -> None:
+        """Call `call` when it opens, or now."""
+        if self._open:
+            call()
+        else:
+            self._waiters.append(call)
+
+    async def wait(self) -> None:
+        """Return when it is open."""
+        if self._open:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_open(lambda: None if waiter.done() else waiter.set_result(None))
+        await waiter

@@ -1,0 +1,148 @@
+"""Label and field selectors: read as kubectl reads them, matched as the API server matches them."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.objects.field_path import FieldPath
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_PAIR = re.compile(r"(?P<key>[^\s=!<>]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s=!<>]*)")
+_OPERATORS: Mapping[str, Callable[[str | None, frozenset[str]], bool]] = {
+    "In": lambda value, values: value is not None and value in values,
+    "NotIn": lambda value, values: value is None or value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one label. `operator` is metav1's: In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet it."""
+        return _OPERATORS[self.operator](labels.get(self.key), frozenset(self.values))
+
+    def __str__(self) -> str:
+        if self.operator == "Exists":
+            return self.key
+        if self.operator == "DoesNotExist":
+            return f"!{self.key}"
+        if len(self.values) == 1:
+            return f"{self.key}{'=' if self.operator == 'In' else '!='}{self.values[0]}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements together; without any it selects everything. Equal when it selects by the same requirements."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "LabelSelector":
+        """From kubectl's form, `app=web,tier in (a,b),!old`; raises ValueError with a sentence."""
+        return cls(_canonical(_parse_requirement(part) for part in _split(text)))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "LabelSelector":
+        """From metav1's `{matchLabels, matchExpressions}`; raises ValueError with a sentence."""
+        unknown = set(mapping) - {"matchLabels", "matchExpressions"}
+        if unknown:
+            raise ValueError(f"{min(unknown)!r} is neither matchLabels nor matchExpressions")
+        requirements = [_requirement(k, "In", [v]) for k, v in (mapping.get("matchLabels") or {}).items()]
+        for expression in mapping.get("matchExpressions") or ():
+            requirements.append(
+                _requirement(
+                    expression.get("key", ""), expression.get("operator", ""), expression.get("values") or []
+                )
+            )
+        return cls(_canonical(requirements))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """Equality conditions on fields, `status.phase=Running,spec.nodeName!=a`; a missing field reads as the empty string."""
+
+    conditions: tuple[tuple[str, str, str], ...] = ()  # path, '=' or '!=', value
+
+    @classmethod
+    def parse(cls, text: str) -> "FieldSelector":
+        """From kubectl's form; raises ValueError with a sentence."""
+        conditions: list[tuple[str, str, str]] = []
+        for part in _split(text):
+            pair = _PAIR.fullmatch(part)
+            if pair is None:
+                raise ValueError(f"{part!r} is no field selector: write field=value or field!=value")
+            FieldPath.parse(pair["key"])
+            conditions.append((pair["key"], pair["operator"].replace("==", "="), pair["value"]))
+        return cls(tuple(sorted(set(conditions))))
+
+    def matches(self, obj: Mapping[str, Any]) -> bool:
+        """Whether the object is selected."""
+        for path, operator, value in self.conditions:
+            found = FieldPath.parse(path).values(obj)
+            if ((found[0] if found else "") == value) != (operator == "="):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return ",".join(f"{path}{operator}{value}" for path, operator, value in self.conditions)
+
+
+def _split(text: str) -> list[str]:
+    # Commas inside parentheses belong to a set of values.
+    parts = [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+    if parts == [""]:
+        return []
+    if "" in parts:
+        raise ValueError(f"{text!r} has a comma with nothing beside it")
+    return parts
+
+
+def _parse_requirement(text: str) -> Requirement:
+    if members := _SET.fullmatch(text):
+        values = [value.strip() for value in members["values"].split(",")]
+        return _requirement(members["key"], "In" if members["operator"] == "in" else "NotIn", values)
+    if pair := _PAIR.fullmatch(text):
+        return _requirement(pair["key"], "NotIn" if pair["operator"] == "!=" else "In", [pair["value"]])
+    if text.startswith("!"):
+        return _requirement(text[1:].strip(), "DoesNotExist", [])
+    return _requirement(text, "Exists", [])
+
+
+def _requirement(key: str, operator: str, values: Sequence[str]) -> Requirement:
+    if operator not in _OPERATORS:
+        raise ValueError(f"{operator!r} is no operator: use In, NotIn, Exists or DoesNotExist")
+    prefix, slash, name = key.rpartition("/")
+    if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+        raise ValueError(f"{key!r} is no label key")
+    if operator in ("In", "NotIn") and not values:
+        raise ValueError(f"{operator} for {key!r} needs at least one value")
+    if operator in ("Exists", "DoesNotExist") and values:
+        raise ValueError(f"{operator} for {key!r} takes no values")
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"the value {value!r} of {key!r} is no string: put it in quotes")
+        if value and not _NAME.fullmatch(value):
+            raise ValueError(f"{value!r} is no label value")
+    return Requirement(key, operator, tuple(sorted(set(values))))
+
+
+def _canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    return tuple(sorted(set(requirements), key=lambda r: (r.key, r.operator, r.values)))
