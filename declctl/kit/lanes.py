@@ -79,8 +79,12 @@ class Lanes(Generic[T]):
         self._order = itertools.count()
         self._ready: deque[Ticket[T]] = deque()  # arrival order; the key of a ticket here may be held
         self._released: deque[Ticket[T]] = deque()  # their keys are held for them
-        self._held: dict[str, deque[Ticket[T]]] = {}  # key → what waits behind the one that is running or backing off
-        self._tail: dict[str, Ticket[T]] = {}  # key → the last one that waits, the only one that may be merged into
+        self._held: dict[
+            str, deque[Ticket[T]]
+        ] = {}  # key → what waits behind the one that is running or backing off
+        self._tail: dict[
+            str, Ticket[T]
+        ] = {}  # key → the last one that waits, the only one that may be merged into
         self._due: list[tuple[float, int, Ticket[T]]] = []
         self._outstanding: dict[int, int] = {0: 0}  # epoch → added and neither done nor gone
         self._adopted: dict[int, int] = {}  # epoch → the one that took over its backlog
@@ -221,7 +225,11 @@ class Lanes(Generic[T]):
         self._added += 1
         if self.keyed or self._weight >= self.limit:
             waiting = self._tail.get(key)
-            if waiting is not None and self.epoch_of(waiting) == self._epoch and self._merge_into(waiting, value):
+            if (
+                waiting is not None
+                and self.epoch_of(waiting) == self._epoch
+                and self._merge_into(waiting, value)
+            ):
                 return
         ticket = Ticket(key, value, self._epoch, self._weigh(value), self._clock.monotonic())
         self._outstanding[self._epoch] += 1

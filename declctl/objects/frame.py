@@ -66,7 +66,7 @@ class FrameCodec:
             return
         samples, self._samples = self._samples, None
         try:
-            dictionary = zstandard.train_dictionary(_DICTIONARY_BYTES, samples, level=_LEVEL)
+            dictionary = zstandard.train_dictionary(_DICTIONARY_BYTES, [*samples], level=_LEVEL)
         except zstandard.ZstdError:
             return  # too little in common to learn from: frames without a dictionary serve as well
         self._dictionary = dictionary

@@ -1,6 +1,11 @@
 """The name of an object within its resource, as kubectl prints it."""
 
 
+def key_of(namespace: str | None, name: str) -> str:
+    """The key as a plain string, which is what caches are keyed by."""
+    return f"{namespace}/{name}" if namespace else name
+
+
 class ObjectKey(str):
     """`namespace/name`, or `name` for cluster-scoped kinds (client-go's MetaNamespaceKeyFunc).
 
@@ -12,7 +17,7 @@ class ObjectKey(str):
     @classmethod
     def of(cls, namespace: str | None, name: str) -> "ObjectKey":
         """The key of a name; an empty or absent namespace means cluster-scoped."""
-        return cls(f"{namespace}/{name}" if namespace else name)
+        return cls(key_of(namespace, name))
 
     @classmethod
     def parse(cls, text: str) -> "ObjectKey":

@@ -39,16 +39,22 @@ class Layout:
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One object in the cache: its key, identity, labels and projected values, and the rest as a frame.
 
-    It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a collection nothing.
+    It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a collection nothing. For that
+    its key is a plain string; `object_key` is the same with its parts.
     """
 
-    key: ObjectKey
+    key: str
     uid: str
     resource_version: str
     labels: Mapping[str, str]
     values: tuple[Projected, ...]
     frame: bytes
     layout: Layout
+
+    @property
+    def object_key(self) -> ObjectKey:
+        """The key with its namespace and name."""
+        return ObjectKey(self.key)
 
     def decode(self) -> KubeObject:
         """A new copy of the whole object; costs a decompression and a parse."""
@@ -69,9 +75,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             case ("metadata", "labels", str(name)) if name in self.labels:
                 return (self.labels[name],)
             case ("metadata", "name"):
-                return (self.key.name,)
-            case ("metadata", "namespace") if self.key.namespace:
-                return (self.key.namespace,)
+                return (self.object_key.name,)
+            case ("metadata", "namespace"):
+                return (self.object_key.namespace or "",)
             case ("metadata", "uid"):
                 return (self.uid,)
             case _:

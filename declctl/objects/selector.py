@@ -59,12 +59,10 @@ class LabelSelector:
         if unknown:
             raise ValueError(f"{min(unknown)!r} is neither matchLabels nor matchExpressions")
         requirements = [_requirement(k, "In", [v]) for k, v in (mapping.get("matchLabels") or {}).items()]
-        for expression in mapping.get("matchExpressions") or ():
-            requirements.append(
-                _requirement(
-                    expression.get("key", ""), expression.get("operator", ""), expression.get("values") or []
-                )
-            )
+        requirements += [
+            _requirement(e.get("key", ""), e.get("operator", ""), e.get("values") or [])
+            for e in mapping.get("matchExpressions") or ()
+        ]
         return cls(_canonical(requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -126,7 +124,7 @@ def _parse_requirement(text: str) -> Requirement:
     return _requirement(text, "Exists", [])
 
 
-def _requirement(key: str, operator: str, values: Sequence[str]) -> Requirement:
+def _requirement(key: str, operator: str, values: Sequence[Any]) -> Requirement:
     if operator not in _OPERATORS:
         raise ValueError(f"{operator!r} is no operator: use In, NotIn, Exists or DoesNotExist")
     prefix, slash, name = key.rpartition("/")

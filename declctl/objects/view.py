@@ -33,17 +33,17 @@ class ObjectView(Mapping[str, Any]):
     @property
     def key(self) -> ObjectKey:
         """`namespace/name`, or `name`."""
-        return self._record.key
+        return self._record.object_key
 
     @property
     def name(self) -> str:
         """`metadata.name`."""
-        return self._record.key.name
+        return self._record.object_key.name
 
     @property
     def namespace(self) -> str | None:
         """`metadata.namespace`; None for a cluster-scoped object."""
-        return self._record.key.namespace
+        return self._record.object_key.namespace
 
     @property
     def uid(self) -> str:
@@ -58,7 +58,7 @@ class ObjectView(Mapping[str, Any]):
     @property
     def labels(self) -> Mapping[str, str]:
         """`metadata.labels`, read-only; empty if there are none."""
-        return MappingProxyType(dict(self._record.labels))
+        return MappingProxyType(self._record.labels)
 
     @property
     def annotations(self) -> Mapping[str, str]:

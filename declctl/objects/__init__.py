@@ -1,0 +1,69 @@
+"""The cellar: values that every room shares, and nothing that waits.
+
+Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors, field paths and projections
+(how bytes become records). What belongs here could be printed, compared or thrown away. What does I/O does not belong here.
+"""
+
+from declctl.objects.events import (
+    Change,
+    ChangeReason,
+    ChangeType,
+    Delta,
+    DeltaType,
+    EventType,
+    Notification,
+    WatchEvent,
+    merge,
+)
+from declctl.objects.field_path import FieldPath, FieldPathError
+from declctl.objects.frame import FrameCodec
+from declctl.objects.key import ObjectKey, key_of
+from declctl.objects.options import ListOptions, WatchOptions
+from declctl.objects.projection import (
+    MANAGED_FIELDS,
+    Known,
+    ListPage,
+    Projection,
+    ProjectionStatistics,
+    Transform,
+    status_error,
+)
+from declctl.objects.record import KubeObject, Layout, Record
+from declctl.objects.resource import GroupVersionKind, Resource
+from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
+from declctl.objects.view import ObjectView
+
+__all__ = [
+    "MANAGED_FIELDS",
+    "Change",
+    "ChangeReason",
+    "ChangeType",
+    "Delta",
+    "DeltaType",
+    "EventType",
+    "FieldPath",
+    "FieldPathError",
+    "FieldSelector",
+    "FrameCodec",
+    "GroupVersionKind",
+    "Known",
+    "KubeObject",
+    "LabelSelector",
+    "Layout",
+    "ListOptions",
+    "ListPage",
+    "Notification",
+    "ObjectKey",
+    "ObjectView",
+    "Projection",
+    "ProjectionStatistics",
+    "Record",
+    "Requirement",
+    "Resource",
+    "Transform",
+    "WatchEvent",
+    "WatchOptions",
+    "key_of",
+    "merge",
+    "status_error",
+]

@@ -1,0 +1,136 @@
+"""What happens to objects, as values: on the wire, in the line, and as a handler sees it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from declctl.objects.key import ObjectKey
+from declctl.objects.record import Record
+from declctl.objects.view import ObjectView
+
+
+class EventType(StrEnum):
+    """The types of watch events; DROPPED is ours: the transform took the object out of the cache."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    DROPPED = "DROPPED"
+
+
+class WatchEvent(NamedTuple):
+    """One event of a WATCH. `record` is None for a bookmark only."""
+
+    type: EventType
+    record: Record | None
+    resource_version: str
+    initial_events_end: bool = False
+
+
+class DeltaType(StrEnum):
+    """Why a delta is in the queue (client-go's DeltaType)."""
+
+    ADDED = "Added"
+    UPDATED = "Updated"
+    DELETED = "Deleted"
+    REPLACED = "Replaced"
+    SYNC = "Sync"
+
+
+class Delta(NamedTuple):
+    """One change on its way to the store. `record` is None for a tombstone without a known object."""
+
+    type: DeltaType
+    key: str
+    record: Record | None
+    final_state_unknown: bool = False
+    initial: bool = False
+
+
+class ChangeType(StrEnum):
+    """What a handler is told."""
+
+    ADDED = "Added"
+    MODIFIED = "Modified"
+    DELETED = "Deleted"
+    RESYNC = "Resync"
+
+
+class ChangeReason(StrEnum):
+    """Why a handler is told."""
+
+    INITIAL = "Initial"
+    WATCH = "Watch"
+    RELIST = "Relist"
+    RESYNC = "Resync"
+    OUT_OF_SCOPE = "OutOfScope"
+    REPLAY = "Replay"
+
+
+class Notification(msgspec.Struct, frozen=True, gc=False):
+    """A change of the cache on its way to a listener. It holds records, so that waiting costs frames and not objects.
+
+    `record` is the object now (for Deleted: its last known state), `old` the one before. `received_at` is in seconds since the
+    epoch, when the event came off the wire.
+    """
+
+    type: ChangeType
+    record: Record
+    old: Record | None = None
+    initial: bool = False
+    final_state_unknown: bool = False
+    reason: ChangeReason = ChangeReason.WATCH
+    received_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """The key of the object."""
+        return self.record.key
+
+    def weight(self) -> int:
+        """Bytes that it holds on to while it waits."""
+        return 256 + len(self.record.frame) + (len(self.old.frame) if self.old is not None else 0)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hook receives as `change`. Frozen; it may grow fields.
+
+    `obj` is the object (for Deleted: its last known state); `old` is None unless the type is Modified or Resync.
+    """
+
+    type: ChangeType
+    resource: str
+    key: ObjectKey
+    obj: ObjectView
+    old: ObjectView | None
+    initial: bool
+    final_state_unknown: bool
+    reason: ChangeReason
+    generation: int
+    received_at: datetime
+
+
+def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
+    """What remains of two pending changes of one key: the table of the contract.
+
+    `attempted` says that a handler has already seen `waiting` and failed on it, so that it can't be taken back.
+    """
+    match waiting.type, new.type:
+        case ChangeType.RESYNC, _:
+            return [new]
+        case _, ChangeType.RESYNC:
+            return [waiting]
+        case ChangeType.ADDED, ChangeType.MODIFIED:
+            return [msgspec.structs.replace(waiting, record=new.record)]
+        case ChangeType.MODIFIED, ChangeType.MODIFIED:
+            return [msgspec.structs.replace(new, old=waiting.old)]
+        case ChangeType.ADDED, ChangeType.DELETED if not attempted:
+            return []
+        case ((ChangeType.MODIFIED | ChangeType.ADDED | ChangeType.DELETED), ChangeType.DELETED):
+            return [new]
+        case _:
+            return [waiting, new]
