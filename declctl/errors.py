@@ -2,7 +2,7 @@
 
 DeclctlError
 ├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
-├── ManifestErrors           the manifest or a handler file is wrong; carries every located diagnostic (exit 1)
+├── ManifestErrors           the manifest or a handler file is wrong; carries every located fault (exit 1)
 ├── HookError                foreign code broke the plugin contract
 │   ├── EntryPointError      an entry point can't be resolved; says where
 │   └── HandlerFailed        a call raised; carries the cause
@@ -62,7 +62,10 @@ class HookError(DeclctlError):
 
 
 class EntryPointError(HookError):
-    """An entry point can't be resolved. `code` is the diagnostic code, `file`, `line` and `column` say where (1-based)."""
+    """An entry point can't be resolved.
+
+    `code` is the diagnostic code; `file`, `line` and `column` say where, counted from 1.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,10 @@ class HandlerFailed(HookError):
 
 
 class ReloadRefused(DeclctlError):
-    """A reload failed before its commit, so that nothing has changed. `reason` is a CamelCase word for conditions."""
+    """A reload failed before its commit, so that nothing has changed.
+
+    `reason` is a CamelCase word for conditions.
+    """
 
     def __init__(self, reason: str, message: str, diagnostics: Sequence[Located] = ()) -> None:
         super().__init__(message)
@@ -126,11 +132,14 @@ class WatchSilent(ApiError):
 
 
 class MalformedAnswer(ApiError):
-    """An answer that isn't what the protocol says: broken JSON, a cut line, a list without a resource version."""
+    """An answer that breaks the protocol: broken JSON, a cut line, a list without a resource version."""
 
 
 class StatusError(ApiError):
-    """An answer with a Status object. `code` is the HTTP status, `reason` the Kubernetes reason (such as `NotFound`)."""
+    """An answer with a Status object.
+
+    `code` is the HTTP status, `reason` the Kubernetes reason (such as `NotFound`).
+    """
 
     def __init__(self, code: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(f"{code} {reason}: {message}" if message else f"{code} {reason}")
@@ -169,7 +178,7 @@ class TooManyRequests(StatusError):
 
 
 class InvalidRequest(StatusError):
-    """400, 405, 406, 415 or 422: the request itself is at fault, or the server does not know what it asks for."""
+    """400, 405, 406, 415 or 422: the request is at fault, or asks for what the server does not know."""
 
 
 class ServerError(StatusError):
@@ -197,8 +206,9 @@ def from_status(
 ) -> StatusError:
     """The error for a Status; `causes` are the reasons of `details.causes`.
 
-    A version that is too large is recognised in its three wire forms (client-go's isTooLargeResourceVersionError): by the
-    cause `ResourceVersionTooLarge`, by the cause's message, and by the legacy Timeout message.
+    A version that is too large is recognised in its three wire forms (client-go's
+    isTooLargeResourceVersionError): by the cause `ResourceVersionTooLarge`, by the cause's message,
+    and by the legacy Timeout message.
     """
     if "ResourceVersionTooLarge" in causes or _TOO_LARGE in message or any(_TOO_LARGE in c for c in causes):
         kind: type[StatusError] = TooLargeResourceVersion

@@ -1,6 +1,7 @@
 """Time and randomness, passed in.
 
-Everything that waits, backs off or stamps takes a `Clock`, so that a test decides how late it is and never sleeps.
+Everything that waits, backs off or stamps takes a `Clock`, so that a test decides how late it is
+and never sleeps.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ class SystemClock:
 class ManualClock:
     """A clock for tests: it moves when it is told to, and wakes whoever slept until then.
 
-    `advance` is awaited on the loop of the sleepers; between two wake-ups every other task that can run has run.
+    `advance` is awaited on the loop of the sleepers; between two wake-ups every other task that can
+    run has run.
     """
 
     def __init__(self, *, start: float = 1000.0, jitter: float = 0.0) -> None:

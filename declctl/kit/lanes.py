@@ -1,7 +1,8 @@
 """Pending work in arrival order, one at a time for each key, bounded by weight.
 
-This is the heart of delivery: what waits for a handler waits here. It decides and never waits itself; any thread may call it.
-What a value means, what it weighs and how two of them merge is the caller's business.
+This is the heart of delivery: what waits for a handler waits here. It decides and never waits
+itself; any thread may call it. What a value means, what it weighs and how two of them merge is the
+caller's business.
 """
 
 import heapq
@@ -52,13 +53,16 @@ class Lanes(Generic[T]):
     """Values in arrival order, in one lane for each key.
 
     - Values of one key are handed out in the order they were added, never two at a time.
-    - Values of different keys are handed out in the order they were added, except that a held key lets others pass.
-    - A key is held from `take` until `done`; `retry` keeps holding it until the value is due and done.
-    - Below `limit` (in the unit of `weigh`) nothing is lost or merged. Beyond it, or always when `keyed`, a new value is merged
-      with the one of its key that waits in the same epoch, by `merge(waiting, new, attempted)`, which returns the values that
-      remain: none, one, or both.
-    - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's until it is retried or
-      handed over. This is how a reload finds its consistent cut without touching what waits.
+    - Values of different keys are handed out in the order they were added, except that a held key
+      lets others pass.
+    - A key is held from `take` until `done`; `retry` keeps holding it until the value is due and
+      done.
+    - Below `limit` (in the unit of `weigh`) nothing is lost or merged. Beyond it, or always when
+      `keyed`, a new value is merged with the one of its key that waits in the same epoch, by
+      `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both.
+    - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
+      until it is retried or handed over. This is how a reload finds its consistent cut without
+      touching what waits.
     """
 
     def __init__(
@@ -191,7 +195,10 @@ class Lanes(Generic[T]):
         return self._epoch
 
     def next_due(self) -> float | None:
-        """Seconds until the first value in back-off is due, zero if something may be taken now, None if nothing is pending."""
+        """Seconds until the first value in back-off is due; zero if something may be taken now.
+
+        None if nothing is pending.
+        """
         with self._lock:
             if self._released or self._ready:
                 return 0.0
@@ -261,7 +268,8 @@ class Lanes(Generic[T]):
         lane = self._held[ticket.key]
         tail = self._tail.get(ticket.key)
         if tail is not None and not any(tail is waiting for waiting in lane):
-            # It arrived while the key was held and has not been looked at since: it stands in `_ready`.
+            # It arrived while the key was held and has not been looked at since: it stands in
+            # `_ready`.
             self._ready.remove(tail)
             lane.append(tail)
         while lane:

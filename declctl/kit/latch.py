@@ -7,7 +7,8 @@ from collections.abc import Callable
 class Latch:
     """Open or not; once open it stays open. Asked from any thread, opened and waited for on one loop.
 
-    `on_open` calls back at once if it is open already, so that nobody can come too late (client-go's HasSyncedChecker).
+    `on_open` calls back at once if it is open already, so that nobody can come too late
+    (client-go's HasSyncedChecker).
     """
 
     def __init__(self, name: str = "") -> None:

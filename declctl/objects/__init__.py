@@ -1,7 +1,8 @@
 """The cellar: values that every room shares, and nothing that waits.
 
-Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors, field paths and projections
-(how bytes become records). What belongs here could be printed, compared or thrown away. What does I/O does not belong here.
+Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors,
+field paths and projections (how bytes become records). What belongs here could be printed, compared
+or thrown away. What does I/O does not belong here.
 """
 
 from declctl.objects.events import (

@@ -72,10 +72,12 @@ class ChangeReason(StrEnum):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """A change of the cache on its way to a listener. It holds records, so that waiting costs frames and not objects.
+    """A change of the cache on its way to a listener.
 
-    `record` is the object now (for Deleted: its last known state), `old` the one before. `received_at` is in seconds since the
-    epoch, when the event came off the wire.
+    It holds records, so that waiting costs frames and not objects.
+
+    `record` is the object now (for Deleted: its last known state), `old` the one before.
+    `received_at` is in seconds since the epoch, when the event came off the wire.
     """
 
     type: ChangeType
@@ -99,7 +101,8 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What a hook receives as `change`. Frozen; it may grow fields.
 
-    `obj` is the object (for Deleted: its last known state); `old` is None unless the type is Modified or Resync.
+    `obj` is the object (for Deleted: its last known state); `old` is None unless the type is
+    Modified or Resync.
     """
 
     type: ChangeType
@@ -117,7 +120,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
     """What remains of two pending changes of one key: the table of the contract.
 
-    `attempted` says that a handler has already seen `waiting` and failed on it, so that it can't be taken back.
+    `attempted` says that a handler has already seen `waiting` and failed on it, so that it can't be
+    taken back.
     """
     match waiting.type, new.type:
         case ChangeType.RESYNC, _:

@@ -1,6 +1,7 @@
 """Field paths: where in an object a value stands.
 
-`spec.nodeName`, `spec.containers[*].image`, `metadata.labels['app.kubernetes.io/name']`, `status.conditions[0].type`.
+`spec.nodeName`, `spec.containers[*].image`, `metadata.labels['app.kubernetes.io/name']`,
+`status.conditions[0].type`.
 """
 
 import re
@@ -20,7 +21,10 @@ ALL: Final = Wildcard()
 Step = str | int | Wildcard
 
 _TOKEN = re.compile(
-    r"""\[\*\] | \[(?P<index>\d+)\] | \[(?P<quote>['"])(?P<quoted>[^'"\]]+)(?P=quote)\] | (?P<name>[A-Za-z_$][\w$-]*)""",
+    r"""\[\*\]
+      | \[(?P<index>\d+)\]
+      | \[(?P<quote>['"])(?P<quoted>[^'"\]]+)(?P=quote)\]
+      | (?P<name>[A-Za-z_$][\w$-]*)""",
     re.VERBOSE,
 )
 
@@ -59,7 +63,10 @@ class FieldPath:
         return cls(tuple(steps))
 
     def values(self, obj: Mapping[str, Any]) -> tuple[str, ...]:
-        """The scalars at this path, as strings (`true`, `3`); empty where there are none. Lists at the end are read through."""
+        """The scalars at this path, as strings (`true`, `3`).
+
+        Empty where there are none. Lists at the end are read through.
+        """
         return tuple(text for found in self.find(obj) for text in scalars(found))
 
     def find(self, obj: Any) -> Iterator[Any]:

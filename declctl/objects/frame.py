@@ -1,7 +1,8 @@
 """Frames: an object as compressed bytes, which nobody decodes until somebody reads it.
 
-A codec belongs to one resource. It learns a dictionary from the first objects it sees, because objects of one resource repeat
-each other; frames made before that stay readable. Plain JSON is kept where compression would not make it smaller.
+A codec belongs to one resource. It learns a dictionary from the first objects it sees, because
+objects of one resource repeat each other; frames made before that stay readable. Plain JSON is kept
+where compression would not make it smaller.
 """
 
 import threading
@@ -40,7 +41,8 @@ class FrameCodec:
         packed = self._compressor.compress(plain)
         if len(packed) >= len(plain):
             return bytes(plain)
-        # The compressor allocates for the worst case and shrinks in place; keeping its result would keep the hole.
+        # The compressor allocates for the worst case and shrinks in place; keeping its result would
+        # keep the hole.
         return bytes(memoryview(packed))
 
     def decode(self, frame: bytes) -> bytes:

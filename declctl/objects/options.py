@@ -15,9 +15,12 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """One WATCH from `resource_version`. `timeout_seconds` is when the server shall end it; bookmarks are always asked for.
+    """One WATCH from `resource_version`.
 
-    `send_initial_events` asks for a streaming list (WatchList): the objects as ADDED, then a bookmark that says they ended.
+    `timeout_seconds` is when the server shall end it; bookmarks are always asked for.
+
+    `send_initial_events` asks for a streaming list (WatchList): the objects as ADDED, then a
+    bookmark that says they ended.
     """
 
     resource_version: str | None = None

@@ -1,6 +1,7 @@
 """Partial decoders: structs built at run time that read only what was declared.
 
-msgspec skips what a struct does not name, so that reading three fields of a 4 KB object costs little more than finding its end.
+msgspec skips what a struct does not name, so that reading three fields of a 4 KB object costs
+little more than finding its end.
 """
 
 import operator
@@ -29,8 +30,8 @@ class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
 class PartialDecoder:
     """Reads metadata and the scalars at some paths out of the bytes of an object.
 
-    Paths that no struct can name (an index, a wildcard over a map, a path through `metadata`) are left out of `positions`:
-    whoever needs them decodes the object.
+    Paths that no struct can name (an index, a wildcard over a map, a path through `metadata`) are
+    left out of `positions`: whoever needs them decodes the object.
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
@@ -48,8 +49,8 @@ class PartialDecoder:
     def decode(self, raw: bytes) -> tuple[PartialMetadata, list[Projected]]:
         """Metadata and one value for each path, in the order of `positions`.
 
-        Raises msgspec.ValidationError when the object has another shape than the paths expect, msgspec.DecodeError when it is
-        no JSON.
+        Raises msgspec.ValidationError when the object has another shape than the paths expect,
+        msgspec.DecodeError when it is no JSON.
         """
         partial: Any = self._decoder.decode(raw)
         return partial.metadata, [read(partial) for read in self._readers]

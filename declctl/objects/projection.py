@@ -1,8 +1,9 @@
 """Projections: here the bytes of an API server are decoded.
 
-A projection is compiled from what the manifest declares: it reads the envelope, the identity, the labels and the projected field
-paths of an object in one partial decode, and keeps the object itself as a frame. An object that the compiled decoder does not
-expect (a null where a map should be, a field of another type) is decoded whole instead: it is never refused.
+A projection is compiled from what the manifest declares: it reads the envelope, the identity, the
+labels and the projected field paths of an object in one partial decode, and keeps the object itself
+as a frame. An object that the compiled decoder does not expect (a null where a map should be, a
+field of another type) is decoded whole instead: it is never refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +51,10 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatistics:
-    """What was decoded: all objects, how many of them whole, and how many the transform dropped or failed on."""
+    """What was decoded.
+
+    All objects, how many of them whole, and how many the transform dropped or failed on.
+    """
 
     objects: int
     decoded_whole: int
@@ -73,8 +77,9 @@ class _Event(msgspec.Struct):
 class Projection:
     """The decoder of one resource. One thread uses it; the records it makes may go anywhere.
 
-    `paths` are projected, `drop_fields` are removed before the frame is made, `transform` is the user's own (it receives and
-    returns a dict, or None to drop the object from the cache; when it raises, the object is dropped and counted).
+    `paths` are projected, `drop_fields` are removed before the frame is made, `transform` is the
+    user's own (it receives and returns a dict, or None to drop the object from the cache; when it
+    raises, the object is dropped and counted).
     """
 
     def __init__(
@@ -104,8 +109,8 @@ class Projection:
     def page(self, body: bytes, *, known: Known = _nothing_known) -> ListPage:
         """Decode a LIST answer; raises MalformedAnswer if it isn't one.
 
-        `known` tells what the cache holds of a key: an object that has not changed since is given back as that record, so
-        that a relist neither compresses it again nor holds it twice.
+        `known` tells what the cache holds of a key: an object that has not changed since is given
+        back as that record, so that a relist neither compresses it again nor holds it twice.
         """
         try:
             page = self._page.decode(body)
@@ -125,7 +130,8 @@ class Projection:
     def event(self, line: bytes) -> WatchEvent:
         """Decode one line of a WATCH.
 
-        An ERROR event is raised as the StatusError that it carries; a line that is no event raises MalformedAnswer.
+        An ERROR event is raised as the StatusError that it carries; a line that is no event raises
+        MalformedAnswer.
         """
         prefix, kind = _PREFIX_BY_LETTER.get(line[9:10][0] if len(line) > 9 else 0, (b"", None))
         if kind is not None and line.startswith(prefix):
@@ -143,7 +149,10 @@ class Projection:
         return self._any_event(event.type, bytes(event.object))
 
     def record(self, raw: bytes, *, known: Known = _nothing_known) -> Record | None:
-        """The record of one object; None where the transform dropped it. Raises MalformedAnswer if it has no name."""
+        """The record of one object.
+
+        None where the transform dropped it. Raises MalformedAnswer if it has no name.
+        """
         self._objects += 1
         if self._transform is not None or self._drop_others:
             return self._record_whole(raw)
@@ -303,8 +312,9 @@ def _packed(found: tuple[str, ...]) -> Projected:
 
 
 def _without_managed_fields(raw: bytes, value: bytes) -> bytes | None:
-    # The field is cut out of the bytes; None where it can't be told for certain which bytes are it. An unescaped quote ends
-    # a JSON string, so this needle only ever matches a real field; a second match might be somebody else's.
+    # The field is cut out of the bytes; None where it can't be told for certain which bytes are it.
+    # An unescaped quote ends a JSON string, so this needle only ever matches a real field; a second
+    # match might be somebody else's.
     needle = b'"managedFields":' + value
     at = raw.find(needle)
     if at < 0:

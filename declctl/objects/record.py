@@ -16,7 +16,7 @@ Projected = str | tuple[str, ...] | None
 
 
 class Layout:
-    """What all records of one projection share: kind, where each projected path stands, and the codec of the frames."""
+    """What all records of one projection share: kind, places of the projected paths, codec of the frames."""
 
     __slots__ = ("api_version", "codec", "kind", "positions")
 
@@ -39,8 +39,8 @@ class Layout:
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One object in the cache: its key, identity, labels and projected values, and the rest as a frame.
 
-    It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a collection nothing. For that
-    its key is a plain string; `object_key` is the same with its parts.
+    It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a
+    collection nothing. For that its key is a plain string; `object_key` is the same with its parts.
     """
 
     key: str

@@ -43,7 +43,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements together; without any it selects everything. Equal when it selects by the same requirements."""
+    """All requirements together.
+
+    Without any it selects everything. Equal when it selects by the same requirements.
+    """
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -75,7 +78,10 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Equality conditions on fields, `status.phase=Running,spec.nodeName!=a`; a missing field reads as the empty string."""
+    """Equality conditions on fields, `status.phase=Running,spec.nodeName!=a`.
+
+    A missing field reads as the empty string.
+    """
 
     conditions: tuple[tuple[str, str, str], ...] = ()  # path, '=' or '!=', value
 

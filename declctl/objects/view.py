@@ -11,8 +11,9 @@ from declctl.objects.record import KubeObject, Record
 class ObjectView(Mapping[str, Any]):
     """A read-only mapping of a whole object, private to its reader.
 
-    Name, namespace, uid, labels, resource version and key are read without decoding; anything else decodes the object once for
-    this view. What is inside is the reader's own copy: changing it changes nothing in the cache.
+    Name, namespace, uid, labels, resource version and key are read without decoding; anything else
+    decodes the object once for this view. What is inside is the reader's own copy: changing it
+    changes nothing in the cache.
     """
 
     __slots__ = ("_body", "_record")
