@@ -91,11 +91,11 @@ PLUGIN_HOOKSPEC_VERSION: Final = "DCL085"
 
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        UNREADABLE: "The manifest can't be read: no such file, no permission, or a folder without YAML files.",
+        UNREADABLE: "The manifest can't be read: no such file, no permission, or no YAML file in the folder.",
         SYNTAX: "The text is not YAML.",
         TAB: "A tab is used for indentation, which YAML forbids.",
         DUPLICATE_KEY: "A key stands twice in one mapping.",
-        UNREADABLE_TEXT: "The text is not UTF-8, holds control characters, or nests or expands beyond all measure.",
+        UNREADABLE_TEXT: "The text is not UTF-8, holds control characters, or nests too deep.",
         NOT_A_MAPPING: "The document is empty or not a mapping of fields.",
         NO_CONTROLLER: "No document here is a Controller.",
         SECOND_CONTROLLER: "There is more than one Controller, and one process runs one.",
@@ -131,7 +131,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         UNKNOWN_PARAMETER: "A hook takes a parameter that it isn't offered.",
         NO_HOOK: "An entry point is no hook, or a module or class has no hook in it.",
         WRONG_KIND_OF_THING: "An entry point names something that can't be used at this place.",
-        BAD_INDEX_DECLARATION: "What declares an index is not a function that gives texts, or its name is taken.",
+        BAD_INDEX_DECLARATION: "An index is declared without a function that returns texts, or twice.",
         UNKNOWN_KIND: "The cluster doesn't serve this kind.",
         FORBIDDEN: "The cluster doesn't allow to list and watch this resource.",
         CLUSTER_UNREACHABLE: "The cluster didn't answer, so that kinds and permissions could not be checked.",
@@ -152,7 +152,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         SHARDING: "`sharding` is not done yet by this version.",
         PLUGIN_NOT_INSTALLED: "A plugin that the manifest lists is not installed.",
         PLUGIN_VERSION: "The installed version of a plugin is outside the range that the manifest allows.",
-        PLUGIN_CONFIG: "The config of a plugin doesn't match the plugin's schema, or a source of it can't be read.",
+        PLUGIN_CONFIG: "A plugin's config doesn't match its schema, or a source of it can't be read.",
         PLUGIN_LOAD_FAILED: "A plugin could not be loaded.",
         UNKNOWN_HOOK: "A function is marked as a hook, and no hook has its name.",
         PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",

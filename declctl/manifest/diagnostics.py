@@ -16,7 +16,7 @@ _PLAIN = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One fault. `line` and `column` are counted from 1; `file` is a path as the user gave it, or `<stdin>`."""
+    """One fault. `line` and `column` are counted from 1; `file` is the path as given, or `<stdin>`."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False) -> str:
-    """For people: the fault on one line, then the source line, a caret and the help; ends with a line feed."""
+    """For people: the fault on one line, then the source line, a caret and the help."""
     return "".join(f"{_render_one(diagnostic, color=color)}\n" for diagnostic in diagnostics)
 
 
@@ -83,11 +83,13 @@ def _render_one(diagnostic: Diagnostic, *, color: bool) -> str:
 
 def _visible(line: str) -> str:
     """The line without characters that would move a terminal's cursor; each gives one visible character."""
-    return "".join(char if char == "\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+    return "".join(
+        char if char == "\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line
+    )
 
 
 def _caret_indent(line: str, column: int) -> str:
-    """As wide as the text before the column, whatever a terminal's tab stops are and however wide the letters."""
+    """As wide as the text before the column, whatever the tab stops are and however wide the letters."""
     return "".join(_blank(char) for char in line[: column - 1])
 
 
@@ -107,7 +109,9 @@ def _workflow_command(diagnostic: Diagnostic) -> str:
         "title": diagnostic.code,
     }
     properties = ",".join(f"{name}={_escaped(value, also=':,')}" for name, value in fields.items())
-    message = f"{diagnostic.message}; {diagnostic.suggestion}" if diagnostic.suggestion else diagnostic.message
+    message = (
+        f"{diagnostic.message}; {diagnostic.suggestion}" if diagnostic.suggestion else diagnostic.message
+    )
     return f"::{diagnostic.severity} {properties}::{_escaped(message)}"
 
 

@@ -1,7 +1,7 @@
 """`${env:NAME}` inside text values: replaced by the variable of the process, `$${` for the plain characters.
 
-Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes are refused, so
-that they can get a meaning later.
+Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes are
+refused, so that they can get a meaning later.
 """
 
 import re
@@ -40,7 +40,7 @@ def _replacement(found: re.Match[str], environ: Mapping[str, str]) -> str:
         raise BadReference(
             f'"{scheme}" is not a kind of reference',
             offset=found.start(),
-            suggestion=f"write ${{env:NAME}} for an environment variable, or $${{{scheme}:… for these characters",
+            suggestion=f"write ${{env:NAME}} for a variable, or $${{{scheme}:… for these characters",
         )
     if not found["end"] or not _NAME.fullmatch(name):
         raise BadReference(
@@ -50,7 +50,9 @@ def _replacement(found: re.Match[str], environ: Mapping[str, str]) -> str:
         )
     if name not in environ:
         raise BadReference(
-            f"the environment variable {name} is not set", offset=found.start(), suggestion=_advice(name, environ)
+            f"the environment variable {name} is not set",
+            offset=found.start(),
+            suggestion=_advice(name, environ),
         )
     return environ[name]
 

@@ -6,7 +6,9 @@ from difflib import get_close_matches
 _NO_SYNONYMS: Mapping[str, str] = {}
 
 
-def closest(word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str] = _NO_SYNONYMS) -> str | None:
+def closest(
+    word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str] = _NO_SYNONYMS
+) -> str | None:
     """The candidate that was probably meant, or None; case counts for nothing.
 
     `synonyms` (lower case → candidate) are words of other systems that no likeness of letters would find.
@@ -20,7 +22,9 @@ def closest(word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str]
     return by_lower[found[0]] if found else None
 
 
-def did_you_mean(word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str] = _NO_SYNONYMS) -> str | None:
+def did_you_mean(
+    word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str] = _NO_SYNONYMS
+) -> str | None:
     """`did you mean "pods"?`, or None."""
     found = closest(word, candidates, synonyms=synonyms)
     return None if found is None else f'did you mean "{found}"?'

@@ -1,7 +1,7 @@
 """YAML text → trees of nodes with positions; says nothing yet about what the values mean.
 
-The trees are built from the parser's events, not by its composer: so the depth of nesting is bounded (the composer of
-libyaml overflows the C stack), an anchor may be used again, and every node knows where it stands.
+The trees are built from the parser's events, not by its composer: so the depth of nesting is bounded (the
+composer of libyaml overflows the C stack), an anchor may be used again, and every node knows where it stands.
 """
 
 from collections.abc import Iterator
@@ -40,6 +40,15 @@ class Node:
     pairs: list[tuple["Node", "Node"]] = field(default_factory=list[tuple["Node", "Node"]])
     weight: int = 1
 
+    def position_inside(self, source: SourceText, offset: int) -> Position:
+        """Where the character at `offset` (from 0) of the text stands; the start where that can't be known.
+
+        It is known where the text stands on one line exactly as it reads: after its quote, if it has one.
+        """
+        begin = self.start.column - 1
+        found = source.lines[self.start.line - 1].find(self.text, begin, begin + 2 + len(self.text))
+        return self.start if found < 0 else Position(self.start.line, found + 1 + offset)
+
 
 class UnreadableYaml(Exception):
     """The text stops being YAML, or stops being sane; `diagnostic` says where."""
@@ -50,7 +59,7 @@ class UnreadableYaml(Exception):
 
 
 def parse_documents(source: SourceText) -> Iterator[Node]:
-    """The root of each document, in order; raises UnreadableYaml at the first fault, after the documents before it."""
+    """The root of each document, in order; raises UnreadableYaml at the first fault."""
     parser = _LOADER(source.text)
     try:
         yield from _Trees(source, parser).documents()
@@ -71,17 +80,23 @@ class _Trees:
 
     def documents(self) -> Iterator[Node]:
         while not self._parser.check_event(yaml.StreamEndEvent):
-            event = self._parser.get_event()
+            event = self._next()
             if isinstance(event, yaml.DocumentStartEvent):
                 self._anchors, self._open = {}, set()
-                yield self._node(self._parser.get_event(), depth=0)
+                yield self._node(self._next(), depth=0)
+
+    def _next(self) -> yaml.Event:
+        event = self._parser.get_event()
+        assert event is not None, "the parser was asked beyond the end of the stream"
+        return event
 
     def _node(self, event: yaml.Event, *, depth: int) -> Node:
-        start = Position(event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        start = Position(mark.line + 1, mark.column + 1) if mark is not None else Position(1, 1)
         if depth > MAX_DEPTH:
             self._refuse(start, f"the document nests more than {MAX_DEPTH} levels deep")
         if isinstance(event, yaml.AliasEvent):
-            return self._aliased(event.anchor, start)
+            return self._aliased(event.anchor or "", start)
         anchor: str | None = getattr(event, "anchor", None)
         node = Node("scalar", start, tag=getattr(event, "tag", None))
         if anchor is not None:
@@ -91,7 +106,9 @@ class _Trees:
         if anchor is not None:
             self._open.discard(anchor)
         if node.weight > MAX_NODES:
-            self._refuse(start, f"the document has more than {MAX_NODES:,} values when its aliases are expanded")
+            self._refuse(
+                start, f"the document has more than {MAX_NODES:,} values when its aliases are expanded"
+            )
         return node
 
     def _fill(self, node: Node, event: yaml.Event, *, depth: int) -> None:
@@ -101,18 +118,18 @@ class _Trees:
         elif isinstance(event, yaml.SequenceStartEvent):
             node.kind = "sequence"
             while not self._parser.check_event(yaml.SequenceEndEvent):
-                item = self._node(self._parser.get_event(), depth=depth + 1)
+                item = self._node(self._next(), depth=depth + 1)
                 node.items.append(item)
                 node.weight += item.weight
-            self._parser.get_event()
+            self._next()
         else:
             node.kind = "mapping"
             while not self._parser.check_event(yaml.MappingEndEvent):
-                key = self._node(self._parser.get_event(), depth=depth + 1)
-                value = self._node(self._parser.get_event(), depth=depth + 1)
+                key = self._node(self._next(), depth=depth + 1)
+                value = self._node(self._next(), depth=depth + 1)
                 node.pairs.append((key, value))
                 node.weight += key.weight + value.weight
-            self._parser.get_event()
+            self._next()
 
     def _aliased(self, anchor: str, start: Position) -> Node:
         if anchor in self._open:

@@ -1,0 +1,165 @@
+"""What one part of a manifest says about another: names, references, fields that exclude each other."""
+
+from collections.abc import Iterable, Mapping
+
+from declctl.manifest import codes
+from declctl.manifest.checks.findings import Findings
+from declctl.manifest.document import Place
+from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, mapping_at, value_at
+from declctl.manifest.suggestions import did_you_mean, listed
+from declctl.manifest.values import BadValue, parse_duration
+from declctl.objects.selector import FieldSelector
+
+_NAMED = ("resources", "handlers", "plugins", "schedules")
+_ALTERNATIVES: Mapping[str, tuple[str, ...]] = {
+    "handlers": ("entryPoint", "pluginRef"),
+    "indexers": ("fieldPath", "entryPoint"),
+    "configFrom": ("env", "file", "secretKeyRef"),
+}
+
+
+def check_references(findings: Findings) -> None:
+    """Report duplicate names, references to nothing, and fields that contradict each other."""
+    data = findings.data
+    for section in _NAMED:
+        _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
+    for path, _ in entries_at(data, "spec", "resources"):
+        _check_resource(findings, path)
+    for path, plugin in entries_at(data, "spec", "plugins"):
+        _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
+        _check_alternatives(findings, entries_at(data, *path, "configFrom"))
+        _check_config_sources(findings, path, mapping_at(plugin, "config"))
+    handlers = list(entries_at(data, "spec", "handlers"))
+    _check_alternatives(findings, handlers)
+    for path, _ in handlers:
+        _check_reference(findings, (*path, "resourceRef", "name"), section="resources")
+        _check_reference(findings, (*path, "pluginRef", "name"), section="plugins")
+        _check_backoff(findings, (*path, "retry"))
+    _check_namespaces(findings, ("spec", "namespaces"))
+
+
+def _check_resource(findings: Findings, path: Path) -> None:
+    indexers = list(entries_at(findings.data, *path, "indexers"))
+    _check_unique(findings, indexers, what="indexer")
+    _check_alternatives(findings, indexers)
+    _check_names(findings, path)
+    _check_namespaces(findings, (*path, "namespaces"))
+
+
+def _check_unique(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]], *, what: str) -> None:
+    first: dict[str, Path] = {}
+    for path, entry in entries:
+        name = entry.get("name")
+        if not isinstance(name, str) or findings.is_blamed((*path, "name")):
+            continue
+        if name in first:
+            line, column = findings.document.locate((*first[name], "name"))
+            shown = findings.quoted((*path, "name"), name)
+            message = f"the {what} name {shown} is taken: first at line {line}, column {column}"
+            place = Place((*path, "name"))
+            findings.add(codes.DUPLICATE_NAME, place, message, suggestion="give each a name of its own")
+        else:
+            first[name] = path
+
+
+def _check_reference(findings: Findings, path: Path, *, section: str) -> None:
+    name = value_at(findings.data, *path)
+    if not isinstance(name, str) or not name or findings.is_blamed(path):
+        return
+    declared = _declared(findings, section)
+    if declared is None or name in declared:
+        return
+    what = section.removesuffix("s")
+    shown = findings.quoted(path, name)
+    message = f"{dotted(path)}: there is no {what} {shown} in spec.{section}"
+    findings.add(
+        codes.UNKNOWN_REFERENCE, Place(path), message, suggestion=_reference_advice(name, declared, section)
+    )
+
+
+def _reference_advice(name: str, declared: list[str], section: str) -> str:
+    advice = did_you_mean(name, declared)
+    if section == "plugins" and advice is None:
+        return f"list it in spec.plugins, as {{name: {name}}}; there are: {listed(declared)}"
+    names = f"spec.{section} has: {listed(declared)}"
+    return f"{advice} {names}" if advice else names
+
+
+def _declared(findings: Findings, section: str) -> list[str] | None:
+    """The names of a section; None if they can't be known, because the section or a name in it is wrong."""
+    path = ("spec", section)
+    entries = items_at(findings.data, *path)
+    names = [value_at(entry, "name") for entry in entries]
+    unknown = any(not isinstance(name, str) for name in names) or findings.is_blamed(path)
+    if unknown or findings.is_meant(path) or findings.is_blamed(("spec",)):
+        return None
+    if any(findings.document.from_environment((*path, index, "name")) for index in range(len(names))):
+        names = [name for name in names if isinstance(name, str)]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _check_alternatives(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]]) -> None:
+    for path, entry in entries:
+        names = _ALTERNATIVES[str(path[-2])]
+        present = [name for name in entry if name in names]
+        if not present and not any(findings.is_meant((*path, name)) for name in names):
+            message = f"{dotted(path)} needs one of the fields {' and '.join(names)}"
+            findings.add(codes.EXACTLY_ONE, Place(path), message, suggestion=f"add {' or '.join(names)}")
+        for extra in present[1:]:
+            message = f"{dotted(path)} has {extra} beside {present[0]}, and only one of them can be"
+            place = Place((*path, extra), key=True)
+            findings.add(codes.EXACTLY_ONE, place, message, suggestion=f"remove {extra} or {present[0]}")
+
+
+def _check_config_sources(findings: Findings, path: Path, config: dict[str, Json]) -> None:
+    for where, source in entries_at(findings.data, *path, "configFrom"):
+        name = source.get("name")
+        if isinstance(name, str) and name in config:
+            message = f'{dotted(where)} sets "{name}", which config sets too'
+            findings.add(
+                codes.CONTRADICTION, Place((*where, "name")), message, suggestion="remove one of them"
+            )
+
+
+def _check_names(findings: Findings, path: Path) -> None:
+    where = (*path, "fieldSelector")
+    selector = value_at(findings.data, *where)
+    if (
+        not items_at(findings.data, *path, "names")
+        or not isinstance(selector, str)
+        or findings.is_blamed(where)
+    ):
+        return
+    if any(field == "metadata.name" for field, _, _ in FieldSelector.parse(selector).conditions):
+        message = f"{dotted(where)} selects by metadata.name, and so does names"
+        findings.add(
+            codes.CONTRADICTION, Place(where), message, suggestion="keep names, and drop the condition"
+        )
+
+
+def _check_namespaces(findings: Findings, path: Path) -> None:
+    names = items_at(findings.data, *path)
+    if "*" in names and len(names) > 1:
+        place = Place((*path, names.index("*")))
+        message = f"{dotted(path)} has * for all namespaces beside others"
+        findings.add(codes.CONTRADICTION, place, message, suggestion='write ["*"] alone, or remove it')
+
+
+def _check_backoff(findings: Findings, path: Path) -> None:
+    where = (*path, "maxBackoff")
+    least, most = (_seconds(findings, (*path, name)) for name in ("initialBackoff", "maxBackoff"))
+    if least is not None and most is not None and most < least:
+        message = f"{dotted(where)} is shorter than initialBackoff"
+        findings.add(
+            codes.CONTRADICTION, Place(where), message, suggestion="exchange them, or raise maxBackoff"
+        )
+
+
+def _seconds(findings: Findings, path: Path) -> float | None:
+    value = value_at(findings.data, *path)
+    if not isinstance(value, str) or findings.is_blamed(path):
+        return None
+    try:
+        return parse_duration(value)
+    except BadValue:
+        return None

@@ -1,0 +1,129 @@
+"""Texts that are read further: each kind of value that the shape names has one check here."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from declctl.manifest import codes, names
+from declctl.manifest.checks.findings import Findings, walk
+from declctl.manifest.checks.selectors import check_label_selector
+from declctl.manifest.document import Place
+from declctl.manifest.json_values import Json, Path, dotted
+from declctl.manifest.shape import Schema, notes_of
+from declctl.manifest.values import (
+    BadValue,
+    check_version_range,
+    parse_address,
+    parse_duration,
+    parse_entry_point,
+    parse_quantity,
+)
+from declctl.objects.field_path import FieldPath
+from declctl.objects.selector import FieldSelector
+
+_KEPT_FIELDS = (
+    "apiVersion",
+    "kind",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.resourceVersion",
+)
+
+
+def check_values(findings: Findings, shape: Schema) -> None:
+    """Report durations, sizes, names, selectors, paths, addresses and entry points that can't be read."""
+    for path, value, piece in walk(findings.data, shape):
+        kind = notes_of(piece).get("value")
+        if kind is None or findings.is_blamed(path):
+            continue
+        if kind == "labelSelector":
+            check_label_selector(findings, path, value)
+        elif kind == "duration" and isinstance(value, str):
+            _check_duration(findings, path, value, piece=piece)
+        elif value and (isinstance(value, str) or (kind == "quantity" and _is_number(value))):
+            code, check = _CHECKS[str(kind)]
+            _report(findings, path, code, partial(check, value))
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_duration(findings: Findings, path: Path, value: str, *, piece: Schema) -> None:
+    notes = notes_of(piece)
+    least = notes.get("minimum")
+    try:
+        seconds = parse_duration(value)
+    except BadValue as error:
+        _blame(findings, path, codes.BAD_DURATION, error)
+        return
+    if isinstance(least, int | float) and seconds < least and not (seconds == 0 and notes.get("zero")):
+        shortest = "1s" if least == 1 else "1ms"
+        message = f"{dotted(path)} is {findings.quoted(path, value)}, which is too short"
+        suggestion = f"write {shortest} or more" + (", or 0s for none" if notes.get("zero") else "")
+        findings.add(codes.BAD_DURATION, Place(path), message, suggestion=suggestion)
+
+
+def _report(findings: Findings, path: Path, code: str, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except ValueError as error:  # what the rooms below raise for a bad text
+        _blame(findings, path, code, error)
+
+
+def _blame(findings: Findings, path: Path, code: str, error: ValueError) -> None:
+    """Say where, and why; a value from the environment is kept out of the message."""
+    suggestion: str | None = getattr(error, "suggestion", None)
+    offset: int = getattr(error, "offset", getattr(error, "column", 0))
+    message = f"{dotted(path)}: {error}"
+    if findings.document.from_environment(path) is not None:
+        message, suggestion = (
+            f"{dotted(path)}: the value from the environment is not usable here",
+            _ADVICE[code],
+        )
+    findings.add(code, Place(path, offset=offset), message, suggestion=suggestion or _ADVICE.get(code))
+
+
+def _check_field_selector(text: str) -> None:
+    if not FieldSelector.parse(text).conditions:
+        raise BadValue("the field selector selects everything", suggestion="remove it")
+
+
+def _check_dropped_path(text: str) -> None:
+    dropped = str(FieldPath.parse(text))
+    for kept in _KEPT_FIELDS:
+        if kept == dropped or kept.startswith(f"{dropped}."):
+            raise BadValue(
+                f'"{text}" can\'t be dropped: the cache needs {kept}', suggestion="remove it from the list"
+            )
+
+
+_ADVICE: Mapping[str, str] = {
+    codes.BAD_DURATION: "write it like 500ms, 10s, 5m or 1h30m",
+    codes.BAD_QUANTITY: "write it like 64Mi, 1Gi or 65536",
+    codes.BAD_FIELD_SELECTOR: "write it like status.phase=Running,spec.nodeName!=node-1",
+    codes.BAD_FIELD_PATH: "write it like spec.nodeName or spec.containers[*].image",
+    codes.BAD_NAME: "use lower-case letters, digits and dashes",
+    codes.BAD_ADDRESS: 'write host:port, as in "127.0.0.1:8081"',
+    codes.BAD_ENTRY_POINT: 'write "package.module" or "package.module:attribute"',
+    codes.BAD_VERSION_RANGE: 'write it like ">=1.2,<2"',
+}
+
+_CHECKS: Mapping[str, tuple[str, Callable[..., object]]] = {
+    "quantity": (codes.BAD_QUANTITY, parse_quantity),
+    "label": (codes.BAD_NAME, names.check_label),
+    "namespace": (codes.BAD_NAME, names.check_namespace),
+    "subdomain": (codes.BAD_NAME, names.check_subdomain),
+    "indexName": (codes.BAD_NAME, names.check_index_name),
+    "pluginName": (codes.BAD_NAME, names.check_plugin_name),
+    "kind": (codes.BAD_NAME, names.check_kind),
+    "apiVersion": (codes.BAD_NAME, names.check_api_version),
+    "variable": (codes.BAD_NAME, names.check_variable),
+    "fieldSelector": (codes.BAD_FIELD_SELECTOR, _check_field_selector),
+    "fieldPath": (codes.BAD_FIELD_PATH, FieldPath.parse),
+    "droppedPath": (codes.BAD_FIELD_PATH, _check_dropped_path),
+    "address": (codes.BAD_ADDRESS, parse_address),
+    "entryPoint": (codes.BAD_ENTRY_POINT, parse_entry_point),
+    "function": (codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
+    "versionRange": (codes.BAD_VERSION_RANGE, check_version_range),
+}

@@ -1,0 +1,142 @@
+"""From a source to a checked Controller, or to every fault at once.
+
+Environment variables are read here, for `${env:NAME}`, and nowhere else in this room. No cluster is asked, no
+handler is imported.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from declctl.errors import ManifestErrors
+from declctl.manifest import codes
+from declctl.manifest.build import build
+from declctl.manifest.checks import check
+from declctl.manifest.diagnostics import Diagnostic, in_order
+from declctl.manifest.document import Document
+from declctl.manifest.model import Controller
+from declctl.manifest.reading import read_document
+from declctl.manifest.shape.controller import API_VERSION
+from declctl.manifest.source_text import Position, SourceText
+from declctl.manifest.sources import ManifestSource, decode
+from declctl.manifest.suggestions import closest
+from declctl.manifest.yaml_nodes import Node, UnreadableYaml, parse_documents
+
+_GROUP = API_VERSION.partition("/")[0]
+_KINDS = ("Controller", "ControllerTest")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A manifest without errors; `document` leads from the path of each spec back to the text."""
+
+    controller: Controller
+    document: Document
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A document that is, or was meant to be, a Controller."""
+
+    source: SourceText
+    root: Node
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the files of a source hold."""
+
+    candidates: list[_Candidate]
+    faults: list[Diagnostic]
+    others: list[str]  # kinds that are left alone
+    last: SourceText | None = None
+
+
+def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) -> Loaded:
+    """The Controller of the source; `environ` (by default the process's) is for `${env:NAME}`.
+
+    Raises ManifestErrors with every fault, sorted by position.
+    """
+    found = _search(source)
+    errors = list(found.faults)
+    if not found.candidates:
+        raise ManifestErrors(in_order(errors or [_nothing_found(source, found)]))
+    first, *more = found.candidates
+    errors += [_second(first, other) for other in more]
+    document = read_document(first.source, first.root, os.environ if environ is None else environ)
+    diagnostics = check(document)
+    errors += [fault for fault in diagnostics if fault.severity == "error"]
+    if errors:
+        warnings = [fault for fault in diagnostics if fault.severity == "warning"]
+        raise ManifestErrors(in_order([*errors, *warnings]))
+    return Loaded(build(document.data), document, in_order(diagnostics))
+
+
+def _search(source: ManifestSource) -> _Found:
+    found = _Found([], [], [])
+    doubtful: list[Diagnostic] = []
+    for file in source.files:
+        try:
+            text = decode(file)
+        except ManifestErrors as error:
+            doubtful += [fault for fault in error.diagnostics if isinstance(fault, Diagnostic)]
+            continue
+        found.last = text
+        try:
+            _sort(text, found)
+        except UnreadableYaml as error:
+            (found.faults if not source.is_folder or _GROUP in text.text else doubtful).append(
+                error.diagnostic
+            )
+    # A folder may hold other people's YAML, such as templates: it counts only if no Controller is elsewhere.
+    if not found.candidates or not source.is_folder:
+        found.faults += doubtful
+    return found
+
+
+def _sort(text: SourceText, found: _Found) -> None:
+    for root in parse_documents(text):
+        fields = {key.text: value for key, value in root.pairs if key.kind == "scalar"}
+        kind, version = _text(fields.get("kind")), _text(fields.get("apiVersion"))
+        if _is_ours(root, kind=kind, version=version):
+            found.candidates.append(_Candidate(text, root))
+        elif root.kind != "scalar" or root.text:
+            found.others.append(kind or "a document without kind")
+
+
+def _text(node: Node | None) -> str:
+    return node.text if node is not None and node.kind == "scalar" else ""
+
+
+def _is_ours(root: Node, *, kind: str, version: str) -> bool:
+    """Whether a document is a Controller, or so like one that its faults are worth reporting."""
+    if root.kind != "mapping" or not root.pairs or kind == "ControllerTest":
+        return False
+    if not kind and not version:
+        return any(key.text in ("spec", "resources", "handlers") for key, _ in root.pairs)
+    group = version.partition("/")[0]
+    if group == _GROUP:
+        return True
+    group_is_close = not version or closest(group, [_GROUP]) is not None
+    return group_is_close and (not kind or closest(kind, _KINDS) is not None)
+
+
+def _second(first: _Candidate, other: _Candidate) -> Diagnostic:
+    position = next((key.start for key, _ in other.root.pairs if key.text == "kind"), other.root.start)
+    line = next((key.start for key, _ in first.root.pairs if key.text == "kind"), first.root.start).line
+    message = f"there is a Controller already, at {first.source.name}:{line}, and one process runs one"
+    advice = "keep each in a file of its own, and name that file"
+    return other.source.fault(codes.SECOND_CONTROLLER, position, message, suggestion=advice)
+
+
+def _nothing_found(source: ManifestSource, found: _Found) -> Diagnostic:
+    text = found.last or SourceText(source.name, "")
+    if source.is_folder or found.others:
+        seen = f"; found {', '.join(dict.fromkeys(found.others))}" if found.others else ""
+        message = f"no document here is a Controller{seen}"
+        suggestion = f"begin it with apiVersion: {API_VERSION} and kind: Controller"
+        return text.fault(codes.NO_CONTROLLER, Position(1, 1), message, suggestion=suggestion)
+    message = "the manifest is empty"
+    suggestion = f"begin it with apiVersion: {API_VERSION} and kind: Controller"
+    return text.fault(codes.NOT_A_MAPPING, Position(1, 1), message, suggestion=suggestion)

@@ -1,0 +1,198 @@
+"""What is to run: the model resolved into watches, caches and handlers. Pure, frozen, equal by value.
+
+Two plans that are equal run the same; what differs between two is what a reload has to do. A watch is known
+by its key, and resources with the same key share it. Scopes are not known here: a cluster-scoped kind that
+inherited namespaces has `namespaces_inherited`, and who asked the cluster replaces its watches
+(`without_namespaces`).
+"""
+
+from dataclasses import dataclass, field, replace
+
+from declctl.manifest.json_values import Path
+from declctl.manifest.model import (
+    AdminSpec,
+    Controller,
+    Delivery,
+    EntryPoint,
+    HandlerSpec,
+    IndexerSpec,
+    InitialSync,
+    LifecycleSpec,
+    OnFailure,
+    PluginSpec,
+    QueueSpec,
+    ReloadSpec,
+    ResourceSpec,
+    RetrySpec,
+)
+from declctl.objects.selector import FieldSelector
+
+
+@dataclass(frozen=True, slots=True)
+class TransformId:
+    """What is done to objects before they are cached; caches that do it differently can't be shared."""
+
+    drop_fields: tuple[str, ...] = ()
+    entry_point: EntryPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchKey:
+    """What one list and watch asks for. Selectors are canonical texts, empty for everything."""
+
+    api_version: str
+    kind: str
+    namespace: str | None = None  # None for all, and for cluster-scoped kinds
+    label_selector: str = ""
+    field_selector: str = ""
+    transform: TransformId = TransformId()
+
+    def __str__(self) -> str:
+        selectors = [part for part in (self.label_selector, self.field_selector) if part]
+        where = f"in {self.namespace}" if self.namespace else "in all namespaces"
+        return " ".join([self.api_version, self.kind, where, *(f"[{part}]" for part in selectors)])
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlan:
+    """One list and watch, and the resources that share it. `idle_timeout` (seconds) is their shortest."""
+
+    key: WatchKey
+    resources: tuple[str, ...]
+    idle_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePlan:
+    """One resource: its watches, in the order of namespaces and names, and what is kept beside the objects.
+
+    `resync_period` is in seconds, 0 for never, as in client-go. `namespaces` is None for all.
+    """
+
+    name: str
+    watches: tuple[WatchKey, ...]
+    indexers: tuple[IndexerSpec, ...]
+    resync_period: float
+    idle_timeout: float
+    namespaces: tuple[str, ...] | None
+    namespaces_inherited: bool
+    path: Path = field(default=(), compare=False, repr=False)
+
+    def without_namespaces(self) -> "ResourcePlan":
+        """The same for a kind that is cluster-scoped: one watch for each name, and none for a namespace."""
+        watches = tuple(dict.fromkeys(replace(key, namespace=None) for key in self.watches))
+        return replace(self, watches=watches, namespaces=None, namespaces_inherited=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlan:
+    """One handler; one of `entry_point` and `plugin` is set. `resync_period` is in seconds, 0 for never."""
+
+    name: str
+    resource: str
+    entry_point: EntryPoint | None
+    plugin: str | None
+    events: tuple[str, ...]
+    initial_sync: InitialSync
+    resync_period: float
+    delivery: Delivery
+    buffer_bytes: int
+    queue: QueueSpec
+    retry: RetrySpec
+    timeout: float | None
+    on_failure: OnFailure
+    path: Path = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is to run, in manifest order."""
+
+    name: str
+    watches: tuple[WatchPlan, ...]
+    resources: tuple[ResourcePlan, ...]
+    handlers: tuple[HandlerPlan, ...]
+    plugins: tuple[PluginSpec, ...]
+    lifecycle: LifecycleSpec
+    reload: ReloadSpec
+    admin: AdminSpec
+
+
+def plan(controller: Controller) -> Plan:
+    """The plan of a manifest."""
+    resources = tuple(_resource(spec) for spec in controller.resources)
+    periods = {resource.name: resource.resync_period for resource in resources}
+    return Plan(
+        name=controller.name,
+        watches=watches_of(resources),
+        resources=resources,
+        handlers=tuple(_handler(spec, periods[spec.resource]) for spec in controller.handlers),
+        plugins=controller.plugins,
+        lifecycle=controller.lifecycle,
+        reload=controller.reload,
+        admin=controller.admin,
+    )
+
+
+def watches_of(resources: tuple[ResourcePlan, ...]) -> tuple[WatchPlan, ...]:
+    """Each watch once, in the order in which resources first ask for it."""
+    users: dict[WatchKey, list[ResourcePlan]] = {}
+    for resource in resources:
+        for key in resource.watches:
+            users.setdefault(key, []).append(resource)
+    return tuple(
+        WatchPlan(key, tuple(user.name for user in by), min(user.idle_timeout for user in by))
+        for key, by in users.items()
+    )
+
+
+def _resource(spec: ResourceSpec) -> ResourcePlan:
+    return ResourcePlan(
+        name=spec.name,
+        watches=_watch_keys(spec),
+        indexers=spec.indexers,
+        resync_period=spec.resync_period or 0.0,
+        idle_timeout=spec.idle_timeout,
+        namespaces=spec.namespaces,
+        namespaces_inherited=spec.namespaces_inherited,
+        path=spec.path,
+    )
+
+
+def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
+    transform = TransformId(spec.transform.drop_fields, spec.transform.entry_point)
+    keys = (
+        WatchKey(spec.api_version, spec.kind, namespace, spec.label_selector, field_selector, transform)
+        for namespace in spec.namespaces or (None,)
+        for field_selector in _field_selectors(spec)
+    )
+    return tuple(dict.fromkeys(keys))
+
+
+def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
+    """One for each name, as the API server takes no list of names."""
+    if not spec.names:
+        return (spec.field_selector,)
+    parts = [f"metadata.name={name}" for name in spec.names]
+    return tuple(
+        str(FieldSelector.parse(",".join(filter(None, (part, spec.field_selector))))) for part in parts
+    )
+
+
+def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
+    return HandlerPlan(
+        name=spec.name,
+        resource=spec.resource,
+        entry_point=spec.entry_point,
+        plugin=spec.plugin,
+        events=spec.events,
+        initial_sync=spec.initial_sync,
+        resync_period=resource_period if spec.resync_period is None else spec.resync_period,
+        delivery=spec.delivery,
+        buffer_bytes=spec.buffer_bytes,
+        queue=spec.queue,
+        retry=spec.retry,
+        timeout=spec.timeout,
+        on_failure=spec.on_failure,
+        path=spec.path,
+    )

@@ -1,0 +1,100 @@
+"""Where a manifest comes from: a file, a folder, standard input, or bytes that somebody else has read."""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from declctl.errors import ManifestErrors
+from declctl.manifest import codes
+from declctl.manifest.diagnostics import Diagnostic
+from declctl.manifest.source_text import Position, SourceText
+
+_SUFFIXES = (".yaml", ".yml")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LARGEST = 4 * 1024 * 1024  # bytes; a ConfigMap holds one
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSource:
+    """The bytes of one or more files under the names by which people know them.
+
+    `name` and `data` are those of the only file; a folder has `others` beside them.
+    """
+
+    name: str
+    data: bytes
+    others: tuple["ManifestSource", ...] = ()
+
+    @classmethod
+    def read(cls, manifest: str) -> "ManifestSource":
+        """From what stands on a command line: a file, a folder, or `-` for standard input.
+
+        Raises ManifestErrors if it can't be read.
+        """
+        if manifest == "-":
+            return cls("<stdin>", sys.stdin.buffer.read())
+        path = FilePath(manifest)
+        if not path.is_dir():
+            return _file(path)
+        files = [_file(file) for file in sorted(path.iterdir()) if _is_manifest(file)]
+        if not files:
+            message = f"the folder {manifest} holds no YAML file"
+            raise ManifestErrors(
+                [_unreadable(manifest, message, "name a file, or a folder that holds a *.yaml file")]
+            )
+        return cls(files[0].name, files[0].data, tuple(files[1:]))
+
+    @property
+    def files(self) -> tuple["ManifestSource", ...]:
+        """Each file alone, in order."""
+        return (ManifestSource(self.name, self.data), *self.others)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether there are several files, of which one is wanted."""
+        return bool(self.others)
+
+
+def decode(file: ManifestSource) -> SourceText:
+    """The text of one file; raises ManifestErrors if it isn't text."""
+    if len(file.data) > _LARGEST:
+        message = f"the file has {len(file.data):,} bytes, and a manifest has {_LARGEST:,} at most"
+        raise ManifestErrors([_unreadable(file.name, message, "is it the right file?")])
+    try:
+        source = SourceText(file.name, file.data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        before = SourceText(file.name, file.data[: error.start].decode("utf-8", "replace"))
+        message = f"the byte 0x{file.data[error.start]:02x} is not UTF-8"
+        position = before.position_of(len(before.text))
+        fault = before.fault(codes.UNREADABLE_TEXT, position, message, suggestion="save the file as UTF-8")
+        raise ManifestErrors([fault]) from error
+    if found := _UNPRINTABLE.search(source.text):
+        message = f"the character U+{ord(found.group()):04X} is not allowed in YAML"
+        position = source.position_of(found.start())
+        fault = source.fault(codes.UNREADABLE_TEXT, position, message, suggestion="remove it")
+        raise ManifestErrors([fault])
+    return source
+
+
+def _is_manifest(file: FilePath) -> bool:
+    return file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+def _file(path: FilePath) -> ManifestSource:
+    try:
+        return ManifestSource(str(path), path.read_bytes())
+    except OSError as error:
+        reason = (error.strerror or "it can't be read").lower()
+        advice = "check the name; a manifest is a file, a folder or - for standard input"
+        raise ManifestErrors(
+            [_unreadable(str(path), f"the manifest can't be read: {reason}", advice)]
+        ) from error
+    except ValueError as error:  # a zero byte in the name
+        raise ManifestErrors(
+            [_unreadable(str(path), f"this is no file name: {error}", "check the name")]
+        ) from error
+
+
+def _unreadable(name: str, message: str, suggestion: str) -> Diagnostic:
+    return Diagnostic(name, *Position(1, 1), code=codes.UNREADABLE, message=message, suggestion=suggestion)

@@ -1,0 +1,184 @@
+"""Values that are written as text: durations, sizes, names, addresses, entry points, version ranges.
+
+Each function reads one kind and raises BadValue with a sentence and, where there is one, what was probably
+meant.
+"""
+
+import keyword
+import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from types import MappingProxyType
+from typing import Final
+
+from declctl.manifest.model import Address, EntryPoint
+
+_NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "ns": 1,
+        "us": 1_000,
+        "µs": 1_000,
+        "μs": 1_000,
+        "ms": 10**6,
+        "s": 10**9,
+        "m": 60 * 10**9,
+        "h": 3600 * 10**9,
+    }
+)
+_DURATION_PART = re.compile(
+    r"(?P<number>[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?P<unit>ns|us|µs|μs|ms|s|m|h)"
+)
+_DURATION_WORD = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)\s*")
+_LONGEST = 2**63 - 1  # nanoseconds, as in Go: about 292 years
+_UNITS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), "ms"),
+        **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+        **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), "m"),
+        **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "h"),
+    }
+)
+_DAY_HOURS: Final[Mapping[str, int]] = MappingProxyType(
+    {**dict.fromkeys(("d", "day", "days"), 24), **dict.fromkeys(("w", "week", "weeks"), 168)}
+)
+_QUANTITY = re.compile(
+    r"(?P<number>[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?"
+)
+_FACTORS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        **{suffix: 1000**power for power, suffix in enumerate(("", "k", "M", "G", "T", "P", "E"))},
+        **{suffix: 1024**power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    }
+)
+_IDENTIFIER_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_FILE_FORM = re.compile(r"(?:\./)?(?P<path>[\w/.-]+?)(?P<suffix>\.py)?(?::(?P<attribute>.*))?")
+_SPECIFIER = re.compile(
+    r"(?:~=|===?|!=|<=?|>=?)\s*[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\.\*)?",
+    re.ASCII,
+)
+
+
+class BadValue(ValueError):
+    """A text that doesn't say what it should; `offset` is where in the text it goes wrong, from 0."""
+
+    def __init__(self, message: str, *, suggestion: str | None = None, offset: int = 0) -> None:
+        super().__init__(message)
+        self.suggestion = suggestion
+        self.offset = offset
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, from Go's form (`500ms`, `10s`, `1h30m`); a unit is always needed."""
+    total, at = 0, 0
+    while at < len(text):
+        part = _DURATION_PART.match(text, at)
+        if part is None:
+            break
+        total += int(Decimal(part["number"]) * _NANOSECONDS[part["unit"]])
+        at = part.end()
+    if at < len(text) or not text:
+        raise BadValue(f'"{text}" is not a duration', suggestion=_duration_advice(text), offset=at)
+    if total > _LONGEST:
+        raise BadValue(f'"{text}" is longer than 292 years', suggestion="leave the field out for no limit")
+    return total / 1e9
+
+
+def parse_quantity(value: str | int) -> int:
+    """Bytes, from a Kubernetes quantity (`64Mi`, `1.5G`, `65536`); a part of a byte counts as a whole one."""
+    text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "1e30"
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise BadValue(f'"{text}" is not a byte size', suggestion=_quantity_advice(text))
+    size = Decimal(found["number"]) * _FACTORS[found["suffix"] or ""]
+    if not 1 <= size < 2**63:
+        raise BadValue(
+            f'"{text}" is not a size that a buffer can have', suggestion="write a size such as 64Mi"
+        )
+    return int(size.to_integral_value(ROUND_CEILING))
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`; the host may be empty (all interfaces) or an IPv6 address in brackets."""
+    found = re.fullmatch(
+        r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})", text, re.ASCII
+    )
+    if found is None:
+        raise BadValue(f'"{text}" is not an address', suggestion=_address_advice(text))
+    port = int(found["port"])
+    if port > 65535:
+        raise BadValue(
+            f"there is no port {port}", suggestion="ports end at 65535", offset=found.start("port")
+        )
+    return Address(found["host"].strip("[]"), port)
+
+
+def parse_entry_point(text: str, *, attribute_needed: bool = False) -> EntryPoint:
+    """`package.module` or `package.module:attribute`, the names as Python has them."""
+    module, colon, attribute = text.partition(":")
+    if not _importable(module) or module.endswith(".py") or (colon and not _importable(attribute)):
+        raise BadValue(f'"{text}" is not an entry point', suggestion=_entry_point_advice(text))
+    if attribute_needed and not colon:
+        raise BadValue(
+            f'"{text}" names a module, and a function is needed',
+            suggestion=f'write "{text}:name_of_the_function"',
+        )
+    return EntryPoint(module, attribute or None)
+
+
+def check_version_range(text: str) -> None:
+    """A PEP 440 range such as `>=1.2,<2`."""
+    parts = [part.strip() for part in text.split(",")]
+    if all(_SPECIFIER.fullmatch(part) for part in parts):
+        return
+    bare = re.fullmatch(r"[\^~v=]*\s*(?P<version>[0-9]+(?:\.[0-9]+)*)", text)
+    example = f">={bare['version']}" if bare else ">=1.2,<2"
+    raise BadValue(f'"{text}" is not a version range', suggestion=f'write it like "{example}"')
+
+
+def _duration_advice(text: str) -> str:
+    found = _DURATION_WORD.fullmatch(text)
+    if found is None:
+        return "write it like 500ms, 10s, 5m or 1h30m"
+    number, unit = found["number"], found["unit"].lower()
+    if not unit:
+        return f'a unit is needed: did you mean "{number}s" or "{number}m"?'
+    if unit in _DAY_HOURS and "." not in number and len(number) < 10:
+        return f'did you mean "{int(number) * _DAY_HOURS[unit]}h"? Hours are the largest unit'
+    if unit in _UNITS:
+        return f'did you mean "{number}{_UNITS[unit]}"?'
+    return "the units are ms, s, m and h"
+
+
+def _quantity_advice(text: str) -> str:
+    found = re.fullmatch(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<letter>[kKmMgGtT])(?:i?[bB]|i)?\s*", text)
+    if found is None:
+        return "write it like 64Mi, 1Gi or 65536"
+    letter = found["letter"].upper()
+    return f'did you mean "{found["number"]}{letter}i"?'
+
+
+def _address_advice(text: str) -> str:
+    if re.fullmatch(r"[0-9]{1,5}", text):
+        return f'did you mean "127.0.0.1:{text}"?'
+    if re.fullmatch(r"[A-Za-z0-9.-]+", text):
+        return f'a port is needed, as in "{text}:8081"'
+    if found := re.fullmatch(r"[a-z]+://(?P<rest>[^/]+)/?.*", text):
+        return f'did you mean "{found["rest"]}"?'
+    return 'write host:port, as in "127.0.0.1:8081"'
+
+
+def _importable(text: str) -> bool:
+    return _IDENTIFIER_PATH.fullmatch(text) is not None and not any(map(keyword.iskeyword, text.split(".")))
+
+
+def _entry_point_advice(text: str) -> str:
+    """The module form of what looks like a file or a call, if that gives one."""
+    form = 'write "package.module" or "package.module:attribute"'
+    found = _FILE_FORM.fullmatch(text.strip().removesuffix("()"))
+    if found is None or found["path"].startswith(("/", "..")):
+        return f"{form}; modules are found beside the manifest"
+    module = found["path"].strip("./").replace("/", ".").replace("-", "_")
+    attribute = found["attribute"]
+    if not _importable(module) or (attribute is not None and not _importable(attribute.replace("-", "_"))):
+        return f"{form}, with names as Python has them"
+    return f'did you mean "{module}{":" + attribute.replace("-", "_") if attribute else ""}"?'
