@@ -6,5 +6,6 @@ What belongs here could be moved to a library of its own without a change. What 
 from declctl.kit.clock import Clock, ManualClock, SystemClock
 from declctl.kit.lanes import Lanes, LanesStatistics
 from declctl.kit.latch import Latch
+from declctl.kit.loops import LoopThread
 
-__all__ = ["Clock", "Lanes", "LanesStatistics", "Latch", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "Lanes", "LanesStatistics", "Latch", "LoopThread", "ManualClock", "SystemClock"]

@@ -156,6 +156,10 @@ class Lanes(Generic[T]):
             if old != self._epoch:
                 self._adopted[old] = self._epoch
 
+    def handed_over(self, epoch: int) -> bool:
+        """Whether that epoch's backlog belongs to a newer one."""
+        return epoch in self._adopted
+
     def epoch_of(self, ticket: Ticket[T]) -> int:
         """The epoch whose target shall work on this ticket, after hand-overs."""
         epoch = ticket.epoch

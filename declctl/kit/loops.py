@@ -1,0 +1,59 @@
+"""Event loops in threads of their own: one for the machinery, one for asynchronous handlers."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs in a daemon thread from `start` to `stop`.
+
+    It is a daemon so that a coroutine which never yields cannot keep the process from ending; `stop` cancels what is
+    still running and waits for it, but only for a while.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> "LoopThread":
+        """Start the thread; returns itself."""
+        self._thread.start()
+        return self
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there; its result or its exception is in the future. From any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Cancel what runs, end the thread, and say whether it ended within `timeout` seconds."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self._cancel_all()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

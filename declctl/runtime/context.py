@@ -1,0 +1,152 @@
+"""What a hook receives as `ctx`."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+from declctl.informer import Lister
+from declctl.objects import ObjectView
+
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+
+
+class Memo(MutableMapping[str, Json]):
+    """What a handler remembers: JSON-like values that survive reloads.
+
+    A value is copied in, so that no object of a generation's own classes can be carried over by accident; anything that
+    JSON can't write is refused with TypeError.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[str, Json] = {}
+
+    def __getitem__(self, name: str) -> Json:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Json) -> None:
+        try:
+            self._values[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as fault:
+            raise TypeError(
+                f"ctx.memo[{name!r}] can't hold a {type(value).__name__}: a memo outlives the code that wrote it, so "
+                f"it keeps None, booleans, numbers, strings, lists and dicts only ({fault})"
+            ) from fault
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Memo({self._values!r})"
+
+
+class Listers(Mapping[str, Lister]):
+    """`ctx.listers["pods"]`: the caches by the names of the manifest's resources."""
+
+    def __init__(self, listers: Mapping[str, Lister]) -> None:
+        self._listers = listers
+
+    def __getitem__(self, name: str) -> Lister:
+        try:
+            return self._listers[name]
+        except KeyError:
+            known = ", ".join(sorted(self._listers)) or "none"
+            raise KeyError(f"no resource is named {name!r}; the manifest declares: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listers)
+
+    def __len__(self) -> int:
+        return len(self._listers)
+
+
+class Cluster(Protocol):
+    """What a context needs of the connection to a cluster."""
+
+    @property
+    def client(self) -> Any:
+        """The official asynchronous ApiClient."""
+        ...
+
+    @property
+    def sync_client(self) -> Any:
+        """The official synchronous ApiClient."""
+        ...
+
+    def record_event(self, obj: ObjectView, event: Mapping[str, str]) -> None:
+        """Post a Kubernetes Event about an object, in the background."""
+        ...
+
+
+class HandlerContext:
+    """The world of one call: cheap to make, and everything in it is made when it is asked for.
+
+    It is valid for the length of the call and may be used from the thread or the loop that the hook runs on.
+    """
+
+    __slots__ = ("_bound", "_cluster", "_key", "_log", "config", "dry_run", "generation", "handler", "listers", "memo")
+
+    def __init__(
+        self,
+        *,
+        handler: str,
+        generation: int,
+        listers: Listers,
+        config: Mapping[str, Any],
+        cluster: Cluster,
+        log: Any,
+        memo: Memo,
+        key: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        self.handler = handler
+        self.generation = generation
+        self.listers = listers
+        self.config = config
+        self.memo = memo
+        self.dry_run = dry_run
+        self._cluster = cluster
+        self._log = log
+        self._bound: Any = None
+        self._key = key
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger, bound with handler, generation and, in an event hook, the key."""
+        if self._bound is None:
+            names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
+            if self._key is not None:
+                names["key"] = self._key
+            self._bound = self._log.bind(**names)
+        return self._bound
+
+    @property
+    def snapshots(self) -> Mapping[str, Any]:
+        """The related objects that the handler declared; empty, as `includeSnapshotsFrom` is not done yet."""
+        return {}
+
+    @property
+    def client(self) -> Any:
+        """The official asynchronous ApiClient (`kubernetes.aio.client`), configured; for `async def` hooks."""
+        return self._cluster.client
+
+    @property
+    def sync_client(self) -> Any:
+        """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
+        return self._cluster.sync_client
+
+    def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
+        """Post a Kubernetes Event about `obj`. Returns at once; a failure is logged and never raised."""
+        if type not in ("Normal", "Warning"):
+            raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
+        self._cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
+
+
+ContextFactory = Callable[[ObjectView, Memo], HandlerContext]

@@ -1,0 +1,178 @@
+"""The workers of a slot: the thin waiting shells around its lanes.
+
+A slot whose implementations are all asynchronous is worked by tasks on the handlers' loop, any other by threads of its own, so
+that a change costs neither a task nor an executor. Either kind can work on any change: after a reload from one to the other
+both exist until the old ones have left.
+"""
+
+import asyncio
+import threading
+from typing import Protocol
+
+from declctl.kit import Lanes
+from declctl.kit.lanes import Ticket
+from declctl.objects import Notification
+
+_LONGEST_WAIT = 30.0  # seconds; a lost wake-up would cost no more than this
+
+
+class Worked(Protocol):
+    """What a crew works for: a slot."""
+
+    name: str
+
+    @property
+    def lanes(self) -> Lanes[Notification]:
+        """What waits."""
+        ...
+
+    def work(self, ticket: Ticket[Notification]) -> bool:
+        """Deliver in this thread; False tells the worker to leave."""
+        ...
+
+    async def work_async(self, ticket: Ticket[Notification]) -> bool:
+        """Deliver on this loop; False tells the worker to leave."""
+        ...
+
+
+class Crew(Protocol):
+    """Workers that take from a slot until they are dismissed."""
+
+    def wake(self) -> None:
+        """Something may be ready. From any thread; costs little when nobody sleeps."""
+        ...
+
+    def replace_one(self) -> None:
+        """One worker is stuck: start another."""
+        ...
+
+    def dismiss(self) -> None:
+        """Every worker leaves when its present change is done."""
+        ...
+
+
+class ThreadCrew:
+    """`size` threads, started at the first change, that each take one change at a time."""
+
+    def __init__(self, slot: Worked, *, size: int) -> None:
+        self._slot = slot
+        self._size = size
+        self._started = 0
+        self._dismissed = False
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+
+    def wake(self) -> None:
+        """Start the threads if this is the first change, and wake who sleeps."""
+        if not self._started:
+            with self._lock:
+                missing, self._started = self._size - self._started, self._size
+            for _ in range(missing):
+                self._start()
+        if not self._ready.is_set():
+            self._ready.set()
+
+    def replace_one(self) -> None:
+        """Start one more thread; the stuck one leaves when it comes back."""
+        if not self._dismissed:
+            self._start()
+
+    def dismiss(self) -> None:
+        """Let the threads go."""
+        self._dismissed = True
+        self._ready.set()
+
+    def _start(self) -> None:
+        # Daemons: a call that never returns must not keep the process from ending.
+        threading.Thread(target=self._run, name=f"declctl-handler-{self._slot.name}", daemon=True).start()
+
+    def _run(self) -> None:
+        lanes = self._slot.lanes
+        while not self._dismissed:
+            # Cleared before looking, so that whatever is added after the look sets it again.
+            self._ready.clear()
+            ticket = lanes.take()
+            if ticket is None:
+                wait = lanes.next_due()
+                self._ready.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
+                continue
+            if self._size > 1:
+                self._ready.set()  # a colleague may have cleared it for this change and slept through the next
+            if not self._slot.work(ticket):
+                return
+        self._ready.set()
+
+
+class LoopCrew:
+    """`size` tasks on the handlers' loop."""
+
+    def __init__(self, slot: Worked, *, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._slot = slot
+        self._loop = loop
+        self._dismissed = False
+        self._sleeping = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._event: asyncio.Event | None = None
+        self._size = size
+        self._starting = False
+
+    def wake(self) -> None:
+        """Start the tasks if this is the first change, and wake who sleeps."""
+        if not self._starting:
+            self._starting = True
+            self._loop.call_soon_threadsafe(self._start_all)
+        elif self._sleeping:
+            self._loop.call_soon_threadsafe(self._set)
+
+    def replace_one(self) -> None:
+        """Start one more task."""
+        self._loop.call_soon_threadsafe(self._start_one)
+
+    def dismiss(self) -> None:
+        """Let the tasks go."""
+        self._dismissed = True
+        self._loop.call_soon_threadsafe(self._set)
+
+    def _start_all(self) -> None:
+        self._event = asyncio.Event()
+        for _ in range(self._size):
+            self._start_one()
+
+    def _start_one(self) -> None:
+        task = self._loop.create_task(self._run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set(self) -> None:
+        if self._event is not None:
+            self._event.set()
+
+    async def _run(self) -> None:
+        lanes = self._slot.lanes
+        breath = 0
+        while not self._dismissed:
+            ticket = lanes.take()
+            if ticket is None:
+                await self._sleep(lanes)
+                continue
+            breath += 1
+            if breath % 64 == 0:
+                await asyncio.sleep(0)  # a handler that never waits must not starve the others on this loop
+            if not await self._slot.work_async(ticket):
+                return
+
+    async def _sleep(self, lanes: Lanes[Notification]) -> None:
+        assert self._event is not None
+        self._event.clear()
+        self._sleeping += 1
+        try:
+            wait = lanes.next_due()  # looked at after the flag is up: an add from another thread now sets the event
+            if wait == 0.0:
+                await asyncio.sleep(0)
+                return
+            async with asyncio.timeout(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)):
+                await self._event.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._sleeping -= 1

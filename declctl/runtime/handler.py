@@ -1,0 +1,391 @@
+"""A handler's slot: what waits for it, whom it calls now, and what became of it.
+
+A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and leaves what waits where
+it is. Changes come in on the machinery loop (`add_all`), and are worked on by the slot's crew, in threads or on the
+handlers' loop (`work`, `work_async`); the `Lanes` between them keep the order.
+"""
+
+import asyncio
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from declctl.hooks import EventTarget, Implementation, call, call_async
+from declctl.kit import Clock, Lanes
+from declctl.kit.lanes import Ticket
+from declctl.manifest.model import Delivery, InitialSync, OnFailure
+from declctl.manifest.plan import HandlerPlan
+from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
+from declctl.runtime.context import HandlerContext, Memo
+from declctl.work import Backoff
+
+_DURATIONS_KEPT = 512
+
+
+class Log(Protocol):
+    """What a slot needs of a structured logger."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Tell of something that went as it should."""
+        ...
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Tell of something that may want looking at."""
+        ...
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Tell of something that failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What one generation makes of a handler: whom to call, under which policy, and with which context."""
+
+    generation: int
+    plan: HandlerPlan
+    target: EventTarget
+    context: Callable[[ObjectView, "Memo"], HandlerContext]
+
+    def arguments(self, change: Change, context: HandlerContext) -> dict[str, object]:
+        """What a hook may ask for by name."""
+        return {"change": change, "obj": change.obj, "old": change.old, "ctx": context}
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStatistics:
+    """One handler in `status`; times are in seconds."""
+
+    name: str
+    generation: int
+    synced: bool
+    delivered: int
+    succeeded: int
+    failed: int
+    retried: int
+    merged: int
+    dropped: int
+    queued: int
+    running: int
+    zombies: int
+    p95_seconds: float
+    last_error: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One call under way. `overdue` means that nobody waits for it any longer: it is a zombie until it returns."""
+
+    ticket: Ticket[Notification]
+    binding: Binding
+    change: Change
+    started: float
+    left: list[Implementation]
+    overdue: str = ""
+    timer: asyncio.TimerHandle | None = None
+    scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
+    failures: list[BaseException] = field(default_factory=lambda: [])
+
+
+@dataclass(slots=True)
+class _Counts:
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    zombies: int = 0
+    last_error: str | None = None
+
+
+class Handler:
+    """The slot of one handler name.
+
+    `add_all` may be called by the machinery loop only; `work` by any thread, `work_async` on the handlers' loop.
+    """
+
+    def __init__(self, binding: Binding, *, clock: Clock, log: Log, loop: asyncio.AbstractEventLoop) -> None:
+        self.name = binding.plan.name
+        self._clock = clock
+        self._log = log
+        self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
+        self._lock = threading.Lock()
+        self._running: dict[int, Run] = {}
+        self._counts = _Counts()
+        self._durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
+        self._left: dict[int, frozenset[tuple[str, str]]] = {}  # ticket → implementations that have not succeeded yet
+        self._memos: dict[str, Memo] = {}
+        self._initial: set[str] = set()
+        self._initial_complete = False
+        self.on_replaced: Callable[[], None] = lambda: None  # a zombie holds a worker: somebody has to take its place
+        self.on_pending: Callable[[], None] = lambda: None
+        self.lanes: Lanes[Notification] = Lanes(
+            clock=clock, weigh=Notification.weight, merge=merge, limit=binding.plan.buffer_bytes
+        )
+        self._bindings: dict[int, Binding] = {}
+        self._bind(binding)
+
+    @property
+    def binding(self) -> Binding:
+        """The newest binding."""
+        return self._bindings[self.lanes.epoch]
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Take what happened, as far as the handler wants it. Neither waits nor raises."""
+        wanted = self._wanted
+        skip = self._skip_initial
+        taken = [(n.key, n) for n in notifications if n.type in wanted and not (skip and n.initial)]
+        if taken:
+            if not self._initial_complete:
+                self._initial.update(key for key, n in taken if n.initial)
+            self.lanes.add_all(taken)
+            self.on_pending()
+
+    def rebind(self, binding: Binding) -> int:
+        """Let what comes from now on go to a new binding; returns the epoch that ended. Cannot fail."""
+        ended = self.lanes.cut()
+        self._bind(binding)
+        return ended
+
+    def hand_over(self, epoch: int) -> int:
+        """Give what is left of an ended epoch to the newest binding; what runs is not waited for any longer.
+
+        Returns how many calls were left running.
+        """
+        self.lanes.hand_over(epoch)
+        with self._lock:
+            stuck = [run for run in self._running.values() if run.ticket.epoch == epoch and not run.overdue]
+        for run in stuck:
+            if run.scope is not None:
+                self._loop.call_soon_threadsafe(_cancel, run.scope)
+            else:
+                self._give_up_waiting(run, "it outlived the drain timeout of a reload")
+        self.on_pending()
+        return len(stuck)
+
+    def forget(self, epoch: int) -> None:
+        """Drop the binding of an ended epoch, so that its generation can be collected."""
+        if epoch != self.lanes.epoch and not self.lanes.outstanding(epoch):
+            self._bindings.pop(epoch, None)
+
+    def outstanding(self, epoch: int) -> int:
+        """How many changes of that epoch are neither done nor handed over."""
+        if self.lanes.handed_over(epoch):
+            with self._lock:
+                return sum(1 for run in self._running.values() if run.ticket.epoch == epoch)
+        return self.lanes.outstanding(epoch)
+
+    def memo(self, uid: str) -> Memo:
+        """What the handler remembers of an object; with an empty uid, of itself."""
+        with self._lock:
+            return self._memos.setdefault(uid, Memo())
+
+    @property
+    def initial_done(self) -> bool:
+        """Whether every object of the first sync has been dealt with, as far as the slot was told of them."""
+        return not self._initial or self.lanes.idle
+
+    def initial_complete(self) -> None:
+        """No more initial changes will come."""
+        self._initial_complete = True
+
+    def work(self, ticket: Ticket[Notification]) -> bool:
+        """Deliver one change, in the calling thread; False if the thread was replaced meanwhile and has to leave."""
+        run = self._begin(ticket)
+        for implementation in tuple(run.left):
+            arguments = self._arguments(run)
+            try:
+                if implementation.is_async:
+                    self._bridge(implementation, arguments, run)
+                else:
+                    call(implementation, arguments)
+            except Exception as failure:  # noqa: BLE001 - what foreign code raised, kept for the log and the retry
+                run.failures.append(failure)
+            else:
+                run.left.remove(implementation)
+        return self._finish(run)
+
+    async def work_async(self, ticket: Ticket[Notification]) -> bool:
+        """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
+        run = self._begin(ticket)
+        for implementation in tuple(run.left):
+            arguments = self._arguments(run)
+            try:
+                async with asyncio.timeout(run.binding.plan.timeout) as run.scope:
+                    if implementation.is_async:
+                        await call_async(implementation, arguments)
+                    else:
+                        await asyncio.to_thread(call, implementation, arguments)
+            except Exception as failure:  # noqa: BLE001 - as above
+                run.failures.append(failure)
+            else:
+                run.left.remove(implementation)
+        return self._finish(run)
+
+    def statistics(self) -> HandlerStatistics:
+        """The figures of this moment."""
+        lanes = self.lanes.statistics()
+        with self._lock:
+            counts = replace(self._counts)
+            durations = sorted(self._durations)
+        return HandlerStatistics(
+            name=self.name,
+            generation=self.binding.generation,
+            synced=self._initial_complete and self.initial_done,
+            delivered=lanes.taken,
+            succeeded=counts.succeeded,
+            failed=counts.failed,
+            retried=counts.retried,
+            merged=lanes.merged,
+            dropped=lanes.dropped,
+            queued=lanes.waiting + lanes.backing_off,
+            running=lanes.running,
+            zombies=counts.zombies,
+            p95_seconds=durations[int(len(durations) * 0.95)] if durations else 0.0,
+            last_error=counts.last_error,
+        )
+
+    def running(self) -> list[str]:
+        """The keys of the calls under way, for messages."""
+        with self._lock:
+            return [run.ticket.key for run in self._running.values()]
+
+    def _bind(self, binding: Binding) -> None:
+        self._bindings[self.lanes.epoch] = binding
+        self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
+        self._wanted = frozenset(ChangeType(name) for name in binding.plan.events)
+        self.lanes.limit = binding.plan.buffer_bytes
+        self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
+
+    def _begin(self, ticket: Ticket[Notification]) -> Run:
+        binding = self._bindings[self.lanes.epoch_of(ticket)]
+        notification = ticket.value
+        kind = notification.type
+        old = notification.old if kind is not ChangeType.RESYNC else notification.record
+        change = Change(
+            type=kind,
+            resource=binding.plan.resource,
+            key=notification.record.object_key,
+            obj=ObjectView(notification.record),
+            old=None if old is None else ObjectView(old),
+            initial=notification.initial,
+            final_state_unknown=notification.final_state_unknown,
+            reason=notification.reason,
+            generation=binding.generation,
+            received_at=datetime.fromtimestamp(notification.received_at, UTC),
+        )
+        left = list(binding.target.select(kind))
+        if ticket.attempts and (before := self._left.pop(id(ticket), None)):
+            # Only what failed is tried again; code that is new since then is called whole.
+            left = [i for i in left if (i.hook, i.plugin) in before] or left
+        run = Run(ticket, binding, change, self._clock.monotonic(), left)
+        with self._lock:
+            self._running[id(run)] = run
+        if binding.plan.timeout is not None and not binding.target.all_async:
+            self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
+        return run
+
+    def _arguments(self, run: Run) -> dict[str, object]:
+        memo = self.memo(run.change.obj.uid)
+        return run.binding.arguments(run.change, run.binding.context(run.change.obj, memo))
+
+    def _bridge(self, implementation: Implementation, arguments: dict[str, object], run: Run) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(run.binding.plan.timeout):
+                await call_async(implementation, arguments)
+
+        future: Future[None] = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
+        future.result()
+
+    def _watch(self, run: Run, timeout: float) -> None:
+        if id(run) in self._running:
+            message = f"it ran longer than its timeout of {timeout:g} s"
+            run.timer = self._loop.call_later(timeout, self._give_up_waiting, run, message)
+
+    def _give_up_waiting(self, run: Run, why: str) -> None:
+        with self._lock:
+            if id(run) not in self._running or run.overdue:
+                return
+            run.overdue = why
+            self._counts.zombies += 1
+        self._log.warning(
+            f"{self.name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
+            "its key is held until it returns",
+            handler=self.name,
+            key=run.ticket.key,
+        )
+        self.on_replaced()
+
+    def _finish(self, run: Run) -> bool:
+        took = self._clock.monotonic() - run.started
+        with self._lock:
+            del self._running[id(run)]
+            self._durations.append(took)
+            if run.overdue:
+                self._counts.zombies -= 1
+                if not run.failures and run.binding.plan.timeout is not None:
+                    run.failures.append(TimeoutError(run.overdue))
+        if run.timer is not None:
+            self._loop.call_soon_threadsafe(run.timer.cancel)
+        if run.failures:
+            self._failed(run)
+        else:
+            self._succeeded(run)
+        self.on_pending()
+        return not run.overdue
+
+    def _succeeded(self, run: Run) -> None:
+        with self._lock:
+            self._counts.succeeded += 1
+        self._end(run)
+
+    def _failed(self, run: Run) -> None:
+        ticket, plan = run.ticket, run.binding.plan
+        attempt = ticket.attempts + 1
+        again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
+        delay = Backoff(plan.retry.initial_backoff, plan.retry.max_backoff).delay(attempt) if again else 0.0
+        error = run.failures[0].__cause__ or run.failures[0]
+        told = f"{type(error).__name__}: {error}"
+        with self._lock:
+            self._counts.last_error = f"{ticket.key}: {told}"
+            if again:
+                self._counts.retried += 1
+            else:
+                self._counts.failed += 1
+        limit = "" if plan.on_failure is OnFailure.RETRY else f" of {plan.retry.max_attempts}"
+        self._log.error(
+            f"{self.name} failed on {run.change.type} {ticket.key}: {told}",
+            handler=self.name,
+            key=ticket.key,
+            generation=run.binding.generation,
+            attempt=f"{attempt}{limit}",
+            next=f"again in {delay:.3g} s" if again else "given up",
+            traceback="".join(_readable(failure) for failure in run.failures),
+        )
+        if again:
+            self._left[id(ticket)] = frozenset((i.hook, i.plugin) for i in run.left)
+            self.lanes.retry(ticket, delay)
+        else:
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
+        key = run.ticket.key
+        self._left.pop(id(run.ticket), None)
+        self._initial.discard(key)
+        if run.change.type is ChangeType.DELETED:
+            with self._lock:
+                self._memos.pop(run.change.obj.uid, None)
+        self.lanes.done(run.ticket)
+
+
+def _cancel(scope: asyncio.Timeout) -> None:
+    if not scope.expired():
+        scope.reschedule(0.0)  # a moment long past
+
+
+def _readable(failure: BaseException) -> str:
+    cause = failure.__cause__ or failure
+    return "".join(traceback.format_exception(cause))

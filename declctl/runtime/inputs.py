@@ -1,0 +1,126 @@
+"""What a generation is made of: the manifest and the handler files, read once, from one real directory, into memory.
+
+A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything is read from behind it,
+and if it moved meanwhile everything is read again: what is staged is never half of one version and half of another.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from declctl.errors import ManifestErrors
+from declctl.hooks import Bundle, closure
+from declctl.manifest import Loaded, ManifestSource, load
+from declctl.manifest.model import Controller, EntryPoint
+
+_ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A manifest without faults, the handler files that it reaches, and their digests.
+
+    `digest` covers everything that is read, `code` the handler files alone. `folders` are those whose changes matter.
+    """
+
+    loaded: Loaded
+    bundle: Bundle
+    digest: str
+    code: str
+    folders: tuple[Path, ...]
+
+
+class InputFiles:
+    """Reads the manifest that was named on the command line, as often as asked.
+
+    Standard input is read once and stays what it was.
+    """
+
+    def __init__(self, manifest: str) -> None:
+        self.manifest = manifest
+        self._stdin = ManifestSource.read("-") if manifest == "-" else None
+
+    @property
+    def root(self) -> Path:
+        """The folder beside whose manifest handler modules are found."""
+        if self._stdin is not None:
+            return Path.cwd()
+        path = Path(self.manifest)
+        return path if path.is_dir() else path.parent
+
+    def read(self) -> Inputs:
+        """Everything, whole; raises ManifestErrors with every fault of the manifest."""
+        for _ in range(_ATTEMPTS):
+            behind = self._behind()
+            inputs = self._read(behind)
+            if self._behind() == behind:
+                return inputs
+        raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
+
+    def digest(self) -> str:
+        """The digest of what is there now, even where it has faults; for telling whether anything changed."""
+        try:
+            return self.read().digest
+        except ManifestErrors:
+            return _digest([("", file.data) for file in self._source().files])
+        except OSError as error:
+            return f"unreadable: {error}"
+
+    def _behind(self) -> Path:
+        path = Path(self.manifest)
+        return self.root.resolve() if self._stdin is not None else path.resolve()
+
+    def _source(self) -> ManifestSource:
+        return self._stdin or ManifestSource.read(self.manifest)
+
+    def _read(self, behind: Path) -> Inputs:
+        source = self._source()
+        loaded = load(source)
+        root = behind if behind.is_dir() else behind.parent
+        bundle = closure(root, modules_of(loaded.controller), display=str(self.root))
+        code = _digest(bundle.files.items())
+        manifest = [(file.name, file.data) for file in source.files]
+        named = [(name, (root / name).read_bytes()) for name in _config_files(loaded.controller)]
+        return Inputs(
+            loaded=loaded,
+            bundle=bundle,
+            digest=_digest([*manifest, *bundle.files.items(), *named]),
+            code=code,
+            folders=self._folders(bundle),
+        )
+
+    def _folders(self, bundle: Bundle) -> tuple[Path, ...]:
+        if self._stdin is not None and not bundle.files:
+            return ()
+        inner = {(self.root / name).parent for name in bundle.files}
+        return tuple(sorted({self.root, *inner}))
+
+
+def modules_of(controller: Controller) -> list[str]:
+    """The modules that entry points name, in manifest order."""
+    return list(dict.fromkeys(entry.module for entry in entry_points(controller)))
+
+
+def entry_points(controller: Controller) -> Iterable[EntryPoint]:
+    """Every entry point of a manifest."""
+    for resource in controller.resources:
+        if resource.transform.entry_point:
+            yield resource.transform.entry_point
+        yield from (indexer.entry_point for indexer in resource.indexers if indexer.entry_point)
+    yield from (handler.entry_point for handler in controller.handlers if handler.entry_point)
+    for step in (*controller.lifecycle.startup, *controller.lifecycle.shutdown):
+        yield step.entry_point
+
+
+def _config_files(controller: Controller) -> list[str]:
+    return [source.file for plugin in controller.plugins for source in plugin.config_from if source.file]
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    for name, data in parts:
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
