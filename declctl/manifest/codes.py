@@ -2,14 +2,14 @@
 
 A code is never used again for something else. The families:
 
-    DCL00x  the text and the documents in it      DCL05x  what the cluster says (`validate --cluster`)
-    DCL01x  the shape: fields, types, choices     DCL06x  documented, and not done yet by this version
-    DCL02x  references and duplicates             DCL07x  the same, continued
-    DCL03x  values written as text                DCL08x  installed plugins
-    DCL04x  entry points and handler files
+    DCL00x  the text and the documents in it      DCL05x  what the cluster says (`validate
+    --cluster`) DCL01x  the shape: fields, types, choices     DCL06x  documented, and not done yet
+    by this version DCL02x  references and duplicates             DCL07x  the same, continued DCL03x
+    values written as text                DCL08x  installed plugins DCL04x  entry points and handler
+    files
 
-`docs/errors.md` explains each with an example; a test says that it is complete. Who finds a fault is not
-this module's business: the runtime uses DCL04x, DCL05x and DCL08x.
+`docs/errors.md` explains each with an example; a test says that it is complete. Who finds a fault
+is not this module's business: the runtime uses DCL04x, DCL05x and DCL08x.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """A document of a manifest: its data, and where each part of it stands in the text.
 
-`data` is what the text means; `locate` and `fault` lead back from a path to a line and a column. Faults that
-only the text can show (duplicate keys, `on:`, undefined variables) are found while it is read and kept in
-`faults`.
+`data` is what the text means; `locate` and `fault` lead back from a path to a line and a column.
+Faults that only the text can show (duplicate keys, `on:`, undefined variables) are found while it
+is read and kept in `faults`.
 """
 
 from dataclasses import dataclass, field

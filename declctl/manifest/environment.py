@@ -1,7 +1,7 @@
 """`${env:NAME}` inside text values: replaced by the variable of the process, `$${` for the plain characters.
 
-Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes are
-refused, so that they can get a meaning later.
+Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes
+are refused, so that they can get a meaning later.
 """
 
 import re

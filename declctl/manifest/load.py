@@ -1,7 +1,7 @@
 """From a source to a checked Controller, or to every fault at once.
 
-Environment variables are read here, for `${env:NAME}`, and nowhere else in this room. No cluster is asked, no
-handler is imported.
+Environment variables are read here, for `${env:NAME}`, and nowhere else in this room. No cluster is
+asked, no handler is imported.
 """
 
 import os
@@ -13,7 +13,8 @@ from declctl.manifest import codes
 from declctl.manifest.build import build
 from declctl.manifest.checks import check
 from declctl.manifest.diagnostics import Diagnostic, in_order
-from declctl.manifest.document import Document
+from declctl.manifest.document import Document, Place
+from declctl.manifest.json_values import Path
 from declctl.manifest.model import Controller
 from declctl.manifest.reading import read_document
 from declctl.manifest.shape.controller import API_VERSION
@@ -33,6 +34,12 @@ class Loaded:
     controller: Controller
     document: Document
     warnings: tuple[Diagnostic, ...] = ()
+
+    def fault(
+        self, code: str, path: Path, message: str, *, suggestion: str | None = None, key: bool = False
+    ) -> Diagnostic:
+        """A fault that others have found, located at the value at `path` (or with `key` at its key)."""
+        return self.document.fault(code, Place(path, key=key), message, suggestion=suggestion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A manifest as values: what the person declared, with the defaults filled in.
 
-Everything here is frozen and equal by what it says; where it stands in the document (`path`) doesn't count,
-so that moving a handler in a file changes nothing. Durations are seconds as float, sizes are bytes as int.
+Everything here is frozen and equal by what it says; where it stands in the document (`path`)
+doesn't count, so that moving a handler in a file changes nothing. Durations are seconds as float,
+sizes are bytes as int.
 """
 
 import json
@@ -118,8 +119,9 @@ class IndexerSpec:
 class ResourceSpec:
     """What is watched. Selectors are canonical texts, empty for everything.
 
-    `namespaces` is None for all of them; `namespaces_inherited` says that they come from `spec.namespaces`,
-    which doesn't apply to a kind that turns out to be cluster-scoped. `resync_period` is None for never.
+    `namespaces` is None for all of them; `namespaces_inherited` says that they come from
+    `spec.namespaces`, which doesn't apply to a kind that turns out to be cluster-scoped.
+    `resync_period` is None for never.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """What is to run: the model resolved into watches, caches and handlers. Pure, frozen, equal by value.
 
-Two plans that are equal run the same; what differs between two is what a reload has to do. A watch is known
-by its key, and resources with the same key share it. Scopes are not known here: a cluster-scoped kind that
-inherited namespaces has `namespaces_inherited`, and who asked the cluster replaces its watches
-(`without_namespaces`).
+Two plans that are equal run the same; what differs between two is what a reload has to do. A watch
+is known by its key, and resources with the same key share it. Scopes are not known here: a
+cluster-scoped kind that inherited namespaces has `namespaces_inherited`, and who asked the cluster
+replaces its watches (`without_namespaces`).
 """
 
 from dataclasses import dataclass, field, replace

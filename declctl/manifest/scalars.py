@@ -1,7 +1,8 @@
 """What a scalar without quotes is taken for, and where YAML 1.1 takes it for something that nobody meant.
 
-Types are guessed as YAML 1.1 does (and with it kubectl, kustomize and Helm), so that a manifest means the
-same everywhere. The traps are known by name, so that whoever falls into one is told how it happened.
+Types are guessed as YAML 1.1 does (and with it kubectl, kustomize and Helm), so that a manifest
+means the same everywhere. The traps are known by name, so that whoever falls into one is told how
+it happened.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The published JSON Schema of manifests, and `explain`, which reads single fields out of it.
 
-`python -m declctl.manifest.schema` prints the schema; the copy in `schema/` is made so, and a test says that
-it is current. Plugins' own config schemas are not in it: who knows the installed plugins adds them.
+`python -m declctl.manifest.schema` prints the schema; the copy in `schema/` is made so, and a test
+says that it is current. Plugins' own config schemas are not in it: who knows the installed plugins
+adds them.
 """
 
 import json
@@ -25,9 +26,9 @@ _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "wh
 class Explanation:
     """What there is to know about one field.
 
-    `default`, `enum` and `example` are as a person would write them. `live` says whether a change takes a
-    reload or a restart; `supported` is False for what this version refuses, `note` says so, or which values
-    it refuses.
+    `default`, `enum` and `example` are as a person would write them. `live` says whether a change
+    takes a reload or a restart; `supported` is False for what this version refuses, `note` says so,
+    or which values it refuses.
     """
 
     path: str
@@ -68,17 +69,10 @@ def schema(kind: str | None = None) -> Schema:
 def explain(path: str) -> Explanation:
     """What the field at `path` (`spec.handlers.retry`) is for; items of lists are meant without saying so.
 
-    `Controller.` or `ControllerTest.` may stand before it. Raises UsageError for a path that there is not,
-    with the fields that there are.
+    `Controller.` or `ControllerTest.` may stand before it. Raises UsageError for a path that there
+    is not, with the fields that there are.
     """
-    names = [re.sub(r"\[[^\]]*\]$", "", step) for step in path.strip().strip(".").split(".") if step]
-    kind = (
-        "ControllerTest"
-        if names[:1] and names[0].lower() in ("controllertest", "controllertests")
-        else "Controller"
-    )
-    if names[:1] and names[0].lower() in ("controller", "controllers", "controllertest", "controllertests"):
-        names = names[1:]
+    kind, names = _steps(path)
     found, parent = schema(kind), schema(kind)
     live = True
     for depth, name in enumerate(names):
@@ -90,6 +84,14 @@ def explain(path: str) -> Explanation:
         live = live and notes_of(found).get("live") is not False
     required = bool(names) and names[-1] in _texts(parent.get("required"))
     return _explanation(".".join(names) or kind, found, live=live, required=required)
+
+
+def _steps(path: str) -> tuple[str, list[str]]:
+    """The kind, and the names of the fields on the way; indexes such as `[0]` and `[]` count for nothing."""
+    names = [re.sub(r"\[[^\]]*\]$", "", step) for step in path.strip().split(".") if step]
+    kinds = {"controller": "Controller", "controllertest": "ControllerTest"}
+    head = names[0].lower() if names else ""
+    return (kinds[head], names[1:]) if head in kinds else ("Controller", names)
 
 
 def published() -> str:

@@ -1,7 +1,7 @@
 """A text with a name, and the positions in it that people are shown.
 
-Lines and columns are counted from 1, in characters. Lines end where YAML 1.1 ends them, so that positions
-from the YAML parser and these lines never disagree.
+Lines and columns are counted from 1, in characters. Lines end where YAML 1.1 ends them, so that
+positions from the YAML parser and these lines never disagree.
 """
 
 import re

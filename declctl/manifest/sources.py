@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -44,6 +45,12 @@ class ManifestSource:
                 [_unreadable(manifest, message, "name a file, or a folder that holds a *.yaml file")]
             )
         return cls(files[0].name, files[0].data, tuple(files[1:]))
+
+    @classmethod
+    def of(cls, files: Sequence[tuple[str, bytes]]) -> "ManifestSource":
+        """From names and bytes that somebody else has read, at least one; several are like a folder."""
+        (name, data), *others = files
+        return cls(name, data, tuple(cls(*other) for other in others))
 
     @property
     def files(self) -> tuple["ManifestSource", ...]:

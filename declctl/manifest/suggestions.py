@@ -11,7 +11,8 @@ def closest(
 ) -> str | None:
     """The candidate that was probably meant, or None; case counts for nothing.
 
-    `synonyms` (lower case → candidate) are words of other systems that no likeness of letters would find.
+    `synonyms` (lower case → candidate) are words of other systems that no likeness of letters would
+    find.
     """
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     lower = word.lower()

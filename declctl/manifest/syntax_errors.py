@@ -19,6 +19,10 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("found unexpected end of stream", "close the quote that was opened here or above"),
     ("cannot start any token", 'put the value in quotes: it begins with a character such as "@", "`" or "%"'),
     ("found unknown escape character", "use single quotes, in which a backslash is only a backslash"),
+    (
+        "did not find expected alphabetic or numeric character",
+        'put the value in quotes if it begins with "*" or "&"',
+    ),
     ("found undefined tag handle", 'put the value in quotes if it begins with "!"'),
 )
 

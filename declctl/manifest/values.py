@@ -1,7 +1,7 @@
 """Values that are written as text: durations, sizes, names, addresses, entry points, version ranges.
 
-Each function reads one kind and raises BadValue with a sentence and, where there is one, what was probably
-meant.
+Each function reads one kind and raises BadValue with a sentence and, where there is one, what was
+probably meant.
 """
 
 import keyword

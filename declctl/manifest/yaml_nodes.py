@@ -1,7 +1,8 @@
 """YAML text → trees of nodes with positions; says nothing yet about what the values mean.
 
-The trees are built from the parser's events, not by its composer: so the depth of nesting is bounded (the
-composer of libyaml overflows the C stack), an anchor may be used again, and every node knows where it stands.
+The trees are built from the parser's events, not by its composer: so the depth of nesting is
+bounded (the composer of libyaml overflows the C stack), an anchor may be used again, and every node
+knows where it stands.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ class Node:
     def position_inside(self, source: SourceText, offset: int) -> Position:
         """Where the character at `offset` (from 0) of the text stands; the start where that can't be known.
 
-        It is known where the text stands on one line exactly as it reads: after its quote, if it has one.
+        It is known where the text stands on one line exactly as it reads: after its quote, if it
+        has one.
         """
         begin = self.start.column - 1
         found = source.lines[self.start.line - 1].find(self.text, begin, begin + 2 + len(self.text))

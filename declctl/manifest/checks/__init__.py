@@ -1,7 +1,7 @@
 """What is wrong with a document: every fault at once, and each cause only once.
 
-The front is `check`. The checks run one after the other over the same plain data, each made to hold its
-tongue about what another has blamed: a missing name is not also an unknown reference.
+The front is `check`. The checks run one after the other over the same plain data, each made to hold
+its tongue about what another has blamed: a missing name is not also an unknown reference.
 """
 
 from declctl.manifest.checks.findings import Findings

@@ -6,6 +6,7 @@ from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, mapping_at, value_at
+from declctl.manifest.model import RetrySpec
 from declctl.manifest.suggestions import did_you_mean, listed
 from declctl.manifest.values import BadValue, parse_duration
 from declctl.objects.selector import FieldSelector
@@ -93,9 +94,7 @@ def _declared(findings: Findings, section: str) -> list[str] | None:
     unknown = any(not isinstance(name, str) for name in names) or findings.is_blamed(path)
     if unknown or findings.is_meant(path) or findings.is_blamed(("spec",)):
         return None
-    if any(findings.document.from_environment((*path, index, "name")) for index in range(len(names))):
-        names = [name for name in names if isinstance(name, str)]
-    return [name for name in names if isinstance(name, str)]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
 def _check_alternatives(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]]) -> None:
@@ -124,13 +123,12 @@ def _check_config_sources(findings: Findings, path: Path, config: dict[str, Json
 def _check_names(findings: Findings, path: Path) -> None:
     where = (*path, "fieldSelector")
     selector = value_at(findings.data, *where)
-    if (
-        not items_at(findings.data, *path, "names")
-        or not isinstance(selector, str)
-        or findings.is_blamed(where)
-    ):
+    if not isinstance(selector, str) or findings.is_blamed(where):
         return
-    if any(field == "metadata.name" for field, _, _ in FieldSelector.parse(selector).conditions):
+    has_names = bool(items_at(findings.data, *path, "names"))
+    if has_names and any(
+        field == "metadata.name" for field, _, _ in FieldSelector.parse(selector).conditions
+    ):
         message = f"{dotted(where)} selects by metadata.name, and so does names"
         findings.add(
             codes.CONTRADICTION, Place(where), message, suggestion="keep names, and drop the condition"
@@ -146,17 +144,20 @@ def _check_namespaces(findings: Findings, path: Path) -> None:
 
 
 def _check_backoff(findings: Findings, path: Path) -> None:
-    where = (*path, "maxBackoff")
-    least, most = (_seconds(findings, (*path, name)) for name in ("initialBackoff", "maxBackoff"))
-    if least is not None and most is not None and most < least:
-        message = f"{dotted(where)} is shorter than initialBackoff"
-        findings.add(
-            codes.CONTRADICTION, Place(where), message, suggestion="exchange them, or raise maxBackoff"
-        )
+    first = _seconds(findings, (*path, "initialBackoff"), default=RetrySpec().initial_backoff)
+    longest = _seconds(findings, (*path, "maxBackoff"), default=RetrySpec().max_backoff)
+    if first is not None and longest is not None and longest < first:
+        given = "maxBackoff" if value_at(findings.data, *path, "maxBackoff") is not None else "initialBackoff"
+        message = f"{dotted(path)} waits for {first:g}s at first, and for {longest:g}s at most"
+        suggestion = "maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)"
+        findings.add(codes.CONTRADICTION, Place((*path, given)), message, suggestion=suggestion)
 
 
-def _seconds(findings: Findings, path: Path) -> float | None:
+def _seconds(findings: Findings, path: Path, *, default: float) -> float | None:
+    """The duration there; None if it is wrong, which has been reported."""
     value = value_at(findings.data, *path)
+    if value is None:
+        return default
     if not isinstance(value, str) or findings.is_blamed(path):
         return None
     try:

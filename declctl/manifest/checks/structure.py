@@ -1,7 +1,7 @@
 """The shape against the data: JSON Schema judges, and its judgements are said as a person would.
 
-Texts that are read further (durations, names, …) are left to `checks.values`, which knows more than a
-pattern.
+Texts that are read further (durations, names, …) are left to `checks.values`, which knows more than
+a pattern.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -156,10 +156,12 @@ def _empty(findings: Findings, path: Path, _: SchemaFault) -> None:
 
 def _repeated(findings: Findings, path: Path, fault: SchemaFault) -> None:
     items = fault.instance if isinstance(fault.instance, list) else []
+    seen: dict[str, int] = {}
     for index, item in enumerate(items):
-        if item not in items[:index]:
+        earlier = seen.setdefault(repr(item), index)
+        if earlier == index:
             continue
-        first = findings.document.locate((*path, items.index(item)))
+        first = findings.document.locate((*path, earlier))
         shown = findings.quoted((*path, index), item)
         message = f"{dotted(path)} holds {shown} twice: first at line {first.line}, column {first.column}"
         findings.add(codes.DUPLICATE_VALUE, Place((*path, index)), message, suggestion="remove one of them")

@@ -81,7 +81,7 @@ def _blame(findings: Findings, path: Path, code: str, error: ValueError) -> None
             f"{dotted(path)}: the value from the environment is not usable here",
             _ADVICE[code],
         )
-    findings.add(code, Place(path, offset=offset), message, suggestion=suggestion or _ADVICE.get(code))
+    findings.add(code, Place(path, offset=offset), message, suggestion=suggestion or _ADVICE[code])
 
 
 def _check_field_selector(text: str) -> None:

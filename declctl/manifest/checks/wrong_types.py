@@ -26,15 +26,6 @@ def report_wrong_type(findings: Findings, path: Path, value: Json, schema: Schem
         _report_empty(findings, path, types)
     elif "string" in types and written is not None and trap(written) is not None:
         _report_trap(findings, path, written, kind=kind)
-    elif kind == "duration" and isinstance(value, int | float) and not isinstance(value, bool):
-        message = f"{dotted(path)} is {written}, and a duration needs a unit"
-        suggestion = f'did you mean "{written}s" or "{written}m"?'
-        findings.add(codes.BAD_DURATION, Place(path), message, suggestion=suggestion)
-    elif kind == "address" and isinstance(value, int) and not isinstance(value, bool):
-        message = f"{dotted(path)} is {written}, and an address needs a host"
-        findings.add(
-            codes.BAD_ADDRESS, Place(path), message, suggestion=f'did you mean "127.0.0.1:{written}"?'
-        )
     elif types == ["string"] and isinstance(value, int | float):
         _report_scalar(findings, path, value, kind=kind)
     else:
@@ -69,13 +60,19 @@ def _report_trap(findings: Findings, path: Path, written: str, *, kind: Json) ->
 def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) -> None:
     """A number or boolean where text is wanted: `1.20` is the number 1.2, and is not a version."""
     written = findings.document.written(path) or str(value)
+    what = "boolean" if isinstance(value, bool) else "number"
+    code = codes.TRAP_VALUE
+    message = f"{dotted(path)} must be text, and YAML reads {written} as the {what} {str(value).lower()}"
     suggestion = f'put it in quotes: "{written}"'
     if kind == "versionRange":
         suggestion = f'put it in quotes, with a comparison: ">={written}"'
-    what = "boolean" if isinstance(value, bool) else "number"
-    read = str(value).lower()
-    message = f"{dotted(path)} must be text, and YAML reads {written} as the {what} {read}"
-    findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=suggestion)
+    elif kind == "duration" and what == "number":
+        code, message = codes.BAD_DURATION, f"{dotted(path)} is {written}, and a duration needs a unit"
+        suggestion = f'did you mean "{written}s" or "{written}m"?'
+    elif kind == "address" and what == "number":
+        code, message = codes.BAD_ADDRESS, f"{dotted(path)} is {written}, and an address needs a host"
+        suggestion = f'did you mean "127.0.0.1:{written}"?'
+    findings.add(code, Place(path), message, suggestion=suggestion)
 
 
 def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> str | None:

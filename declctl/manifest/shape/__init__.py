@@ -1,8 +1,9 @@
 """The shape of a manifest as JSON Schema, put together from one module for each part of it.
 
-This is the single place where fields, their types, choices, descriptions and documented defaults are written:
-the published schema, `explain`, the checks and the refusals are all read out of it. What only declctl knows
-stands under the keyword `x-declctl`, which other readers of JSON Schema skip. Nothing here checks anything.
+This is the single place where fields, their types, choices, descriptions and documented defaults
+are written: the published schema, `explain`, the checks and the refusals are all read out of it.
+What only declctl knows stands under the keyword `x-declctl`, which other readers of JSON Schema
+skip. Nothing here checks anything.
 """
 
 from declctl.manifest.shape.controller import controller

@@ -66,23 +66,7 @@ def _selection() -> dict[str, Schema]:
             default=["Added", "Modified", "Deleted", "Resync"],
             examples=[["Added", "Deleted"]],
         ),
-        "filter": words.refused(
-            words.record(
-                "Which changes, by what is in the objects.",
-                {
-                    "expression": words.text(
-                        "A CEL expression over obj and old.",
-                        examples=["obj.status.phase != old.status.phase"],
-                    ),
-                    "changedPaths": words.listing(
-                        "Only if something changed below one of these.",
-                        words.text("A field path.", value="fieldPath"),
-                    ),
-                },
-            ),
-            codes.FILTER,
-            accepts=({},),
-        ),
+        "filter": _filter(),
         "includeSnapshotsFrom": _snapshots(),
         "initialSync": words.choice(
             "Whether it hears the objects that are there when it joins.",
@@ -103,6 +87,21 @@ def _selection() -> dict[str, Schema]:
             accepts=("Never",),
         ),
     }
+
+
+def _filter() -> Schema:
+    expression = "obj.status.phase != old.status.phase"
+    schema = words.record(
+        "Which changes, by what is in the objects.",
+        {
+            "expression": words.text("A CEL expression over obj and old.", examples=[expression]),
+            "changedPaths": words.listing(
+                "Only if something changed below one of these.",
+                words.text("A field path.", value="fieldPath"),
+            ),
+        },
+    )
+    return words.refused(schema, codes.FILTER, accepts=({},))
 
 
 def _pace() -> dict[str, Schema]:

@@ -1,13 +1,13 @@
 """The words in which the shape is written: each gives a piece of JSON Schema.
 
-Keywords that any of them takes besides its own: `default` (as a person would write it), `examples`, and
-whatever else JSON Schema knows. Notes for declctl alone:
+Keywords that any of them takes besides its own: `default` (as a person would write it), `examples`,
+and whatever else JSON Schema knows. Notes for declctl alone:
 
-    value      how a text is read (`duration`, `entryPoint`, …): `checks.values` has one check for each
-    minimum    of a duration, in seconds; `zero` says that `0s` is fine too, and what it means live
-    False for what takes a restart to change; holds for everything below refuses    the code of what this
-    version doesn't do yet; `accepts` are the values that are fine all the same hints      field names of
-    other systems, each with the field that is meant
+    value      how a text is read (`duration`, `entryPoint`, …): `checks.values` has one check for
+    each minimum    of a duration, in seconds; `zero` says that `0s` is fine too, and what it means
+    live False for what takes a restart to change; holds for everything below refuses    the code of
+    what this version doesn't do yet; `accepts` are the values that are fine all the same hints
+    field names of other systems, each with the field that is meant
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Schema = dict[str, Json]
 
 NOTES: Final = "x-declctl"
 
-DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$"
+DURATION_PATTERN: Final = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+$|\$\{env:"
 
 
 def notes_of(schema: Mapping[str, Json]) -> dict[str, Json]:
