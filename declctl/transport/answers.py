@@ -1,0 +1,101 @@
+"""HTTP answers that are no success, as errors.
+
+Pure: it reads a status, headers and a body, and waits for nothing. Connections that brought no answer at all
+belong to `faults`.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+
+from declctl.errors import MalformedAnswer, StatusError, from_status
+from declctl.objects import KubeObject, status_error
+
+_SHOWN = 200  # characters of a body that is no Status
+# The reasons of metav1.StatusReason for answers that carry no Status, such as a proxy's.
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Expired",
+    413: "RequestEntityTooLarge",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: datetime) -> StatusError:
+    """The error of an answer with the HTTP status `code`.
+
+    From its Status; without one (a proxy's page) from the code and the first characters of its text.
+    """
+    wait = retry_after(headers.get("Retry-After"), now=now)
+    status = _status(body)
+    if status is not None:
+        return cast(
+            "StatusError", status_error({**status, "code": status.get("code") or code}, retry_after=wait)
+        )
+    text = " ".join(body[: 4 * _SHOWN].decode("utf-8", "replace").split())
+    return from_status(code, _reason(code), text[:_SHOWN], retry_after=wait)
+
+
+def retry_after(value: str | None, *, now: datetime) -> float | None:
+    """The seconds of a Retry-After header: a number, or an HTTP date; None if neither, or in the past."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds()
+    return seconds if 0 < seconds < float("inf") else None
+
+
+def json_object(body: bytes, *, what: str) -> KubeObject:
+    """The JSON object of a successful answer, `{}` for an empty one.
+
+    Raises MalformedAnswer, which names `what` was asked.
+    """
+    if not body.strip():
+        return {}
+    try:
+        value: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError as fault:
+        raise MalformedAnswer(
+            f"the answer to {what} is no JSON: {fault}; it begins with {body[:120]!r}"
+        ) from fault
+    if not isinstance(value, dict):
+        raise MalformedAnswer(f"the answer to {what} is no JSON object; it begins with {body[:120]!r}")
+    return cast("KubeObject", value)
+
+
+def _status(body: bytes) -> KubeObject | None:
+    try:
+        value: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    status = cast("KubeObject", value)
+    return status if status.get("kind") == "Status" else None
+
+
+def _reason(code: int) -> str:
+    if code in _REASONS:
+        return _REASONS[code]
+    try:
+        return HTTPStatus(code).phrase.replace(" ", "")
+    except ValueError:
+        return "Unknown"

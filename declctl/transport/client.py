@@ -1,0 +1,156 @@
+"""The client: a server found, logged in to, and asked. The only door of this room.
+
+What is asked of it comes back as values of `objects` or as errors of `declctl.errors`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from types import MappingProxyType
+from typing import Any
+
+from declctl.kit import Clock, SystemClock
+from declctl.objects import GroupVersionKind, KubeObject, Projection, Resource
+from declctl.transport.answers import json_object
+from declctl.transport.config import Cluster, cluster_of, find_cluster
+from declctl.transport.credentials import Credentials
+from declctl.transport.discovery import Discovery
+from declctl.transport.identity import Identity
+from declctl.transport.official import OfficialClients
+from declctl.transport.request import Request, Wire
+from declctl.transport.source import ResourceSource
+from declctl.transport.statistics import Tally, TransportStatistics
+
+_NO_PARAMS: Mapping[str, str] = MappingProxyType({})
+
+
+class Client:
+    """One cluster. Made by `connect` and its siblings, used on one loop, closed by whoever made it.
+
+    Every request raises the ApiError family: Unreachable where no answer came, the StatusError of the answer
+    where one did.
+    """
+
+    def __init__(self, cluster: Cluster, *, clock: Clock | None = None, given: Any = None) -> None:
+        # Late: the wire loads aiohttp and the official client, which `import declctl.transport` shall not.
+        from declctl.transport.wire import HttpWire
+
+        self.identity: Identity = cluster.identity
+        clock = clock or SystemClock()
+        user_agent = f"declctl/{_version()}"
+        headers = {"User-Agent": user_agent, **(given.default_headers if given is not None else {})}
+        self._tally = Tally()
+        self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+        self._wire = HttpWire(self._credentials, headers=headers, clock=clock, tally=self._tally)
+        self._discovery = Discovery(self._get, server=cluster.identity.server)
+        self._official = OfficialClients(self._credentials, given=given, user_agent=user_agent)
+
+    @classmethod
+    async def connect(
+        cls, *, kubeconfig: str | None = None, context: str | None = None, clock: Clock | None = None
+    ) -> "Client":
+        """A client of the cluster that is configured; nothing is asked of it yet (see `find_cluster`).
+
+        Raises UsageError with a sentence: nothing is configured, no such context, a broken kubeconfig, a
+        login that fails.
+        """
+        return await cls._prepared(await find_cluster(kubeconfig=kubeconfig, context=context), clock)
+
+    @classmethod
+    async def from_kubeconfig_dict(cls, config: KubeObject, *, clock: Clock | None = None) -> "Client":
+        """A client for a dict with the shape of a kubeconfig; raises UsageError as `connect` does."""
+        return await cls._prepared(await cluster_of(config), clock)
+
+    @classmethod
+    def from_api_client(cls, api_client: Any) -> "Client":
+        """A client with the configuration of an official asyncio ApiClient, which stays its owner's."""
+        configuration = api_client.configuration
+        identity = Identity(
+            context=None, server=str(configuration.host), user=None, namespace=None, in_cluster=False
+        )
+        return cls(Cluster(identity, configuration, None), given=api_client)
+
+    @property
+    def wire(self) -> Wire:
+        """The connections to the server, for sources."""
+        return self._wire
+
+    async def version(self) -> str:
+        """The git version of the server, such as `v1.36.3`."""
+        return str((await self._get("/version")).get("gitVersion") or "")
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        """The resource of a kind, remembered; raises NotFound while the server does not serve it."""
+        return await self._discovery.find(gvk)
+
+    def forget(self, gvk: GroupVersionKind) -> None:
+        """Ask the server again when the kind is discovered next."""
+        self._discovery.forget(gvk)
+
+    def source(
+        self,
+        gvk: GroupVersionKind,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        projection: Projection,
+    ) -> ResourceSource:
+        """What a reflector lists and watches; nothing is asked of the server before it is used."""
+        return ResourceSource(
+            self,
+            gvk,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            projection=projection,
+        )
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] = _NO_PARAMS,
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        """One request; `{}` for an empty answer. `path` begins with a slash; a list is a JSON patch."""
+        self._official.live_on(asyncio.get_running_loop())
+        method = method.upper()
+        request = Request(method, path, method=method, params=params, body=body, content_type=content_type)
+        return json_object(await self._wire.fetch(request), what=f"{method} {path}")
+
+    async def api_client(self) -> Any:
+        """The official asyncio ApiClient for the running loop, with these credentials; closed by `close`."""
+        return self._official.asynchronous()
+
+    def sync_api_client(self) -> Any:
+        """The official synchronous ApiClient, with these credentials, for any thread; closed by `close`."""
+        return self._official.synchronous()
+
+    async def close(self) -> None:
+        """Close every connection and every official client made here; twice is harmless."""
+        await self._official.close()
+        await self._wire.close()
+
+    def statistics(self) -> TransportStatistics:
+        """The figures so far."""
+        return self._tally.frozen()
+
+    @classmethod
+    async def _prepared(cls, cluster: Cluster, clock: Clock | None) -> "Client":
+        client = cls(cluster, clock=clock)
+        client._official.live_on(asyncio.get_running_loop())
+        await client._wire.prepare()
+        return client
+
+    async def _get(self, path: str) -> KubeObject:
+        return await self.request_json("GET", path)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("declctl")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

@@ -1,0 +1,107 @@
+"""Where the cluster comes from: a kubeconfig or the service account of a pod, in the order of client-go."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from declctl.errors import UsageError
+from declctl.objects import KubeObject
+from declctl.transport.credentials import TOKEN, Login, first_login
+from declctl.transport.identity import Identity, token_subject
+from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
+from declctl.transport.service_account import ServiceAccount
+
+_DEFAULT = Path("~/.kube/config")
+_NOTHING = (
+    "No cluster is configured: there is no kubeconfig (looked at {looked_at}), and this is no pod with a "
+    "service account. Give one with --kubeconfig or $KUBECONFIG, or use --sandbox, which needs no cluster."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster as it was found: who and where, the official aio Configuration, and how to log in again."""
+
+    identity: Identity
+    configuration: Any
+    login: Login | None
+
+
+async def find_cluster(*, kubeconfig: str | None, context: str | None) -> Cluster:
+    """The cluster to talk to, logged in.
+
+    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the service
+    account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the service account.
+    Raises UsageError with a sentence.
+    """
+    paths, looked_at = _candidates(kubeconfig)
+    found = [path for path in paths if path.exists()]
+    if kubeconfig and not found:
+        raise UsageError(f"The kubeconfig {kubeconfig} does not exist.")
+    asked_for = bool(kubeconfig or os.environ.get("KUBECONFIG") or context)
+    account = ServiceAccount.mounted()
+    if found and (asked_for or account is None):
+        return await _from_kubeconfig(found, context)
+    if account is not None and not context:
+        return await _from_service_account(account)
+    raise UsageError(_NOTHING.format(looked_at=looked_at))
+
+
+async def cluster_of(config: KubeObject) -> Cluster:
+    """The cluster of a kubeconfig that is a dict."""
+    kubeconfig = await asyncio.to_thread(Kubeconfig.of, config)
+    return await _logged_in(kubeconfig, KubeconfigLogin(kubeconfig, read=lambda: Kubeconfig.of(config)))
+
+
+def _candidates(kubeconfig: str | None) -> tuple[Sequence[Path], str]:
+    if kubeconfig:
+        return [Path(kubeconfig).expanduser()], kubeconfig
+    variable = os.environ.get("KUBECONFIG")
+    if variable:
+        names = [name for name in variable.split(os.pathsep) if name]
+        return [Path(name).expanduser() for name in names], f"$KUBECONFIG, {variable}"
+    return [_DEFAULT.expanduser()], str(_DEFAULT)
+
+
+async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluster:
+    # In a thread: it imports the official client and reads files, which takes half a second the first time.
+    kubeconfig = await asyncio.to_thread(Kubeconfig.read, paths, context=context)
+    chosen = kubeconfig.context  # another current-context later on is not for this process
+    return await _logged_in(
+        kubeconfig, KubeconfigLogin(kubeconfig, read=lambda: Kubeconfig.read(paths, context=chosen))
+    )
+
+
+async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
+    configuration = _new_configuration()
+    await first_login(login, configuration)
+    identity = Identity(
+        context=kubeconfig.context,
+        server=configuration.host,
+        user=kubeconfig.user,
+        namespace=kubeconfig.namespace,
+        in_cluster=False,
+    )
+    return Cluster(identity, configuration, login)
+
+
+async def _from_service_account(account: ServiceAccount) -> Cluster:
+    configuration = await asyncio.to_thread(_new_configuration)
+    await first_login(account, configuration)
+    identity = Identity(
+        context=None,
+        server=configuration.host,
+        user=token_subject(configuration.api_key.get(TOKEN, "")),
+        namespace=account.namespace,
+        in_cluster=True,
+    )
+    return Cluster(identity, configuration, account)
+
+
+def _new_configuration() -> Any:
+    from kubernetes.aio.client.configuration import Configuration  # late: see ServiceAccount.load
+
+    return Configuration()

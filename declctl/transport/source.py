@@ -1,0 +1,184 @@
+"""Sources: LIST and WATCH of one resource, as records. This is where bytes off the wire become events.
+
+A source decides nothing about versions, back-off or fallbacks: that is the reflector's business.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Protocol
+
+from declctl.errors import ApiError, InvalidRequest, NotFound
+from declctl.objects import (
+    GroupVersionKind,
+    Known,
+    ListOptions,
+    ListPage,
+    Projection,
+    Resource,
+    WatchEvent,
+    WatchOptions,
+)
+from declctl.transport.frames import LineSplitter
+from declctl.transport.request import Request, Wire
+
+MOST_EVENTS = 256  # decoded in one go; then the loop breathes
+_MUCH = 16 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
+
+
+class Gate(Protocol):
+    """What a source needs of a client."""
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        """The resource of a kind."""
+        ...
+
+    def forget(self, gvk: GroupVersionKind) -> None:
+        """Discover the kind anew next time."""
+        ...
+
+    @property
+    def wire(self) -> Wire:
+        """The connections to the server."""
+        ...
+
+
+class ResourceSource:
+    """One resource, all of it or what a namespace and selectors leave of it.
+
+    The resource is discovered on first use, and again after the server has said that it isn't there: a CRD
+    that appears, vanishes or moves is followed. `description` is for logs: `pods in team-a`.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        gvk: GroupVersionKind,
+        *,
+        namespace: str | None,
+        label_selector: str,
+        field_selector: str,
+        projection: Projection,
+    ) -> None:
+        self._gate = gate
+        self._gvk = gvk
+        self._namespace = namespace
+        self._selectors = {
+            name: text
+            for name, text in (("labelSelector", label_selector), ("fieldSelector", field_selector))
+            if text
+        }
+        self._projection = projection
+        self._name = str(gvk)
+
+    @property
+    def description(self) -> str:
+        """What is listed and watched, as people call it; the kind until the resource is discovered."""
+        scope = f" in {self._namespace}" if self._namespace else ""
+        selected = "".join(f" with {text}" for text in self._selectors.values())
+        return f"{self._name}{scope}{selected}"
+
+    async def namespaced(self) -> bool:
+        """Whether its objects live in namespaces."""
+        return (await self._gate.discover(self._gvk)).namespaced
+
+    async def list(self, options: ListOptions, *, known: Known | None = None) -> ListPage:
+        """One page; raises the ApiError family. `known` is what the cache holds (see `Projection.page`)."""
+        path = await self._path("list")
+        try:
+            body = await self._gate.wire.fetch(
+                Request("LIST", path, params=self._selectors | _list_params(options))
+            )
+        except NotFound:
+            self._gate.forget(self._gvk)
+            raise
+        if len(body) > _MUCH:
+            return await asyncio.to_thread(self._page, body, known)
+        return self._page(body, known)
+
+    async def watch(self, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
+        """Events in batches, as reads of the socket bring them, until the server ends the watch.
+
+        Raises the ApiError family; events before a fault are given first. Whoever consumes it closes it
+        (`contextlib.aclosing`), which closes the connection at once.
+        """
+        path = await self._path("watch")
+        try:
+            channel = await self._gate.wire.open(
+                Request(
+                    "WATCH",
+                    path,
+                    params=self._selectors | _watch_params(options),
+                    watch_seconds=options.timeout_seconds,
+                )
+            )
+        except NotFound:
+            self._gate.forget(self._gvk)
+            raise
+        lines = LineSplitter()
+        try:
+            while chunk := await channel.read():
+                for batch in _batches(lines.feed(chunk)):
+                    events, fault = self._decode(batch)
+                    if events:
+                        yield events
+                    if fault is not None:
+                        raise fault
+                    if len(batch) == MOST_EVENTS:
+                        await asyncio.sleep(0)
+            lines.close()
+        finally:
+            channel.close()
+
+    def _decode(self, lines: Sequence[bytes]) -> tuple[Sequence[WatchEvent], ApiError | None]:
+        events: list[WatchEvent] = []
+        decode = self._projection.event
+        try:
+            for line in lines:
+                events.append(decode(line))  # noqa: PERF401 - what was decoded before a fault is kept
+        except ApiError as fault:
+            return events, fault
+        return events, None
+
+    def _page(self, body: bytes, known: Known | None) -> ListPage:
+        return self._projection.page(body) if known is None else self._projection.page(body, known=known)
+
+    async def _path(self, verb: str) -> str:
+        resource = await self._gate.discover(self._gvk)
+        self._name = str(resource)
+        if verb not in resource.verbs:
+            raise InvalidRequest(
+                405, "MethodNotAllowed", f"the server does not let anybody {verb} {resource}"
+            )
+        return resource.path(self._namespace)
+
+
+def _batches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    if len(lines) <= MOST_EVENTS:
+        yield lines
+        return
+    for start in range(0, len(lines), MOST_EVENTS):
+        yield lines[start : start + MOST_EVENTS]
+
+
+def _list_params(options: ListOptions) -> dict[str, str]:
+    params: dict[str, str] = {}
+    if options.limit:
+        params["limit"] = str(options.limit)
+    if options.continue_token:
+        # The token holds the version: a server refuses both together (client-go 215).
+        params["continue"] = options.continue_token
+        return params
+    if options.resource_version is not None:
+        params["resourceVersion"] = options.resource_version
+    if options.resource_version_match:
+        params["resourceVersionMatch"] = options.resource_version_match
+    return params
+
+
+def _watch_params(options: WatchOptions) -> dict[str, str]:
+    params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(options.timeout_seconds)}
+    if options.resource_version is not None:
+        params["resourceVersion"] = options.resource_version
+    if options.send_initial_events:
+        params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    return params

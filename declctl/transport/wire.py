@@ -1,0 +1,212 @@
+"""The wire: one HTTP request at a time, over the official client's connections.
+
+It shows credentials, counts, keeps deadlines, and turns whatever goes wrong into errors of `declctl.errors`.
+This module loads aiohttp and the official client (0.5 s), so it is itself only loaded when there is a cluster
+to talk to.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client.rest import RESTClientObject
+
+from declctl.errors import ApiError, Unreachable, UsageError
+from declctl.kit import Clock
+from declctl.transport.answers import answer_error
+from declctl.transport.credentials import Credentials, Proof
+from declctl.transport.faults import CONNECTION_FAULTS, unreachable
+from declctl.transport.request import Request
+from declctl.transport.statistics import Tally
+
+CONNECT_SECONDS = 10
+SILENCE_SECONDS = 30  # within an answer
+TOTAL_SECONDS = 60  # a whole answer: one page of a LIST
+HEADERS_SECONDS = 60  # until a WATCH begins
+WATCH_SLACK_SECONDS = 30  # a server ends a watch after its timeoutSeconds; later than this it is not going to
+_ERROR_BYTES = 1024 * 1024
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class HttpWire:
+    """The connections to one server, over HTTP/1.1. Used on one loop."""
+
+    def __init__(
+        self, credentials: Credentials, *, headers: Mapping[str, str], clock: Clock, tally: Tally
+    ) -> None:
+        self._credentials = credentials
+        self._server: str = credentials.configuration.host
+        # gzip costs an API server and us more CPU than the bytes are worth within a data centre.
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
+        self._clock = clock
+        self._tally = tally
+        self._connections: _Connections | None = None
+        self._files: object = None
+        self._closed = False
+
+    async def fetch(self, request: Request) -> bytes:
+        """The body of a successful answer; raises the ApiError family."""
+        limits = aiohttp.ClientTimeout(
+            total=TOTAL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+        )
+        response = await self._send(request, limits)
+        try:
+            async with response:
+                body = await response.read()
+        except CONNECTION_FAULTS as fault:
+            raise self._failed(request, fault) from fault
+        self._tally.bytes_in += len(body)
+        return body
+
+    async def open(self, request: Request) -> "Stream":
+        """The body of a WATCH, to be read as it comes; raises the ApiError family."""
+        limits = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=CONNECT_SECONDS,
+            sock_read=request.watch_seconds + WATCH_SLACK_SECONDS,
+        )
+        try:
+            async with asyncio.timeout(HEADERS_SECONDS):
+                response = await self._send(request, limits)
+        except TimeoutError as fault:
+            raise self._failed(request, fault) from fault
+        _keep_alive(response)
+        return Stream(response, server=self._server, tally=self._tally)
+
+    async def prepare(self) -> None:
+        """Make the TLS context; raises UsageError when certificates can't be loaded."""
+        try:
+            await self._connect(await self._credentials.proof())
+        except OSError as fault:
+            raise UsageError(f"The certificates for {self._server} can't be loaded: {fault}") from fault
+
+    async def close(self) -> None:
+        """Close every connection; requests after this raise Unreachable."""
+        self._closed = True
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
+
+    async def _send(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        proof = await self._credentials.proof()
+        response = await self._attempt(request, limits, proof)
+        if response.status == 401:
+            try:
+                renewed = await self._credentials.renew(proof)
+            except BaseException:
+                response.close()
+                raise
+            if renewed:
+                response.close()
+                response = await self._attempt(request, limits, await self._credentials.proof())
+        if not 200 <= response.status < 300:
+            raise await self._refused(request, response)
+        return response
+
+    async def _attempt(
+        self, request: Request, limits: aiohttp.ClientTimeout, proof: Proof
+    ) -> aiohttp.ClientResponse:
+        if self._closed:
+            raise Unreachable(f"The client of {self._server} is closed.")
+        query = f"?{urlencode(request.params)}" if request.params else ""
+        headers = {**self._headers, "Content-Type": request.content_type}
+        if proof.authorization:
+            headers["Authorization"] = proof.authorization
+        try:
+            connections = await self._connect(proof)
+            answer = await connections.request(
+                request.method,
+                f"{self._server}{request.path}{query}",
+                headers=headers,
+                body=request.body,
+                _request_timeout=limits,
+            )
+        except CONNECTION_FAULTS as fault:
+            raise self._failed(request, fault) from fault
+        response: aiohttp.ClientResponse = answer.response
+        self._tally.answered(request.verb, response.status)
+        return response
+
+    async def _connect(self, proof: Proof) -> "_Connections":
+        if self._connections is None:
+            self._connections = _Connections(self._credentials.configuration)
+            self._files = proof.files
+        elif self._files != proof.files:
+            # Certificates rotated. What runs over the old ones ends now, as with client-go's rotating dialer.
+            renewed = _Connections(self._credentials.configuration)
+            old, self._connections, self._files = self._connections, renewed, proof.files
+            await old.close()
+        return self._connections
+
+    async def _refused(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
+        try:
+            async with response:
+                body = await response.content.read(_ERROR_BYTES)
+        except CONNECTION_FAULTS as fault:
+            return self._failed(request, fault)
+        now: datetime = self._clock.now()
+        error = answer_error(response.status, response.headers, body, now=now)
+        self._tally.last_error = f"{request.verb} {request.path}: {error}"
+        return error
+
+    def _failed(self, request: Request, fault: BaseException) -> Unreachable:
+        error = unreachable(fault, server=self._server)
+        self._tally.failed(request.verb, str(error))
+        return error
+
+
+class Stream:
+    """The body of one WATCH. `close` ends its connection at once, whatever else is still in it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, *, server: str, tally: Tally) -> None:
+        self._response = response
+        self._server = server
+        self._tally = tally
+        self._open = True
+        tally.open_watches += 1
+
+    async def read(self) -> bytes:
+        """Whatever has arrived, waiting for at least one byte; empty at the end. May raise Unreachable."""
+        try:
+            chunk = await self._response.content.readany()
+        except CONNECTION_FAULTS as fault:
+            error = unreachable(fault, server=self._server)
+            self._tally.last_error = str(error)
+            raise error from fault
+        self._tally.bytes_in += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the connection; twice is harmless."""
+        if self._open:
+            self._open = False
+            self._tally.open_watches -= 1
+            self._response.close()
+
+
+class _Connections(RESTClientObject):
+    # Each watch holds a connection for as long as it runs: a pool with a limit would stall the one that is
+    # too many.
+
+    def __init__(self, configuration: Any) -> None:
+        super().__init__(configuration)
+        self.maxsize = 0
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    # A peer that vanished without a word is noticed by the kernel, in a minute.
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None:
+        return
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in _KEEPALIVE:
+            option = getattr(socket, name, None)  # not every system has all of them
+            if option is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
