@@ -91,7 +91,18 @@ class HandlerContext:
     It is valid for the length of the call and may be used from the thread or the loop that the hook runs on.
     """
 
-    __slots__ = ("_bound", "_cluster", "_key", "_log", "config", "dry_run", "generation", "handler", "listers", "memo")
+    __slots__ = (
+        "_bound",
+        "_cluster",
+        "_key",
+        "_log",
+        "config",
+        "dry_run",
+        "generation",
+        "handler",
+        "listers",
+        "memo",
+    )
 
     def __init__(
         self,

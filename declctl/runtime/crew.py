@@ -38,6 +38,11 @@ class Worked(Protocol):
 class Crew(Protocol):
     """Workers that take from a slot until they are dismissed."""
 
+    @property
+    def size(self) -> int:
+        """How many changes they work on at once."""
+        ...
+
     def wake(self) -> None:
         """Something may be ready. From any thread; costs little when nobody sleeps."""
         ...
@@ -55,8 +60,8 @@ class ThreadCrew:
     """`size` threads, started at the first change, that each take one change at a time."""
 
     def __init__(self, slot: Worked, *, size: int) -> None:
+        self.size = size
         self._slot = slot
-        self._size = size
         self._started = 0
         self._dismissed = False
         self._lock = threading.Lock()
@@ -66,7 +71,7 @@ class ThreadCrew:
         """Start the threads if this is the first change, and wake who sleeps."""
         if not self._started:
             with self._lock:
-                missing, self._started = self._size - self._started, self._size
+                missing, self._started = self.size - self._started, self.size
             for _ in range(missing):
                 self._start()
         if not self._ready.is_set():
@@ -96,7 +101,7 @@ class ThreadCrew:
                 wait = lanes.next_due()
                 self._ready.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
                 continue
-            if self._size > 1:
+            if self.size > 1:
                 self._ready.set()  # a colleague may have cleared it for this change and slept through the next
             if not self._slot.work(ticket):
                 return
@@ -107,13 +112,13 @@ class LoopCrew:
     """`size` tasks on the handlers' loop."""
 
     def __init__(self, slot: Worked, *, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.size = size
         self._slot = slot
         self._loop = loop
         self._dismissed = False
         self._sleeping = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._event: asyncio.Event | None = None
-        self._size = size
         self._starting = False
 
     def wake(self) -> None:
@@ -135,7 +140,7 @@ class LoopCrew:
 
     def _start_all(self) -> None:
         self._event = asyncio.Event()
-        for _ in range(self._size):
+        for _ in range(self.size):
             self._start_one()
 
     def _start_one(self) -> None:
@@ -166,7 +171,9 @@ class LoopCrew:
         self._event.clear()
         self._sleeping += 1
         try:
-            wait = lanes.next_due()  # looked at after the flag is up: an add from another thread now sets the event
+            wait = (
+                lanes.next_due()
+            )  # looked at after the flag is up: an add from another thread now sets the event
             if wait == 0.0:
                 await asyncio.sleep(0)
                 return

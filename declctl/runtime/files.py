@@ -43,9 +43,11 @@ class FileChanges:
     async def __aiter__(self) -> AsyncIterator[str]:
         """The digest after each settled change, until cancelled."""
         while True:
-            await self._something_happened()
-            digest = await self._read()
+            digest = (
+                await self._read()
+            )  # first: something may have changed while the last change was dealt with
             if digest == self._last:
+                await self._something_happened()
                 continue
             self._last = await self._settled(digest)
             yield self._last

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
 
 from declctl.hooks import EventTarget, Implementation, call, call_async
 from declctl.kit import Clock, Lanes
@@ -22,25 +21,10 @@ from declctl.manifest.model import Delivery, InitialSync, OnFailure
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
 from declctl.runtime.context import HandlerContext, Memo
+from declctl.runtime.log import Log
 from declctl.work import Backoff
 
 _DURATIONS_KEPT = 512
-
-
-class Log(Protocol):
-    """What a slot needs of a structured logger."""
-
-    def info(self, event: str, **fields: Any) -> None:
-        """Tell of something that went as it should."""
-        ...
-
-    def warning(self, event: str, **fields: Any) -> None:
-        """Tell of something that may want looking at."""
-        ...
-
-    def error(self, event: str, **fields: Any) -> None:
-        """Tell of something that failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +34,7 @@ class Binding:
     generation: int
     plan: HandlerPlan
     target: EventTarget
-    context: Callable[[ObjectView, "Memo"], HandlerContext]
+    context: Callable[[ObjectView, Memo], HandlerContext]
 
     def arguments(self, change: Change, context: HandlerContext) -> dict[str, object]:
         """What a hook may ask for by name."""
@@ -89,7 +73,7 @@ class Run:
     overdue: str = ""
     timer: asyncio.TimerHandle | None = None
     scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
-    failures: list[BaseException] = field(default_factory=lambda: [])
+    failures: list[BaseException] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -116,11 +100,15 @@ class Handler:
         self._running: dict[int, Run] = {}
         self._counts = _Counts()
         self._durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
-        self._left: dict[int, frozenset[tuple[str, str]]] = {}  # ticket → implementations that have not succeeded yet
+        self._left: dict[
+            int, frozenset[tuple[str, str]]
+        ] = {}  # ticket → implementations that have not succeeded yet
         self._memos: dict[str, Memo] = {}
         self._initial: set[str] = set()
         self._initial_complete = False
-        self.on_replaced: Callable[[], None] = lambda: None  # a zombie holds a worker: somebody has to take its place
+        self.on_replaced: Callable[[], None] = lambda: (
+            None
+        )  # a zombie holds a worker: somebody has to take its place
         self.on_pending: Callable[[], None] = lambda: None
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=binding.plan.buffer_bytes

@@ -1,0 +1,162 @@
+"""What `validate` does, and every start and reload before anything else: read, load, plan, and import aside.
+
+All faults come at once, each with its place: in the manifest, or in a handler file.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from declctl.errors import ManifestErrors
+from declctl.hooks import Bundle
+from declctl.manifest import Diagnostic
+from declctl.manifest.diagnostics import in_order
+from declctl.manifest.document import Document, Place
+from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
+from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, ManifestPath, Use
+from declctl.runtime.inputs import InputFiles, Inputs
+from declctl.runtime.preflight import preflight
+
+_NO_VALUE = "DCL082"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Inputs and what is to be said about them. Without errors, `inputs` and `declaration` are what will run."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    inputs: Inputs | None = None
+    declaration: Declaration | None = None
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        """The faults that keep it from running."""
+        return tuple(d for d in self.diagnostics if d.severity == "error")
+
+
+async def check(manifest: str, *, in_child: bool = True) -> Checked:
+    """Check a manifest and its handlers: a file, a folder, or `-`."""
+    return await check_files(InputFiles(manifest), in_child=in_child)
+
+
+async def check_files(files: InputFiles, *, in_child: bool = True) -> Checked:
+    """Check what the files are now. `in_child` False leaves the import to whoever stages it."""
+    try:
+        inputs = files.read()
+    except ManifestErrors as error:
+        return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
+    document, controller = inputs.loaded.document, inputs.loaded.controller
+    configs, faults = _configs(controller, files.root)
+    declaration = _declare(inputs, configs)
+    if in_child and controller.reload.preflight and not faults and declaration.is_foreign:
+        faults = [*await preflight(declaration, timeout=controller.reload.preflight_timeout)]
+    found = diagnose(faults, document, inputs.bundle)
+    return Checked((*inputs.loaded.warnings, *found), inputs, declaration)
+
+
+def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:
+    """Faults as located diagnostics, each once: two handlers of one broken file give one."""
+    found: list[Diagnostic] = []
+    for fault in faults:
+        if fault.file is None:
+            found.append(
+                document.fault(fault.code, Place(fault.path), fault.message, suggestion=fault.suggestion)
+            )
+        else:
+            line, column = fault.line or 1, fault.column or 1
+            found.append(
+                Diagnostic(
+                    file=fault.file,
+                    line=line,
+                    column=column,
+                    code=fault.code,
+                    message=fault.message,
+                    suggestion=fault.suggestion,
+                    source_line=_source_line(bundle, fault.file, line),
+                )
+            )
+    return in_order(found)
+
+
+def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
+    controller = inputs.loaded.controller
+    return Declaration(
+        root=inputs.bundle.root,
+        files=dict(inputs.bundle.files),
+        entries=tuple(_entries(controller)),
+        plugins=tuple(_plugin(spec, configs[spec.name]) for spec in controller.plugins),
+    )
+
+
+def _configs(controller: Controller, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
+    """The complete config of each plugin: what stands in the manifest, and over it what comes from elsewhere."""
+    configs: dict[str, FrozenJson] = {}
+    faults: list[Fault] = []
+    for plugin in controller.plugins:
+        config = plugin.config.value()
+        complete = dict(config) if isinstance(config, dict) else {}
+        for source in plugin.config_from:
+            try:
+                complete[source.name] = _value(source, root)
+            except LookupError as missing:
+                faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
+        configs[plugin.name] = FrozenJson.of(complete)
+    return configs, faults
+
+
+def _value(source: ConfigSource, root: Path) -> str:
+    if source.env is not None:
+        if source.env not in os.environ:
+            raise LookupError(f"the environment variable {source.env} is not set")
+        return os.environ[source.env]
+    path = root / str(source.file)
+    try:
+        return path.read_text("utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LookupError(f"{path} can't be read: {error}") from error
+
+
+def _entries(controller: Controller) -> Iterable[Entry]:
+    for handler in controller.handlers:
+        field = "entryPoint" if handler.entry_point else "pluginRef"
+        yield Entry(
+            use="handler",
+            name=handler.name,
+            resource=handler.resource,
+            entry_point=_text(handler.entry_point),
+            plugin=handler.plugin,
+            path=(*handler.path, field),
+        )
+    for resource in controller.resources:
+        if resource.transform.entry_point is not None:
+            path = (*resource.path, "transform", "entryPoint")
+            yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
+        for indexer in resource.indexers:
+            if indexer.entry_point is not None:
+                path = (*indexer.path, "entryPoint")
+                yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
+    for step in controller.lifecycle.startup:
+        yield _entry("startup", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
+    for step in controller.lifecycle.shutdown:
+        yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
+
+
+def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> Entry:
+    return Entry(use, name, resource, str(entry_point), None, path)
+
+
+def _plugin(spec: PluginSpec, config: FrozenJson) -> DeclaredPlugin:
+    return DeclaredPlugin(spec.name, spec.version, spec.on_error == "Disable", config.canonical, spec.path)
+
+
+def _text(entry_point: EntryPoint | None) -> str | None:
+    return None if entry_point is None else str(entry_point)
+
+
+def _source_line(bundle: Bundle, file: str, line: int) -> str | None:
+    for name, data in bundle.files.items():
+        if file == name or file.endswith(f"/{name}"):
+            lines = data.decode("utf-8", "replace").splitlines()
+            return lines[line - 1] if line <= len(lines) else None
+    return None

@@ -1,0 +1,72 @@
+"""What a manifest declares of foreign code, and what is wrong with it, as values that cross to a child process.
+
+A declaration is everything that is needed to import the handlers somewhere else; a fault is what went wrong there, with its
+place in the manifest or in a handler file.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from declctl.errors import EntryPointError
+from declctl.hooks import Bundle
+
+Use = Literal["handler", "indexer", "transform", "startup", "shutdown"]
+ManifestPath = tuple[str | int, ...]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One place of the manifest that names code. `resource` is the one it serves, empty for life-cycle steps."""
+
+    use: Use
+    name: str
+    resource: str
+    entry_point: str | None
+    plugin: str | None
+    path: ManifestPath
+
+
+class DeclaredPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin that the manifest lists. `config` is JSON text, complete with what comes from elsewhere."""
+
+    name: str
+    version: str | None
+    disable_on_error: bool
+    config: str
+    path: ManifestPath
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """Everything foreign that a generation is made of."""
+
+    root: str
+    files: dict[str, bytes]
+    entries: tuple[Entry, ...]
+    plugins: tuple[DeclaredPlugin, ...]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether there is any code to import."""
+        return bool(self.entries or self.plugins)
+
+    @property
+    def bundle(self) -> Bundle:
+        """The handler files."""
+        return Bundle(self.root, self.files)
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something wrong with foreign code. It stands in `file` if that is given, else at `path` in the manifest."""
+
+    code: str
+    message: str
+    path: ManifestPath
+    suggestion: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    @classmethod
+    def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
+        """From the error that a room raised, and the place that led there."""
+        return cls(error.code, error.message, path, error.suggestion, error.file, error.line, error.column)

@@ -1,0 +1,155 @@
+"""What a running controller says of itself: the document of `declctl status` and `GET /status`, and its conditions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from declctl.kit import Clock
+from declctl.runtime.handler import HandlerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, as in a Kubernetes status. `status` is True, False or Unknown, as a string."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: datetime
+
+    def document(self) -> dict[str, str]:
+        """As JSON has it."""
+        return {
+            "type": self.type,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastTransitionTime": self.last_transition_time.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+
+
+class Conditions:
+    """The conditions by type; the time of the last transition changes only when the status does."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._conditions: dict[str, Condition] = {}
+
+    def set(self, kind: str, *, holds: bool, reason: str, message: str = "") -> bool:
+        """State a condition; returns whether its status changed."""
+        status = "True" if holds else "False"
+        before = self._conditions.get(kind)
+        changed = before is None or before.status != status
+        since = self._clock.now() if before is None or changed else before.last_transition_time
+        self._conditions[kind] = Condition(kind, status, reason, message, since)
+        return changed
+
+    def get(self, kind: str) -> Condition | None:
+        """The condition of a type, if it was ever stated."""
+        return self._conditions.get(kind)
+
+    def all(self) -> tuple[Condition, ...]:
+        """Every condition that was stated, in the order of first statement."""
+        return tuple(self._conditions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStatus:
+    """One resource over all its watches. `last_event_age` is in seconds, `bytes` counts frames."""
+
+    name: str
+    synced: bool
+    objects: int
+    bytes: int
+    lists: int
+    watches: int
+    relists: int
+    resource_version: str
+    last_event_age: float | None
+    error: str | None
+    state: str
+    items_listed: int
+    events: Mapping[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "synced": self.synced,
+            "objects": self.objects,
+            "bytes": self.bytes,
+            "lists": self.lists,
+            "watches": self.watches,
+            "relists": self.relists,
+            "resourceVersion": self.resource_version,
+            "lastEventAge": self.last_event_age,
+            "error": self.error,
+            "state": self.state,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """One plugin. `state` is Ready or Disabled, with the reason why."""
+
+    name: str
+    version: str
+    state: str
+    reason: str | None = None
+
+    def document(self) -> dict[str, str | None]:
+        """As JSON has it."""
+        return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole controller at one moment."""
+
+    name: str
+    generation: int
+    bundle_hash: str
+    ready: bool
+    leader: bool
+    generations_alive: int
+    conditions: Sequence[Condition]
+    resources: Sequence[ResourceStatus]
+    handlers: Sequence[HandlerStatistics]
+    plugins: Sequence[PluginStatus]
+    reloads: Mapping[str, int]
+    last_reload_seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it; the contract of `GET /status`."""
+        return {
+            "name": self.name,
+            "generation": self.generation,
+            "bundleHash": self.bundle_hash,
+            "ready": self.ready,
+            "leader": self.leader,
+            "conditions": [condition.document() for condition in self.conditions],
+            "resources": [resource.document() for resource in self.resources],
+            "handlers": [_handler(handler) for handler in self.handlers],
+            "plugins": [plugin.document() for plugin in self.plugins],
+        }
+
+
+def _handler(handler: HandlerStatistics) -> dict[str, Any]:
+    return {
+        "name": handler.name,
+        "synced": handler.synced,
+        "delivered": handler.delivered,
+        "succeeded": handler.succeeded,
+        "failed": handler.failed,
+        "retried": handler.retried,
+        "merged": handler.merged,
+        "dropped": handler.dropped,
+        "queued": handler.queued,
+        "running": handler.running,
+        "p95Seconds": round(handler.p95_seconds, 6),
+        "zombies": handler.zombies,
+        "generation": handler.generation,
+        "lastError": handler.last_error,
+    }
