@@ -43,8 +43,15 @@ def syntax_fault(source: SourceText, error: yaml.MarkedYAMLError) -> Diagnostic:
     problem = error.problem or error.context or "it can't be read"
     message = f"this is not YAML: {problem}"
     if error.context and error.context != problem:
-        message += f" ({error.context})"
+        message += f" ({error.context}{_beginning(error.context_mark, position)})"
     return source.fault(codes.SYNTAX, position, message, suggestion=_advice(problem, line))
+
+
+def _beginning(mark: yaml.Mark | None, position: Position) -> str:
+    """Where what could not be finished began, if that is another line."""
+    if mark is None or mark.line + 1 == position.line:
+        return ""
+    return f" that begins at line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _advice(problem: str, line: str) -> str | None:

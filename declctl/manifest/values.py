@@ -26,7 +26,7 @@ _NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 _DURATION_PART = re.compile(
-    r"(?P<number>[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?P<unit>ns|us|µs|μs|ms|s|m|h)"
+    r"(?P<number>[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?P<unit>ns|us|µs|μs|ms|s|m|h)(?![^0-9.])"
 )
 _DURATION_WORD = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)\s*")
 _LONGEST = 2**63 - 1  # nanoseconds, as in Go: about 292 years
@@ -179,6 +179,6 @@ def _entry_point_advice(text: str) -> str:
         return f"{form}; modules are found beside the manifest"
     module = found["path"].strip("./").replace("/", ".").replace("-", "_")
     attribute = found["attribute"]
-    if not _importable(module) or (attribute is not None and not _importable(attribute.replace("-", "_"))):
+    if not _importable(module) or (attribute and not _importable(attribute.replace("-", "_"))):
         return f"{form}, with names as Python has them"
     return f'did you mean "{module}{":" + attribute.replace("-", "_") if attribute else ""}"?'

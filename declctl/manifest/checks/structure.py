@@ -122,8 +122,7 @@ def _example(schema: Schema) -> str | None:
     examples = schema.get("examples")
     if isinstance(examples, list) and examples and isinstance(examples[0], str):
         return examples[0]
-    names = list(mapping_at(schema, "properties"))
-    return "{name: …}" if names == ["name"] else None
+    return "{name: …}" if schema.get("required") == ["name"] else None
 
 
 def _no_choice(findings: Findings, path: Path, fault: SchemaFault) -> None:

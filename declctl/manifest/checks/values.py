@@ -40,7 +40,7 @@ def check_values(findings: Findings, shape: Schema) -> None:
             check_label_selector(findings, path, value)
         elif kind == "duration" and isinstance(value, str):
             _check_duration(findings, path, value, piece=piece)
-        elif value and (isinstance(value, str) or (kind == "quantity" and _is_number(value))):
+        elif (isinstance(value, str) and value) or (kind == "quantity" and _is_number(value)):
             code, check = _CHECKS[str(kind)]
             _report(findings, path, code, partial(check, value))
 

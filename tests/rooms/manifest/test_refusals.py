@@ -1,0 +1,70 @@
+"""What is documented and not done yet is refused, each feature with a code of its own."""
+
+import pytest
+
+HANDLER = "resources: [{name: pods, apiVersion: v1, kind: Pod}]\nhandlers: [{name: a, resourceRef: {name: pods}, entryPoint: m, %s}]"
+RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
+
+
+@pytest.mark.parametrize(
+    ("fragment", "code"),
+    [
+        (HANDLER % "mode: §Reconcile", "DCL060"),
+        (HANDLER % "§filter: {expression: obj.x}", "DCL061"),
+        (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
+        (HANDLER % "debounce: §500ms", "DCL063"),
+        (HANDLER % "queue: {name: §slow}", "DCL064"),
+        (HANDLER % "onFailure: §DeadLetter", "DCL065"),
+        (HANDLER % "replay: §OnCodeChange", "DCL066"),
+        ("§schedules: [{name: a, cron: '0 2 * * *', entryPoint: m, includeSnapshotsFrom: [b]}]", "DCL067"),
+        ("leaderElection: {enabled: §true}", "DCL068"),
+        ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
+        (RESOURCE % "cache: {mode: §Objects}", "DCL070"),
+        (RESOURCE % "cache: {mode: §MetadataOnly}", "DCL070"),
+        ("namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
+        (RESOURCE % "namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
+        ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
+        ("reload: {probationPeriod: §60s}", "DCL073"),
+        ("reload: {§minCalls: 20}", "DCL073"),
+        ("reload: {§maxErrorRatio: 0.5}", "DCL073"),
+        ("§sharding: {replicas: 3}", "DCL074"),
+    ],
+)
+def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
+    """A documented feature that would do nothing is an error, and says where its workaround stands."""
+    fault = only_fault(fragment)
+    assert fault.code == code
+    assert "not done yet by this version" in fault.message
+    assert fault.suggestion.endswith(f"docs/errors.md says what to do meanwhile for {code}")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        HANDLER % "mode: Event",
+        HANDLER % "filter: {}",
+        HANDLER % "includeSnapshotsFrom: []",
+        HANDLER % "debounce: 0s",
+        HANDLER % "queue: {name: default, concurrency: 2}",
+        HANDLER % "onFailure: Retry",
+        HANDLER % "onFailure: Ignore",
+        HANDLER % "replay: Never",
+        "schedules: []",
+        "leaderElection: {enabled: false, leaseDuration: 15s}",
+        "leaderElection: {enabled: no}",
+        "metrics: {bindAddress: 127.0.0.1:8081}",
+        "admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: ':9000'}",
+        RESOURCE % "cache: {mode: Frames}",
+        "reload: {probationPeriod: 0s}",
+        "sharding: {}",
+    ],
+)
+def test_what_equals_the_default_is_fine(faults, fragment):
+    """Values that ask for what happens anyway are accepted."""
+    assert faults(fragment) == ()
+
+
+def test_a_choice_that_is_done_is_suggested(only_fault):
+    """Where another value is done, it is named."""
+    fault = only_fault(HANDLER % "onFailure: §DeadLetter")
+    assert fault.suggestion.startswith("write Retry or Ignore, or remove it; ")
