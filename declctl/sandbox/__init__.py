@@ -1,0 +1,12 @@
+"""The sandbox: an API server in memory behind real HTTP, for the first run, for tests, and for plugin authors.
+
+kubectl and every client can talk to it: discovery, LIST in pages, WATCH with bookmarks and initial events, writes, all four patches,
+custom kinds. It keeps a ledger of requests and has faults on demand. It runs no controllers and checks no schemas.
+"""
+
+from declctl.sandbox.faults import Faults
+from declctl.sandbox.ledger import Ledger, Request
+from declctl.sandbox.sandbox import Sandbox
+from declctl.sandbox.thread import SandboxThread
+
+__all__ = ["Faults", "Ledger", "Request", "Sandbox", "SandboxThread"]

@@ -1,0 +1,90 @@
+"""What a request brings: its body and the options of writing and deleting, read and refused in the real server's words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from declctl.errors import SandboxError
+from declctl.sandbox import status
+from declctl.sandbox.documents import read_documents
+from declctl.sandbox.options import truth
+from declctl.sandbox.routes import Call
+from declctl.sandbox.status import Cause
+from declctl.sandbox.targets import Deletion, Write
+
+_ACCEPTED = ("application/json", "application/yaml")
+
+
+def read_object(call: Call, media_type: str, body: bytes) -> Any:
+    """The object of a create or update; refused with 400 or 415."""
+    if media_type not in ("", *_ACCEPTED):
+        raise status.unsupported_media_type(_ACCEPTED)
+    return _parse(call, body, yaml=media_type == "application/yaml")
+
+
+def read_patch(call: Call, media_type: str, body: bytes) -> Any:
+    """The body of a patch, whatever kind of patch it is."""
+    return _parse(call, body, yaml=media_type.endswith("+yaml"))
+
+
+def read_write(call: Call, params: Mapping[str, str], user_agent: str) -> Write:
+    """How to write; refused with 422 for a dryRun that isn't All."""
+    options = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+    dry_run = _dry_run(params.get("dryRun", ""), options.get(call.verb, "UpdateOptions"))
+    manager = params.get("fieldManager") or user_agent.partition("/")[0] or "unknown"
+    return Write(dry_run=dry_run, manager=manager, subresource=call.subresource)
+
+
+def read_deletion(call: Call, params: Mapping[str, str], body: bytes) -> Deletion:
+    """How to delete, from the body or the query; refused with 400 or 422."""
+    given = _parse(call, body, yaml=False) if body.strip() else {}
+    if not isinstance(given, dict):
+        raise status.bad_request("DeleteOptions must be an object")
+    preconditions = given.get("preconditions") or {}
+    dry_run = given.get("dryRun") or ([params["dryRun"]] if "dryRun" in params else [])
+    policy = given.get("propagationPolicy") or params.get("propagationPolicy", "")
+    if policy not in ("", "Orphan", "Background", "Foreground"):
+        message = f'Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"'
+        cause = Cause("FieldValueNotSupported", message, "propagationPolicy")
+        raise status.invalid_options("DeleteOptions", [cause])
+    return Deletion(
+        dry_run=_dry_run(dry_run[0] if dry_run else "", "DeleteOptions"),
+        grace=_seconds(given.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))),
+        uid=preconditions.get("uid") or "",
+        version=preconditions.get("resourceVersion") or "",
+    )
+
+
+def forced(params: Mapping[str, str]) -> bool:
+    """Whether server-side apply may take fields from others."""
+    return truth(params.get("force"))
+
+
+def _parse(call: Call, body: bytes, *, yaml: bool) -> Any:
+    try:
+        return read_documents(body)[0] if yaml else msgspec.json.decode(body)
+    except (msgspec.DecodeError, SandboxError, IndexError, RecursionError) as error:
+        shown = body[:64].decode(errors="replace") or "<empty>"
+        raise status.bad_request(
+            f"the object provided is unrecognized (must be of type {call.kind.kind}): couldn't get version/kind; "
+            f"json parse error: {error} ({shown})"
+        ) from error
+
+
+def _dry_run(value: str, options: str) -> bool:
+    if value in ("", "All"):
+        return value == "All"
+    cause = Cause(
+        "FieldValueNotSupported", f'Unsupported value: ["{value}"]: supported values: "All"', "dryRun"
+    )
+    raise status.invalid_options(options, [cause])
+
+
+def _seconds(value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise status.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None

@@ -1,0 +1,132 @@
+"""The rules of deleting: preconditions, finalizers, graceful pods, and what takes its contents along (namespaces, definitions).
+
+An object that can't go yet is marked with a deletionTimestamp and leaves when nothing holds it any more. Synchronous: when a method
+returns, everything that follows from it is in the history, in order: contents first, then what held them.
+"""
+
+import datetime
+from collections.abc import Iterator
+
+from declctl.kit import Clock
+from declctl.objects import KubeObject
+from declctl.sandbox import crds, status
+from declctl.sandbox.history import History, Stored
+from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.targets import Deletion, Target
+
+_AT_ONCE = Deletion(grace=0)
+
+
+class Remover:
+    """Deletes objects, and keeps the registry in step with the definitions that go."""
+
+    def __init__(self, history: History, registry: Registry, clock: Clock) -> None:
+        self._history = history
+        self._registry = registry
+        self._clock = clock
+        self._leaving: dict[tuple[str, str, str], Target] = {}
+
+    def delete(self, target: Target, deletion: Deletion) -> tuple[KubeObject, bool]:
+        """Delete the object or mark it; returns its last state and whether it is gone. Refused with 404 or 409."""
+        stored = self._history.get(target.kind.resource, target.key)
+        if stored is None:
+            raise status.not_found(target.kind, target.name)
+        _check(target, stored, deletion)
+        obj = stored.rendered(target.kind)
+        if deletion.dry_run:
+            return obj, True
+        if "deletionTimestamp" not in obj["metadata"] and self._leaves_slowly(target.kind, obj, deletion):
+            obj = self._mark(target.kind, obj, deletion)
+        self._leaving[*target.kind.resource, target.key] = target
+        for content in tuple(self._contents(target.kind, obj)):
+            self.delete(content, _AT_ONCE)
+        self.settle()
+        return obj, self._history.get(target.kind.resource, target.key) is None
+
+    def release(self, target: Target) -> bool:
+        """Let the object go if it was marked and its finalizers were all that held it; says whether it is gone.
+
+        As in the real server, the write that takes the last finalizer away is the deletion: no MODIFIED comes before it.
+        """
+        stored = self._history.get(target.kind.resource, target.key)
+        marked = self._leaving.get((*target.kind.resource, target.key))
+        if stored is None or marked is None or any(self._contents(target.kind, stored.decode())):
+            return False
+        del self._leaving[*target.kind.resource, target.key]
+        self._drop(target)
+        self.settle()
+        return True
+
+    def settle(self) -> None:
+        """Let go what nothing holds any more."""
+        # One object that goes may let another one go, so ask again until nothing moves; each round removes at least one.
+        while ready := [(key, target) for key, target in self._leaving.items() if not self._held(target)]:
+            for key, target in ready:
+                if self._leaving.pop(key, None) is not None:
+                    self._drop(target)
+
+    def _drop(self, target: Target) -> None:
+        if self._history.get(target.kind.resource, target.key) is None:
+            return
+        last = self._history.drop(target.kind.resource, target.key)
+        if crds.is_definition(target.kind):
+            resource = crds.resource_of(last.decode())
+            self._registry.remove(resource)
+            self._history.forget(resource)
+
+    def _held(self, target: Target) -> bool:
+        stored = self._history.get(target.kind.resource, target.key)
+        if stored is None:
+            return False
+        obj = stored.decode()
+        return bool(obj["metadata"].get("finalizers")) or any(self._contents(target.kind, obj))
+
+    def _leaves_slowly(self, kind: ServedKind, obj: KubeObject, deletion: Deletion) -> bool:
+        spec = obj.get("spec") or {}
+        # There is no kubelet: a pod on a node is marked, as its watchers expect, and gone in the next step.
+        graceful = kind.resource == ("", "pods") and bool(spec.get("nodeName")) and deletion.grace != 0
+        whole = kind.resource == ("", "namespaces") or crds.is_definition(kind)
+        return graceful or whole or bool(obj["metadata"].get("finalizers"))
+
+    def _mark(self, kind: ServedKind, obj: KubeObject, deletion: Deletion) -> KubeObject:
+        metadata: KubeObject = obj["metadata"]
+        grace = 0
+        if kind.resource == ("", "pods"):
+            grace = deletion.grace
+            grace = grace if grace is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
+        moment = self._clock.now() + datetime.timedelta(seconds=grace)
+        metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata["deletionGracePeriodSeconds"] = grace
+        if kind.resource == ("", "namespaces"):
+            del metadata["deletionGracePeriodSeconds"]
+            obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+        return self._history.put(kind.resource, obj).rendered(kind)
+
+    def _contents(self, kind: ServedKind, obj: KubeObject) -> Iterator[Target]:
+        if kind.resource == ("", "namespaces"):
+            space = obj["metadata"]["name"]
+            resources = {served.resource: served for served in self._registry.served() if served.namespaced}
+            for resource, served in resources.items():
+                for stored in self._history.collection(resource).present(0).within(space):
+                    yield Target(served, space, stored.name)
+        elif crds.is_definition(kind):
+            resource = crds.resource_of(obj)
+            for served in self._registry.versions(resource)[:1]:
+                for stored in self._history.collection(resource).objects.values():
+                    yield Target(served, stored.namespace, stored.name)
+
+
+def _check(target: Target, stored: Stored, deletion: Deletion) -> None:
+    why = ""
+    if deletion.uid and deletion.uid != stored.uid:
+        why = (
+            f"the UID in the precondition ({deletion.uid}) does not match the UID in record ({stored.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+    elif deletion.version and deletion.version != str(stored.version):
+        why = (
+            f"the ResourceVersion in the precondition ({deletion.version}) does not match the ResourceVersion in record "
+            f"({stored.version}). The object might have been modified"
+        )
+    if why:
+        raise status.conflict(target.kind, target.name, why)

@@ -1,0 +1,227 @@
+"""Versioned objects: what is, what was, and in which order it changed. Synchronous; knows neither HTTP nor rules.
+
+Objects are kept as JSON bytes without `apiVersion` and `kind`, because these depend on the version that somebody asks for; bytes are
+shared by lists, watchers and history. A collection remembers a bounded number of changes; what is older was compacted.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from declctl.objects import KubeObject
+from declctl.sandbox import status
+from declctl.sandbox.kinds import ResourceId, ServedKind
+
+ChangeKind = Literal["ADDED", "MODIFIED", "DELETED"]
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One state of one object. `data` is its JSON without apiVersion and kind; `version` its resource version."""
+
+    key: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    labels: Mapping[str, str]
+    data: bytes
+
+    @classmethod
+    def of(cls, obj: KubeObject, version: int) -> "Stored":
+        """Encode `obj` as of `version`; `obj` itself is not changed."""
+        metadata = {**obj["metadata"], "resourceVersion": str(version)}
+        body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        return cls(
+            key=key_of(namespace, name),
+            namespace=namespace,
+            name=name,
+            uid=metadata.get("uid", ""),
+            version=version,
+            labels=metadata.get("labels") or {},
+            data=_ENCODER.encode({"metadata": metadata, **body}),
+        )
+
+    def decode(self) -> KubeObject:
+        """A fresh copy, without apiVersion and kind."""
+        obj: KubeObject = msgspec.json.decode(self.data)
+        return obj
+
+    def rendered(self, kind: ServedKind) -> KubeObject:
+        """A fresh copy in the version of `kind`."""
+        return {"kind": kind.kind, "apiVersion": kind.api_version, **self.decode()}
+
+    def encoded(self, kind: ServedKind) -> bytes:
+        """The JSON in the version of `kind`."""
+        return head(kind) + self.data[1:]
+
+    def as_of(self, version: int) -> "Stored":
+        """The same content under another resource version."""
+        return Stored.of(self.decode(), version)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One step of history. For DELETED, `new` is the last state under the version of the deletion.
+
+    `lines` is where watchers keep what they encoded, so that it is done once for all of them.
+    """
+
+    type: ChangeKind
+    version: int
+    new: Stored
+    old: Stored | None
+    lines: dict[Any, bytes] = field(default_factory=dict[Any, bytes])
+
+
+def key_of(namespace: str, name: str) -> str:
+    """The key in a collection; sorted keys are in the order of etcd, which is the order of lists."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def head(kind: ServedKind) -> bytes:
+    """How the JSON of an object of `kind` begins."""
+    return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
+
+
+class Snapshot:
+    """The objects of one collection as they were at one version."""
+
+    def __init__(self, version: int, keys: Sequence[str], objects: Mapping[str, Stored]) -> None:
+        self.version = version
+        self._keys = keys
+        self._objects = objects
+
+    def __iter__(self) -> Iterator[Stored]:
+        return self.within("")
+
+    def within(self, namespace: str, after: str = "") -> Iterator[Stored]:
+        """In the order of keys: those of `namespace` (all of them if empty), with keys greater than `after`."""
+        prefix = f"{namespace}/" if namespace else ""
+        start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
+        for at in range(start, len(self._keys)):
+            key = self._keys[at]
+            if not key.startswith(prefix):
+                return
+            yield self._objects[key]
+
+
+class Collection:
+    """The objects of one resource, and the changes that it remembers (at most `limit`)."""
+
+    def __init__(self, limit: int, floor: int) -> None:
+        self.objects: dict[str, Stored] = {}
+        self.floor = floor  # changes up to this version are forgotten
+        self._log: list[Change] = []
+        self._limit = limit
+        self._sorted: list[str] | None = []
+        self._past: Snapshot | None = None
+
+    def apply(self, change: Change) -> None:
+        """Make it the present."""
+        key = change.new.key
+        if change.type == "DELETED":
+            del self.objects[key]
+        else:
+            self.objects[key] = change.new
+        if change.type != "MODIFIED":
+            self._sorted = None
+        self._log.append(change)
+        if len(self._log) > self._limit:
+            self.compact(self._log[len(self._log) // 2].version)
+
+    def compact(self, version: int) -> None:
+        """Forget the changes up to and including `version`."""
+        self.floor = max(self.floor, version)
+        self._log = [change for change in self._log if change.version > version]
+        self._past = None
+
+    def since(self, version: int) -> list[Change]:
+        """The changes after `version`, oldest first; refused with 410 if some of them are forgotten."""
+        if version < self.floor:
+            raise status.too_old(version, self.floor)
+        return self._log[bisect_right(self._log, version, key=lambda change: change.version) :]
+
+    def present(self, version: int) -> Snapshot:
+        """The objects now; `version` is the newest version of the whole server. Valid until the next change."""
+        if self._sorted is None:
+            self._sorted = sorted(self.objects)
+        return Snapshot(version, self._sorted, self.objects)
+
+    def at(self, version: int) -> Snapshot:
+        """The objects as they were at `version`; refused with 410 if that was compacted."""
+        newer = self.since(version)
+        if not newer:
+            return self.present(version)
+        if self._past is None or self._past.version != version:
+            objects = dict(self.objects)
+            for change in reversed(newer):
+                if change.old is None:
+                    objects.pop(change.new.key, None)
+                else:
+                    objects[change.new.key] = change.old
+            self._past = Snapshot(version, sorted(objects), objects)
+        return self._past
+
+
+class History:
+    """Every collection under one counter of versions, as in etcd. Subscribers are called with every change, after it is made."""
+
+    def __init__(self, *, remembered: int = 20_000) -> None:
+        self.version = 1
+        self._floor = 0
+        self._remembered = remembered
+        self._collections: dict[ResourceId, Collection] = {}
+        self._subscribers: list[Callable[[ResourceId, Change], None]] = []
+
+    def collection(self, resource: ResourceId) -> Collection:
+        """The collection of a resource; made when it is first asked for."""
+        if resource not in self._collections:
+            self._collections[resource] = Collection(self._remembered, self._floor)
+        return self._collections[resource]
+
+    def get(self, resource: ResourceId, key: str) -> Stored | None:
+        """The present state of an object."""
+        return self.collection(resource).objects.get(key)
+
+    def put(self, resource: ResourceId, obj: KubeObject) -> Stored:
+        """Store a new state under the next version."""
+        metadata = obj["metadata"]
+        old = self.get(resource, key_of(metadata.get("namespace", ""), metadata["name"]))
+        new = Stored.of(obj, self.version + 1)
+        self._commit(resource, Change("MODIFIED" if old else "ADDED", new.version, new, old))
+        return new
+
+    def drop(self, resource: ResourceId, key: str) -> Stored:
+        """Delete an object that exists; returns its last state under the version of the deletion."""
+        old = self.collection(resource).objects[key]
+        new = old.as_of(self.version + 1)
+        self._commit(resource, Change("DELETED", new.version, new, old))
+        return new
+
+    def compact(self) -> int:
+        """Forget every change: each version but the present one is too old from now on. Returns the present version."""
+        self._floor = self.version
+        for collection in self._collections.values():
+            collection.compact(self.version)
+        return self.version
+
+    def forget(self, resource: ResourceId) -> None:
+        """Drop an empty collection with its history; a later one under the same name remembers nothing of it."""
+        self._collections[resource] = Collection(self._remembered, self.version)
+
+    def subscribe(self, call: Callable[[ResourceId, Change], None]) -> Callable[[], None]:
+        """Call `call` with every change from now on; returns what ends it."""
+        self._subscribers.append(call)
+        return lambda: self._subscribers.remove(call)
+
+    def _commit(self, resource: ResourceId, change: Change) -> None:
+        self.version = change.version
+        self.collection(resource).apply(change)
+        for call in tuple(self._subscribers):
+            call(resource, change)

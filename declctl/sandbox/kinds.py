@@ -1,0 +1,181 @@
+"""Which kinds are served: the built-in ones, and those that custom resource definitions add.
+
+Kinds are values; the registry finds them by URL, by apiVersion and kind, or by a word that a person would use.
+Objects are stored by `resource` (group and plural), so that all versions of a kind show the same objects.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from declctl.objects import KubeObject
+
+ResourceId = tuple[str, str]  # group, plural
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePaths:
+    """Where /scale reads and writes, as dotted paths."""
+
+    spec: str = "spec.replicas"
+    status: str = "status.replicas"
+    selector: str = "spec.selector"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedKind:
+    """One kind in one version, as discovery describes it.
+
+    `status` says whether it has /status; `generations` whether a changed spec counts metadata.generation up; `returned` whether a
+    delete answers with the object instead of a Status; `columns` are additionalPrinterColumns and `schema` the OpenAPI schema.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    status: bool = False
+    generations: bool = False
+    returned: bool = False
+    scale: ScalePaths | None = None
+    custom: bool = False
+    columns: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
+    schema: KubeObject | None = field(default=None, compare=False)
+
+    @property
+    def api_version(self) -> str:
+        """As it stands in objects: `apps/v1`, or `v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> ResourceId:
+        """Under which its objects are stored."""
+        return (self.group, self.plural)
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What can be done with it, as discovery names it."""
+        verbs = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+        return tuple(v for v in verbs if v != "deletecollection") if self.plural == "namespaces" else verbs
+
+
+def _kind(api_version: str, kind: str, plural: str, traits: str = "", short: str = "") -> ServedKind:
+    group, _, version = api_version.rpartition("/")
+    words = frozenset(traits.split())
+    known = {"all", "api-extensions"}
+    return ServedKind(
+        group=group,
+        version=version,
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        namespaced="cluster" not in words,
+        short_names=tuple(short.split()),
+        categories=tuple(sorted(words & known)),
+        status="status" in words,
+        generations="generations" in words,
+        returned="returned" in words,
+        scale=ScalePaths() if "scale" in words else None,
+    )
+
+
+_RBAC = "rbac.authorization.k8s.io/v1"
+_WORKLOAD = "all status scale generations"
+BUILT_IN: tuple[ServedKind, ...] = (
+    _kind("v1", "ConfigMap", "configmaps", short="cm"),
+    _kind("v1", "Endpoints", "endpoints", short="ep"),
+    _kind("v1", "Event", "events", short="ev"),
+    _kind("v1", "LimitRange", "limitranges", short="limits"),
+    _kind("v1", "Namespace", "namespaces", "cluster status returned", "ns"),
+    _kind("v1", "Node", "nodes", "cluster status", "no"),
+    _kind("v1", "PersistentVolume", "persistentvolumes", "cluster status returned", "pv"),
+    _kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", "status returned", "pvc"),
+    _kind("v1", "Pod", "pods", "all status generations returned", "po"),
+    _kind("v1", "ReplicationController", "replicationcontrollers", _WORKLOAD, "rc"),
+    _kind("v1", "ResourceQuota", "resourcequotas", "status returned", "quota"),
+    _kind("v1", "Secret", "secrets"),
+    _kind("v1", "Service", "services", "all status returned", "svc"),
+    _kind("v1", "ServiceAccount", "serviceaccounts", "returned", "sa"),
+    _kind("apps/v1", "DaemonSet", "daemonsets", "all status generations", "ds"),
+    _kind("apps/v1", "Deployment", "deployments", _WORKLOAD, "deploy"),
+    _kind("apps/v1", "ReplicaSet", "replicasets", _WORKLOAD, "rs"),
+    _kind("apps/v1", "StatefulSet", "statefulsets", _WORKLOAD, "sts"),
+    _kind("batch/v1", "CronJob", "cronjobs", "all status generations", "cj"),
+    _kind("batch/v1", "Job", "jobs", "all status generations"),
+    _kind("coordination.k8s.io/v1", "Lease", "leases"),
+    _kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", "generations"),
+    _kind("events.k8s.io/v1", "Event", "events", short="ev"),
+    _kind("networking.k8s.io/v1", "Ingress", "ingresses", "status generations", "ing"),
+    _kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", "generations", "netpol"),
+    _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "status generations", "pdb"),
+    _kind(_RBAC, "ClusterRole", "clusterroles", "cluster"),
+    _kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", "cluster"),
+    _kind(_RBAC, "Role", "roles"),
+    _kind(_RBAC, "RoleBinding", "rolebindings"),
+    _kind("storage.k8s.io/v1", "StorageClass", "storageclasses", "cluster", "sc"),
+    _kind(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        "cluster status generations api-extensions",
+        "crd crds",
+    ),
+)
+
+
+class Registry:
+    """The kinds that are served now. `revision` grows with every change, for caches of what is derived from it."""
+
+    def __init__(self, kinds: Iterable[ServedKind] = BUILT_IN) -> None:
+        self.revision = 0
+        self._kinds: dict[tuple[str, str, str], ServedKind] = {}
+        self.add(kinds)
+
+    def add(self, kinds: Iterable[ServedKind]) -> None:
+        """Serve these too; the same group, version and plural replaces what was."""
+        for kind in kinds:
+            self._kinds[kind.group, kind.version, kind.plural] = kind
+        self.revision += 1
+
+    def remove(self, resource: ResourceId) -> None:
+        """Serve no version of the resource any more."""
+        self._kinds = {path: kind for path, kind in self._kinds.items() if kind.resource != resource}
+        self.revision += 1
+
+    def replace(self, resource: ResourceId, kinds: Iterable[ServedKind]) -> None:
+        """Serve exactly these versions of the resource."""
+        self.remove(resource)
+        self.add(kinds)
+
+    def served(self) -> tuple[ServedKind, ...]:
+        """Every kind in every version, in the order of discovery."""
+        return tuple(self._kinds.values())
+
+    def at(self, group: str, version: str, plural: str) -> ServedKind | None:
+        """The kind of a URL."""
+        return self._kinds.get((group, version, plural))
+
+    def versions(self, resource: ResourceId) -> tuple[ServedKind, ...]:
+        """Every served version of one resource."""
+        return tuple(kind for kind in self._kinds.values() if kind.resource == resource)
+
+    def of(self, obj: Mapping[str, Any]) -> ServedKind | None:
+        """The kind of an object."""
+        api_version, name = obj.get("apiVersion"), obj.get("kind")
+        for kind in self._kinds.values():
+            if kind.kind == name and kind.api_version == api_version:
+                return kind
+        return None
+
+    def find(self, word: str) -> ServedKind | None:
+        """By kind, plural, singular or short name, with the group behind a dot if need be (`Event.events.k8s.io`)."""
+        name, _, group = word.partition(".")
+        for kind in self._kinds.values():
+            names = {kind.kind, kind.plural, kind.singular, *kind.short_names}
+            if name in names and (not group or kind.group == group):
+                return kind
+        return None

@@ -1,0 +1,154 @@
+"""The sandbox: an API server in memory behind real HTTP. Here its parts meet.
+
+It keeps its objects while it is stopped, and listens on the same port when it is started again. Plain HTTP, no authentication:
+for tests and demos on loopback, never for a network.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import web
+
+from declctl.errors import SandboxError
+from declctl.kit import Clock, SystemClock
+from declctl.objects import KubeObject
+from declctl.sandbox import crds
+from declctl.sandbox.churn import Churn
+from declctl.sandbox.faults import Faults
+from declctl.sandbox.history import Change
+from declctl.sandbox.kinds import ResourceId
+from declctl.sandbox.ledger import Ledger
+from declctl.sandbox.server import Api, Parts
+from declctl.sandbox.store import ObjectStore
+from declctl.sandbox.watching import Hub
+
+_DEFINITIONS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
+
+
+class Sandbox:
+    """One server. `bookmark_interval` is in seconds; with a `seed`, names, uids and the demo repeat themselves."""
+
+    def __init__(
+        self, *, clock: Clock | None = None, bookmark_interval: float = 30.0, seed: int | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._chance = random.Random(seed)
+        self._interval = bookmark_interval
+        self.store = ObjectStore(clock=self._clock, chance=self._chance)
+        self._hub = Hub(self.store.history)
+        self.ledger = Ledger()
+        self.faults = Faults(self.store.history, self._hub.bookmark)
+        self.store.history.subscribe(self._changed)
+        self._api = Api(
+            Parts(self.store, self._hub, self.faults, self.ledger, self._clock, self._begin_outage)
+        )
+        self._runner: web.AppRunner | None = None
+        self._bookmarks: asyncio.Task[None] | None = None
+        self._outage: asyncio.Task[None] | None = None
+        self._address: tuple[str, int] | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL; raises SandboxError before the first start."""
+        if self._address is None:
+            raise SandboxError("the sandbox has no URL yet: start it first")
+        host, port = self._address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen and return the base URL. Port 0 means any free one, or the same again after `stop`."""
+        if self._runner is not None:
+            raise SandboxError(f"the sandbox listens already, on {self.url}")
+        if port == 0 and self._address is not None and self._address[0] == host:
+            port = self._address[1]
+        # A client that leaves an idle watch must end its handler.
+        runner = web.AppRunner(
+            self._api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise SandboxError(
+                f"the sandbox can't listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._runner = runner
+        self._address = (host, runner.addresses[0][1])
+        self._bookmarks = asyncio.create_task(self._send_bookmarks(), name="sandbox bookmarks")
+        return self.url
+
+    async def stop(self) -> None:
+        """Cut all watches and stop listening; the objects stay. Stopping twice is harmless."""
+        if self._outage is not None and self._outage is not asyncio.current_task():
+            self._outage.cancel()
+            self._outage = None
+        await self._close()
+
+    def load(self, documents: Iterable[KubeObject]) -> list[str]:
+        """Create objects; see `ObjectStore.load`."""
+        return self.store.load(documents)
+
+    def kubeconfig(self) -> KubeObject:
+        """A kubeconfig for this server; context and user are called `sandbox`."""
+        name = "sandbox"
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": {"server": self.url}}],
+            "users": [{"name": name, "user": {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
+        }
+
+    async def churn(self, rate: float) -> None:
+        """Live: make `rate` changes a second to demo pods, until cancelled."""
+        if rate <= 0:
+            raise SandboxError(f"a churn of {rate} changes a second can't be made: give a number above 0")
+        life = Churn(self.store, clock=self._clock, chance=self._chance)
+        life.begin()
+        due = self._clock.monotonic()
+        while True:
+            life.step()
+            due += 1 / rate
+            await self._clock.sleep(due - self._clock.monotonic())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        if self._bookmarks is not None:
+            self._bookmarks.cancel()
+        self.faults.cut_watches()
+        await runner.cleanup()
+
+    def _begin_outage(self, seconds: float) -> None:
+        self._outage = asyncio.create_task(self._be_out(seconds), name="sandbox outage")
+
+    async def _be_out(self, seconds: float) -> None:
+        host, port = self._address or ("127.0.0.1", 0)
+        await self._close()
+        await self._clock.sleep(seconds)
+        await self.start(host=host, port=port)
+
+    async def _send_bookmarks(self) -> None:
+        while True:
+            await self._clock.sleep(self._interval)
+            self._hub.bookmark()
+
+    def _changed(self, resource: ResourceId, change: Change) -> None:
+        self._hub.tell(resource, change)
+        if resource == _DEFINITIONS and change.type == "DELETED":
+            self._hub.end(crds.resource_of(change.new.decode()))

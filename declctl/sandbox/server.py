@@ -1,0 +1,276 @@
+"""The HTTP side: from requests to the store and back. Decides nothing about objects; knows who asked, and writes it down.
+
+Everything that is refused is a Status document with its HTTP code, as clients expect it.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+from aiohttp import web
+
+from declctl.kit import Clock
+from declctl.objects import KubeObject
+from declctl.sandbox import bodies, control, patching, reviews, scaling, status
+from declctl.sandbox.faults import Faults
+from declctl.sandbox.forms import AnyForm, Plain, negotiate
+from declctl.sandbox.history import Stored
+from declctl.sandbox.ledger import Ledger, Request
+from declctl.sandbox.listing import list_page
+from declctl.sandbox.options import ListOptions, read_options
+from declctl.sandbox.patching import Patch
+from declctl.sandbox.pages import static_answer
+from declctl.sandbox.routes import Call, resolve
+from declctl.sandbox.status import Refusal
+from declctl.sandbox.store import ObjectStore
+from declctl.sandbox.streams import WatchStream
+from declctl.sandbox.targets import Target
+from declctl.sandbox.watching import Hub, Subscription, Watcher, error_line
+
+_LARGEST_BODY: Final = 64 << 20
+_SHORTEST_WATCH: Final = 1800.0  # seconds; kube-apiserver's --min-request-timeout
+
+
+@dataclasses.dataclass(slots=True)
+class Parts:
+    """What the HTTP side stands on; `outage` stops listening for some seconds."""
+
+    store: ObjectStore
+    hub: Hub
+    faults: Faults
+    ledger: Ledger
+    clock: Clock
+    outage: Callable[[float], None]
+
+
+class Api:
+    """The aiohttp application of one sandbox."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._next_connection = itertools.count(1)
+        self._verbs = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    def application(self) -> web.Application:
+        """A new application; one for each time that the server starts to listen."""
+        application = web.Application(client_max_size=_LARGEST_BODY)
+        application.router.add_route("*", "/{path:.*}", self.handle)
+        return application
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        try:
+            return await self._answer(request)
+        except Refusal as refusal:
+            headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
+            return _json(refusal.document(), code=refusal.code, headers=headers)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path, params = request.rel_url.raw_path, dict(request.query)
+        if path.startswith("/sandbox/"):
+            return await self._control(request, path, params)
+        registry = self._parts.store.registry
+        found = static_answer(request.method, path, request.headers.get("Accept", ""), registry)
+        if found is not None:
+            return web.Response(
+                body=found.body, status=found.code, headers={"Content-Type": found.media_type}
+            )
+        if path.rstrip("/") == reviews.PATH and request.method == "POST":
+            return _json(reviews.review(await request.read(), self._parts.faults), code=201)
+        call = resolve(request.method, path, params, registry)
+        if call is None:
+            return web.Response(text="404 page not found\n", status=404)
+        self._record(request, call, params)
+        wait, refusal = self._parts.faults.meet(call.verb, call.resource, call.namespace)
+        if wait:
+            await self._parts.clock.sleep(wait)
+        if refusal is not None:
+            raise refusal
+        return await self._verbs[call.verb](request, call, params)
+
+    def _record(self, request: web.Request, call: Call, params: Mapping[str, str]) -> None:
+        transport = request.transport
+        if transport is not None and transport not in self._connections:
+            self._connections[transport] = next(self._next_connection)
+        self._parts.ledger.record(
+            Request(
+                verb=call.verb,
+                resource=call.resource,
+                namespace=call.namespace,
+                name=call.name,
+                params=params,
+                time=self._parts.clock.monotonic(),
+                connection=self._connections.get(transport, 0),
+                user_agent=request.headers.get("User-Agent", ""),
+            )
+        )
+
+    async def _get(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
+        stored = self._parts.store.writer.existing(_target(call))
+        if call.subresource == "scale":
+            return _json(scaling.scale_of(call.kind, stored.rendered(call.kind)))
+        return _bytes(self._form(request, params, several=False).item(call.kind, stored))
+
+    async def _list(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
+        options = read_options(params, call.namespace, watch=False)
+        form = self._form(request, params, several=True)
+        page = list_page(self._parts.store.history, call.kind.resource, options)
+        return _bytes(form.page(call.kind, page))
+
+    async def _watch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
+        options = self._as_supported(read_options(params, call.namespace, watch=True))
+        form = self._form(request, params, several=False)
+        stream = WatchStream(request, call.kind.plural, self._parts.faults)
+        subscription = Subscription(call.kind, options.selection, form)
+        watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.wake)
+        try:
+            withheld = self._parts.faults.withhold_initial_events_end
+            self._parts.hub.open(watcher, options, initial_end=not withheld)
+        except Refusal as refusal:
+            # The real server has already sent 200 when its watch cache finds this out.
+            if refusal.code == 410 and self._parts.faults.expired_watch == "status":
+                raise
+            watcher.put(error_line(refusal))
+            watcher.end()
+        timeout = options.timeout
+        if timeout is None:
+            timeout = _SHORTEST_WATCH * (1 + self._parts.clock.random())
+        try:
+            return await stream.run(watcher, self._parts.clock, timeout=timeout)
+        finally:
+            self._parts.hub.close(watcher)
+
+    def _as_supported(self, options: ListOptions) -> ListOptions:
+        """What a server without WatchList makes of a request for it."""
+        mode = self._parts.faults.watch_list
+        if mode == "on" or options.initial_events is None:
+            return options
+        if mode == "ignored":
+            return dataclasses.replace(options, initial_events=None, match="")
+        message = (
+            "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        )
+        cause = status.Cause("FieldValueForbidden", message, "sendInitialEvents")
+        raise status.invalid_options("ListOptions", [cause])
+
+    async def _create(
+        self, request: web.Request, call: Call, params: Mapping[str, str]
+    ) -> web.StreamResponse:
+        obj = bodies.read_object(call, _media_type(request), await request.read())
+        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
+        created = self._parts.store.writer.create(call.kind, call.namespace, obj, write)
+        return self._one(request, call, created, code=201)
+
+    async def _update(
+        self, request: web.Request, call: Call, params: Mapping[str, str]
+    ) -> web.StreamResponse:
+        obj = bodies.read_object(call, _media_type(request), await request.read())
+        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
+        writer, target = self._parts.store.writer, _target(call)
+        if call.subresource == "scale":
+            stored = writer.modify(target, lambda live: scaling.scaled(call.kind, live, obj), write)
+        else:
+            stored = writer.replace(target, obj, write)
+        return self._one(request, call, stored)
+
+    async def _patch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
+        media_type, target = _media_type(request), _target(call)
+        if media_type not in patching.accepted(target):
+            raise status.unsupported_media_type(patching.accepted(target))
+        body = bodies.read_patch(call, media_type, await request.read())
+        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
+        if media_type == patching.APPLY_PATCH:
+            write = dataclasses.replace(write, manager=params.get("fieldManager", ""))
+        patch = Patch(media_type, body, force=bodies.forced(params))
+        stored, created = self._parts.store.patcher.patch(target, patch, write)
+        return self._one(request, call, stored, code=201 if created else 200)
+
+    async def _delete(
+        self, request: web.Request, call: Call, params: Mapping[str, str]
+    ) -> web.StreamResponse:
+        deletion = bodies.read_deletion(call, params, await request.read())
+        last, gone = self._parts.store.remover.delete(_target(call), deletion)
+        if call.kind.returned or not gone:
+            return self._one(request, call, last)
+        return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
+
+    async def _delete_collection(
+        self, request: web.Request, call: Call, params: Mapping[str, str]
+    ) -> web.StreamResponse:
+        options = read_options(params, call.namespace, watch=False)
+        deletion = bodies.read_deletion(call, params, await request.read())
+        page = list_page(self._parts.store.history, call.kind.resource, options)
+        for stored in page.items:
+            target = Target(call.kind, stored.namespace, stored.name)
+            self._parts.store.remover.delete(target, deletion)
+        return _bytes(Plain().page(call.kind, page))
+
+    def _form(self, request: web.Request, params: Mapping[str, str], *, several: bool) -> AnyForm:
+        accept, include = request.headers.get("Accept", ""), params.get("includeObject", "")
+        return negotiate(accept, self._parts.clock, include=include, several=several)
+
+    def _one(self, request: web.Request, call: Call, obj: KubeObject, *, code: int = 200) -> web.Response:
+        if call.subresource == "scale":
+            return _json(scaling.scale_of(call.kind, obj), code=code)
+        form = self._form(request, {}, several=False)
+        if isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
+            return _json(obj, code=code)
+        stored = Stored.of(obj, int(obj["metadata"]["resourceVersion"]))
+        return _bytes(form.item(call.kind, stored), code=code)
+
+    async def _control(self, request: web.Request, path: str, params: Mapping[str, str]) -> web.Response:
+        parts = self._parts
+        match request.method, path.rstrip("/"):
+            case "GET", "/sandbox/ledger":
+                return _json(control.ledger_document(parts.ledger, params))
+            case "DELETE", "/sandbox/ledger":
+                parts.ledger.clear()
+                return _json({})
+            case "GET", "/sandbox/faults":
+                return _json(parts.faults.document())
+            case "DELETE", "/sandbox/faults":
+                parts.faults.clear()
+                return _json(parts.faults.document())
+            case "POST", "/sandbox/faults":
+                given = _decoded(await request.read())
+                return _json(control.order(parts.faults, given, parts.outage))
+            case _:
+                raise status.no_such_resource()
+
+
+def _target(call: Call) -> Target:
+    return Target(call.kind, call.namespace, call.name)
+
+
+def _media_type(request: web.Request) -> str:
+    return request.headers.get("Content-Type", "").partition(";")[0].strip()
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise status.bad_request(f"the body is not JSON: {error}") from error
+
+
+def _json(document: KubeObject, *, code: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return _bytes(msgspec.json.encode(document), code=code, headers=headers)
+
+
+def _bytes(body: bytes, *, code: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=body, status=code, headers={"Content-Type": "application/json", **(headers or {})}
+    )

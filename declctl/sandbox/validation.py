@@ -1,0 +1,144 @@
+"""What an object must look like before it is stored: names, labels, metadata. Worded as kube-apiserver words it.
+
+Schemas of built-in kinds are not checked: that is what a real API server is for.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from declctl.objects import KubeObject
+from declctl.sandbox import status
+from declctl.sandbox.kinds import ServedKind
+from declctl.sandbox.status import Cause
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_WORD: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+
+_SUBDOMAIN_RULE: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end "
+    f"with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
+)
+_LABEL_RULE: Final = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an "
+    f"alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
+)
+_DNS1035_RULE: Final = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end "
+    f"with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '{_DNS1035}')"
+)
+_NAME_PART_RULE: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+    f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_WORD}')"
+)
+_VALUE_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({_WORD})?')"
+)
+
+
+def check(kind: ServedKind, obj: KubeObject) -> None:
+    """Refuse with 422, naming everything that is wrong with the metadata."""
+    metadata: KubeObject = obj["metadata"]
+    causes = [*_name(kind, metadata), *_labels(metadata), *_annotations(metadata), *_finalizers(metadata)]
+    if causes:
+        raise status.invalid(kind.kind, metadata.get("name", ""), causes, group=kind.group)
+
+
+def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
+    """Refuse with 400 what isn't an object of this kind at all; fills in apiVersion, kind and metadata."""
+    if not isinstance(obj, dict):
+        raise status.bad_request(
+            f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get version/kind; json parse error: "
+            "the body is not a JSON object"
+        )
+    given: KubeObject = {**obj}
+    name, api_version = given.get("kind") or kind.kind, given.get("apiVersion") or kind.api_version
+    if (name, api_version) != (kind.kind, kind.api_version):
+        raise status.bad_request(
+            f'{name} in version "{api_version}" cannot be handled as a {kind.kind}: it is sent to {kind.plural} of {kind.api_version}'
+        )
+    metadata = given.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise status.bad_request(f"metadata must be an object, not {type(metadata).__name__}")
+    return {**given, "apiVersion": api_version, "kind": name, "metadata": {**metadata}}
+
+
+def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[Cause]:
+    name = metadata.get("name")
+    if not name:
+        yield Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")
+        return
+    longest = 63 if kind.plural in ("namespaces", "services") and not kind.group else 253
+    rule = _name_rule(kind, str(name))
+    if rule:
+        yield Cause("FieldValueInvalid", f'Invalid value: "{name}": {rule}', "metadata.name")
+    if len(str(name)) > longest:
+        message = f'Invalid value: "{name}": must be no more than {longest} bytes'
+        yield Cause("FieldValueInvalid", message, "metadata.name")
+
+
+def _name_rule(kind: ServedKind, name: str) -> str | None:
+    if kind.group == "rbac.authorization.k8s.io":  # path segment names: anything that fits into a URL
+        return "may not be '.' or '..' or contain '/' or '%'" if re.search(r"^\.\.?$|[/%]", name) else None
+    if kind.plural == "namespaces":
+        return None if re.fullmatch(_LABEL, name) else _LABEL_RULE
+    if kind.plural == "services":
+        return None if re.fullmatch(_DNS1035, name) else _DNS1035_RULE
+    return None if re.fullmatch(_SUBDOMAIN, name) else _SUBDOMAIN_RULE
+
+
+def _labels(metadata: KubeObject) -> Iterator[Cause]:
+    for key, value in _strings(metadata, "labels"):
+        if not _qualified(key):
+            yield Cause("FieldValueInvalid", f'Invalid value: "{key}": {_NAME_PART_RULE}', "metadata.labels")
+        if len(value) > 63:
+            message = f'Invalid value: "{value}": must be no more than 63 bytes'
+            yield Cause("FieldValueInvalid", message, "metadata.labels")
+        if value and not re.fullmatch(_WORD, value):
+            yield Cause("FieldValueInvalid", f'Invalid value: "{value}": {_VALUE_RULE}', "metadata.labels")
+
+
+def _annotations(metadata: KubeObject) -> Iterator[Cause]:
+    size = 0
+    for key, value in _strings(metadata, "annotations"):
+        size += len(key) + len(value)
+        if not _qualified(key.lower()):
+            yield Cause(
+                "FieldValueInvalid", f'Invalid value: "{key}": {_NAME_PART_RULE}', "metadata.annotations"
+            )
+    if size > 256 * 1024:
+        yield Cause(
+            "FieldValueTooLong", "Too long: may not be more than 262144 bytes", "metadata.annotations"
+        )
+
+
+def _finalizers(metadata: KubeObject) -> Iterator[Cause]:
+    for finalizer in metadata.get("finalizers") or ():
+        if not isinstance(finalizer, str) or not _qualified(finalizer):
+            message = f'Invalid value: "{finalizer}": {_NAME_PART_RULE}'
+            yield Cause("FieldValueInvalid", message, "metadata.finalizers")
+
+
+def _strings(metadata: KubeObject, field: str) -> Iterator[tuple[str, str]]:
+    entries = metadata.get(field) or {}
+    if not isinstance(entries, dict):
+        raise status.bad_request(f"metadata.{field} must be an object, not {type(entries).__name__}")
+    for key, value in entries.items():
+        if not isinstance(value, str):
+            found = type(value).__name__
+            raise status.bad_request(
+                f"json: cannot unmarshal {found} into Go struct field ObjectMeta.metadata.{field} of type string ({key})"
+            )
+        yield str(key), value
+
+
+def _qualified(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    return (
+        len(name) <= 63
+        and bool(re.fullmatch(_WORD, name))
+        and (not slash or bool(re.fullmatch(_SUBDOMAIN, prefix)))
+    )

@@ -1,0 +1,215 @@
+"""WATCH without sockets: which changes a watcher sees, as which events, and in which bytes.
+
+A watcher has an outbox of lines. Each change is judged once for all watchers that select the same, and encoded once for all that want
+the same form. Sending is the business of `streams`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from declctl.objects import KubeObject
+from declctl.sandbox import status
+from declctl.sandbox.history import Change, History, Stored
+from declctl.sandbox.kinds import ResourceId, ServedKind
+from declctl.sandbox.listing import check_reached
+from declctl.sandbox.options import ListOptions, Selection
+
+EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_LONGEST_OUTBOX: Final = 200_000  # lines; who is that far behind is cut off, as the real server does
+
+
+class Form(Protocol):
+    """How objects are written for one client: as they are, as table rows, or as metadata only. Equal forms write equal bytes."""
+
+    def __hash__(self) -> int:
+        """By what it writes."""
+        ...
+
+    def item(self, kind: ServedKind, stored: Stored) -> bytes:
+        """The JSON of one object on its own."""
+        ...
+
+    def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:
+        """The JSON of an object that has metadata only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a watcher sees: equal subscriptions see equal lines."""
+
+    kind: ServedKind
+    selection: Selection
+    form: Form
+
+
+class Watcher:
+    """One watch: its lines wait in an outbox until they are taken. `wake` is called when there is something to take."""
+
+    def __init__(self, subscription: Subscription, *, bookmarks: bool, wake: Callable[[], None]) -> None:
+        self.subscription = subscription
+        self.ended = False
+        self.bookmarks = bookmarks
+        self._wake = wake
+        self._backlog: Iterator[bytes] = iter(
+            ()
+        )  # written when it is taken: a large cluster is not copied per watcher
+        self._outbox: deque[bytes] = deque()
+
+    def begin(self, backlog: Iterable[bytes]) -> None:
+        """What comes before everything else; at most once."""
+        self._backlog = iter(backlog)
+        self._wake()
+
+    def put(self, text: bytes) -> None:
+        """Queue a line; ends the watch if nobody takes them."""
+        self._outbox.append(text)
+        if len(self._outbox) > _LONGEST_OUTBOX:
+            self.ended = True
+        self._wake()
+
+    def take(self, size: int = 1 << 20) -> bytes:
+        """What waits, as one piece of about `size` bytes or less; empty if nothing does."""
+        pieces: list[bytes] = []
+        for text in self._waiting():
+            pieces.append(text)
+            size -= len(text)
+            if size <= 0:
+                break
+        return b"".join(pieces)
+
+    def _waiting(self) -> Iterator[bytes]:
+        yield from self._backlog
+        while self._outbox:
+            yield self._outbox.popleft()
+
+    def end(self) -> None:
+        """No more events: the stream is closed when the outbox is empty."""
+        self.ended = True
+        self._wake()
+
+
+def line(event: EventName, body: bytes) -> bytes:
+    """One watch event, with its line break."""
+    return b'{"type":"%s","object":%s}\n' % (event.encode(), body)
+
+
+def error_line(refusal: status.Refusal) -> bytes:
+    """A refusal that comes when the stream is already open."""
+    return line("ERROR", msgspec.json.encode(refusal.document()))
+
+
+def seen(change: Change, subscription: Subscription) -> bytes | None:
+    """The line that a subscription gets for a change; None if it does not concern it.
+
+    Who stops matching is DELETED, with its old content under the new version; who starts matching is ADDED.
+    """
+    selection = subscription.selection
+    if selection.namespace and change.new.namespace != selection.namespace:
+        return None
+    before = change.old is not None and selection.matches(change.old)
+    after = change.type != "DELETED" and selection.matches(change.new)
+    if change.type == "DELETED":
+        return _encoded("DELETED", change, change.new, subscription) if before else None
+    if after:
+        return _encoded("MODIFIED" if before else "ADDED", change, change.new, subscription)
+    if before and change.old is not None:
+        return _encoded("DELETED", change, change.old.as_of(change.version), subscription)
+    return None
+
+
+def _encoded(event: EventName, change: Change, stored: Stored, subscription: Subscription) -> bytes:
+    kind, form = subscription.kind, subscription.form
+    key = (event, kind.api_version, form)
+    if key not in change.lines:
+        change.lines[key] = line(event, form.item(kind, stored))
+    return change.lines[key]
+
+
+class Hub:
+    """The open watches of a server. Must be told of every change, in order."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._watchers: dict[ResourceId, dict[Subscription, list[Watcher]]] = {}
+
+    def open(self, watcher: Watcher, options: ListOptions, *, initial_end: bool = True) -> None:
+        """Start a watch: queue what it has missed, then whatever comes. Refused with 410.
+
+        `initial_end` False withholds the bookmark that ends the initial events.
+        """
+        subscription = watcher.subscription
+        if options.initial_events:
+            check_reached(self._history, options.version)
+        if options.initial_events or (options.version in (None, 0) and options.initial_events is None):
+            end = [self._bookmark(subscription, initial_end=True)]
+            wanted = options.initial_events and options.bookmarks and initial_end
+            watcher.begin(chain(self._initial(subscription), end if wanted else ()))
+        elif options.version:
+            missed = self._history.collection(subscription.kind.resource).since(options.version)
+            watcher.begin(text for change in missed if (text := seen(change, subscription)) is not None)
+        self._watchers.setdefault(subscription.kind.resource, {}).setdefault(subscription, []).append(watcher)
+
+    def close(self, watcher: Watcher) -> None:
+        """Forget a watch; closing twice is harmless."""
+        groups = self._watchers.get(watcher.subscription.kind.resource, {})
+        group = groups.get(watcher.subscription, [])
+        if watcher in group:
+            group.remove(watcher)
+        if not group:
+            groups.pop(watcher.subscription, None)
+
+    def tell(self, resource: ResourceId, change: Change) -> None:
+        """Hand a change to everybody whom it concerns."""
+        for subscription, group in self._watchers.get(resource, {}).items():
+            text = seen(change, subscription)
+            if text is not None:
+                for watcher in tuple(group):
+                    watcher.put(text)
+
+    def bookmark(self, resource: str | None = None) -> int:
+        """Send a bookmark to every watch that allows them (of one resource, by its plural); returns how many got one."""
+        count = 0
+        for subscription, watcher in self._all(resource):
+            if watcher.bookmarks:
+                watcher.put(self._bookmark(subscription, initial_end=False))
+                count += 1
+        return count
+
+    def end(self, resource: ResourceId) -> None:
+        """End every watch of a resource that is served no more."""
+        for group in tuple(self._watchers.get(resource, {}).values()):
+            for watcher in tuple(group):
+                watcher.end()
+
+    def count(self, resource: str | None = None) -> int:
+        """How many watches are open (of one resource, by its plural)."""
+        return sum(1 for _ in self._all(resource))
+
+    def _all(self, resource: str | None) -> list[tuple[Subscription, Watcher]]:
+        return [
+            (subscription, watcher)
+            for (_, plural), groups in self._watchers.items()
+            if resource in (None, plural)
+            for subscription, group in groups.items()
+            for watcher in group
+        ]
+
+    def _initial(self, subscription: Subscription) -> Iterable[bytes]:
+        snapshot = self._history.collection(subscription.kind.resource).present(self._history.version)
+        selection, form, kind = subscription.selection, subscription.form, subscription.kind
+        # The list is made now and written later: the snapshot is valid until the next change only.
+        selected = [stored for stored in snapshot.within(selection.namespace) if selection.matches(stored)]
+        return (line("ADDED", form.item(kind, stored)) for stored in selected)
+
+    def _bookmark(self, subscription: Subscription, *, initial_end: bool) -> bytes:
+        metadata: KubeObject = {"resourceVersion": str(self._history.version)}
+        if initial_end:
+            metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
+        return line("BOOKMARK", subscription.form.bookmark(subscription.kind, metadata))

@@ -1,0 +1,179 @@
+"""The rules of writing: what create and replace do to an object before it is stored.
+
+Optimistic concurrency, generated names, generations, status kept apart from the rest, ownership of fields, definitions that take effect.
+Synchronous: when a method returns, the write is in the history.
+"""
+
+import copy
+import random
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from declctl.kit import Clock
+from declctl.objects import KubeObject
+from declctl.sandbox import apply, crds, defaults, status, validation
+from declctl.sandbox.deleting import Remover
+from declctl.sandbox.history import History, Stored
+from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.targets import Target, Write
+
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, so that no words come out
+_KEPT: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+class Writer:
+    """Creates and replaces objects, and keeps the registry in step with the definitions that are stored."""
+
+    def __init__(
+        self, history: History, registry: Registry, remover: Remover, *, clock: Clock, chance: random.Random
+    ) -> None:
+        self._history = history
+        self._registry = registry
+        self._remover = remover
+        self._clock = clock
+        self._chance = chance
+
+    def create(self, kind: ServedKind, namespace: str, given: KubeObject, write: Write) -> KubeObject:
+        """Store a new object; returns it as stored. Refused with 400, 403, 404, 409 or 422."""
+        obj = validation.check_shape(kind, copy.deepcopy(given))
+        metadata: KubeObject = obj["metadata"]
+        _settle_namespace(kind, namespace, metadata)
+        if metadata.pop("resourceVersion", None):
+            raise status.Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = f"{metadata['generateName']}{''.join(self._chance.choices(_ALPHABET, k=5))}"
+        validation.check(kind, obj)
+        target = Target(kind, namespace, metadata["name"])
+        self._check_namespace(target)
+        if kind.status and not write.keep_status:
+            obj.pop("status", None)
+        for field in (*_KEPT, "selfLink"):
+            metadata.pop(field, None)
+        metadata |= {"uid": self._uid(), "creationTimestamp": self.now()}
+        if kind.generations:
+            metadata["generation"] = 1
+        defaults.apply_defaults(kind, obj)
+        if self._history.get(kind.resource, target.key) is not None:
+            raise status.already_exists(kind, metadata["name"])
+        return self._store(kind, obj, write)
+
+    def replace(self, target: Target, given: KubeObject, write: Write) -> KubeObject:
+        """Store a new state of an existing object; returns it as stored, or as it was if nothing changed."""
+        kind = target.kind
+        obj = validation.check_shape(kind, copy.deepcopy(given))
+        metadata: KubeObject = obj["metadata"]
+        _settle_namespace(kind, target.namespace, metadata)
+        if metadata.setdefault("name", target.name) != target.name:
+            raise status.bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+            )
+        stored = self.existing(target)
+        _check_identity(target, stored, metadata)
+        return self._put(target, stored.rendered(kind), obj, write)
+
+    def modify(self, target: Target, change: Callable[[KubeObject], KubeObject], write: Write) -> KubeObject:
+        """Replace the object by what `change` makes of it."""
+        return self.replace(target, change(self.existing(target).rendered(target.kind)), write)
+
+    def existing(self, target: Target) -> Stored:
+        """The present state; refused with 404."""
+        stored = self._history.get(target.kind.resource, target.key)
+        if stored is None:
+            raise status.not_found(target.kind, target.name)
+        return stored
+
+    def author(self, write: Write) -> apply.Author:
+        """Who writes, and when."""
+        return apply.Author(write.manager, self.now(), write.subresource)
+
+    def now(self) -> str:
+        """The time as objects write it."""
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _put(self, target: Target, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
+        kind = target.kind
+        new = _combined(kind, old, given, write)
+        defaults.apply_defaults(kind, new)
+        validation.check(kind, new)
+        ownership = new["metadata"].get("managedFields")
+        if ownership == old["metadata"].get("managedFields") or ownership in ([], [{}]):
+            new = apply.track_update(old, new, kind=kind, author=self.author(write))
+        if kind.generations and _spec(old) != _spec(new):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        if new == old:
+            return old
+        if not write.dry_run and not new["metadata"].get("finalizers") and self._remover.release(target):
+            return new
+        return self._store(kind, new, write)
+
+    def _store(self, kind: ServedKind, obj: KubeObject, write: Write) -> KubeObject:
+        if crds.is_definition(kind):
+            crds.check_definition(obj)
+            obj = crds.established(obj, self.now())
+        if write.dry_run:
+            return obj
+        stored = self._history.put(kind.resource, obj)
+        if crds.is_definition(kind):
+            self._registry.replace(crds.resource_of(obj), crds.kinds_of(obj))
+        return stored.rendered(kind)
+
+    def _uid(self) -> str:
+        return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+
+    def _check_namespace(self, target: Target) -> None:
+        if not target.kind.namespaced:
+            return
+        space = self._history.get(("", "namespaces"), target.namespace)
+        if space is None:
+            spaces = self._registry.at("", "v1", "namespaces") or target.kind
+            raise status.not_found(spaces, target.namespace)
+        if "deletionTimestamp" in space.decode()["metadata"]:
+            why = (
+                f"unable to create new content in namespace {target.namespace} because it is being terminated"
+            )
+            text = f"namespace {target.namespace} is being terminated"
+            cause = status.Cause("NamespaceTerminating", text, "metadata.namespace")
+            raise status.forbidden(target.kind, target.name, why, [cause])
+
+
+def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) -> None:
+    if not kind.namespaced:
+        metadata.pop("namespace", None)
+    elif metadata.setdefault("namespace", namespace) != namespace:
+        raise status.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def _check_identity(target: Target, stored: Stored, metadata: KubeObject) -> None:
+    version, uid = metadata.get("resourceVersion"), metadata.get("uid")
+    if uid and uid != stored.uid:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
+        raise status.conflict(target.kind, target.name, why)
+    if version and version != str(stored.version):
+        raise status.modified(target.kind, target.name)
+
+
+def _combined(kind: ServedKind, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
+    """What is written: the status alone through /status, everything but the status otherwise."""
+    if write.subresource == "status":
+        new = {**old, "status": given.get("status")}
+        new["metadata"] = {**old["metadata"], "managedFields": given["metadata"].get("managedFields")}
+    else:
+        kept = {key: old["metadata"][key] for key in ("managedFields",) if key in old["metadata"]}
+        new = {**given, "metadata": {**kept, **given["metadata"]}}
+        if kind.status and not write.keep_status:
+            new["status"] = old.get("status")
+    for field in (*_KEPT, "resourceVersion"):
+        new["metadata"].pop(field, None)
+        if field in old["metadata"]:
+            new["metadata"][field] = old["metadata"][field]
+    new["metadata"] = {key: value for key, value in new["metadata"].items() if value is not None}
+    return {key: value for key, value in new.items() if value is not None}
+
+
+def _spec(obj: KubeObject) -> KubeObject:
+    return {
+        key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")
+    }
