@@ -1,7 +1,8 @@
-"""The sandbox: an API server in memory behind real HTTP, for the first run, for tests, and for plugin authors.
+"""The sandbox: an API server in memory behind real HTTP, for first runs, tests and plugin authors.
 
-kubectl and every client can talk to it: discovery, LIST in pages, WATCH with bookmarks and initial events, writes, all four patches,
-custom kinds. It keeps a ledger of requests and has faults on demand. It runs no controllers and checks no schemas.
+kubectl and every client can talk to it: discovery, LIST in pages, WATCH with bookmarks and initial events,
+writes, all four patches, custom kinds. It keeps a ledger of requests and has faults on demand. It runs no
+controllers and checks no schemas.
 """
 
 from declctl.sandbox.faults import Faults

@@ -1,7 +1,8 @@
-"""Server-side apply: who owns which field, what a new configuration changes, and when two managers are in conflict.
+"""Server-side apply: who owns which field, what a new configuration changes, and when it is in conflict.
 
-Source: structured-merge-diff, simplified: no defaulting, no conversion between versions. Ownership by updates is recorded from the
-first apply on (as Kubernetes 1.16 did), so that objects that nobody applies stay small. Pure: the given objects are left alone.
+Source: structured-merge-diff, simplified: no defaulting, no conversion between versions. Ownership by
+updates is recorded from the first apply on (as Kubernetes 1.16 did), so that objects that nobody applies
+stay small. Pure: the given objects are left alone.
 """
 
 import copy
@@ -73,7 +74,10 @@ class Owner:
 def server_side_apply(
     live: KubeObject | None, config: KubeObject, *, kind: ServedKind, author: Author, force: bool
 ) -> KubeObject:
-    """The object after `author` applied `config`; refused with 409 if others own what it changes and `force` is not given."""
+    """The object after `author` applied `config`.
+
+    Refused with 409 if others own what it changes and `force` is not given.
+    """
     structure = Structure(kind)
     config = copy.deepcopy(config)
     config["metadata"].pop("managedFields", None)
@@ -97,7 +101,10 @@ def server_side_apply(
 
 
 def track_update(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
-    """`new` with ownership moved to `author` for what changed; unchanged if nobody has ever applied the object."""
+    """`new` with ownership moved to `author` for what changed.
+
+    Unchanged if nobody has ever applied the object.
+    """
     if new["metadata"].get("managedFields") in ([], [{}]):  # how a client resets ownership
         return _with_owners(new, [])
     entries = old["metadata"].get("managedFields") or []
@@ -147,7 +154,10 @@ def _is_element(path: fields.Path) -> bool:
 
 
 def _unexplained(live: KubeObject, found: FieldSet, author: Author, structure: Structure) -> FieldSet:
-    """Those conflicts that are not kubectl's own doing: what client-side apply wrote last may be taken over by server-side apply."""
+    """Those conflicts that are not kubectl's own doing.
+
+    What client-side apply wrote last may be taken over by server-side apply.
+    """
     annotation = (live["metadata"].get("annotations") or {}).get(_LAST_APPLIED)
     if author.manager != "kubectl" or not annotation:
         return found

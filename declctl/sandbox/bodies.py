@@ -1,4 +1,7 @@
-"""What a request brings: its body and the options of writing and deleting, read and refused in the real server's words."""
+"""What a request brings.
+
+Its body and the options of writing and deleting, read and refused in the real server's words.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +70,8 @@ def _parse(call: Call, body: bytes, *, yaml: bool) -> Any:
     except (msgspec.DecodeError, SandboxError, IndexError, RecursionError) as error:
         shown = body[:64].decode(errors="replace") or "<empty>"
         raise status.bad_request(
-            f"the object provided is unrecognized (must be of type {call.kind.kind}): couldn't get version/kind; "
+            f"the object provided is unrecognized (must be of type {call.kind.kind}): couldn't get "
+            f"version/kind; "
             f"json parse error: {error} ({shown})"
         ) from error
 

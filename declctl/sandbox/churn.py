@@ -1,4 +1,6 @@
-"""A lively cluster for demos: pods that come, get a node, run, are relabelled, restart, finish, fail and go. No controller behind it.
+"""A lively cluster for demos.
+
+Pods that come, get a node, run, are relabelled, restart, finish, fail and go. No controller behind it.
 
 One `step` is one change. Which one is drawn from a random.Random, so that a seed repeats a life.
 """

@@ -1,4 +1,7 @@
-"""The columns of built-in kinds, named and filled as Kubernetes' own printers do (pkg/printers/internalversion)."""
+"""The columns of built-in kinds, named and filled as Kubernetes' own printers do.
+
+Source: pkg/printers/internalversion.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

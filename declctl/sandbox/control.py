@@ -2,10 +2,11 @@
 
     GET    /sandbox/ledger?verb=list&resource=pods     the requests; DELETE forgets them
     GET    /sandbox/faults                             what is in force; DELETE clears it
-    POST   /sandbox/faults {"fault": "refuse", "status": 429, "verb": "list", "resource": "pods", "times": 2, "retryAfter": 1}
+    POST   /sandbox/faults {"fault": "refuse", "status": 429, "verb": "list", "times": 2, "retryAfter": 1}
 
-The faults: refuse, delay {seconds}, cut {resource, clean}, cutMidLine, malformedLine, hugeLine {size}, silence {resource}, speak,
-compact, bookmark {resource}, withholdInitialEventsEnd {on}, watchList {mode}, expiredWatch {mode}, outage {seconds}.
+The faults: refuse, delay {seconds}, cut {resource, clean}, cutMidLine, malformedLine, hugeLine {size},
+silence {resource}, speak, compact, bookmark {resource}, withholdInitialEventsEnd {on}, watchList {mode},
+expiredWatch {mode}, outage {seconds}.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +29,10 @@ def ledger_document(ledger: Ledger, params: Mapping[str, str]) -> KubeObject:
 
 
 def order(faults: Faults, given: Any, outage: Outage) -> KubeObject:
-    """Do what a POST to /sandbox/faults asks for; refused with 400 if there is no such fault, or if a field has a wrong value."""
+    """Do what a POST to /sandbox/faults asks for.
+
+    Refused with 400 if there is no such fault, or if a field has a wrong value.
+    """
     name = given.get("fault") if isinstance(given, dict) else None
     act = _FAULTS.get(name) if isinstance(name, str) else None
     if act is None and name != "outage":

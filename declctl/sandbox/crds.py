@@ -1,4 +1,7 @@
-"""CustomResourceDefinitions: from the definition to the kinds that it makes the server serve, and the conditions that say so."""
+"""CustomResourceDefinitions.
+
+From the definition to the kinds that it makes the server serve, and the conditions that say so.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -42,7 +45,10 @@ def _causes(spec: KubeObject, names: KubeObject, name: str) -> Iterator[Cause]:
 
 
 def established(crd: KubeObject, now: str) -> KubeObject:
-    """The definition with names completed, and the status that says that its kinds are served. `now` is RFC 3339."""
+    """The definition with names completed, and the status that says that its kinds are served.
+
+    `now` is RFC 3339.
+    """
     spec = {**crd["spec"]}
     names = {**spec["names"]}
     names.setdefault("singular", names["kind"].lower())
@@ -76,7 +82,10 @@ def _condition(condition: str, now: str) -> KubeObject:
 
 
 def kinds_of(crd: KubeObject) -> tuple[ServedKind, ...]:
-    """The kinds that an established definition serves: one for each served version, the storage version first."""
+    """The kinds that an established definition serves.
+
+    One for each served version, the storage version first.
+    """
     versions = [version for version in crd["spec"]["versions"] if version.get("served", True)]
     versions.sort(key=lambda version: not version.get("storage"))
     return tuple(_kind(crd["spec"], version) for version in versions)

@@ -1,6 +1,7 @@
 """What the server fills in: the defaults without which kubectl, merge keys or /scale would stumble.
 
-A real API server fills in far more (pull policies, probes, tolerations); a controller must not count on what it finds here.
+A real API server fills in far more (pull policies, probes, tolerations); a controller must not count on
+what it finds here.
 """
 
 from collections.abc import Callable, Mapping

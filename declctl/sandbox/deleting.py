@@ -1,10 +1,13 @@
-"""The rules of deleting: preconditions, finalizers, graceful pods, and what takes its contents along (namespaces, definitions).
+"""The rules of deleting.
 
-An object that can't go yet is marked with a deletionTimestamp and leaves when nothing holds it any more. Synchronous: when a method
-returns, everything that follows from it is in the history, in order: contents first, then what held them.
+Preconditions, finalizers, graceful pods, and what takes its contents along (namespaces, definitions).
+
+An object that can't go yet is marked with a deletionTimestamp and leaves when nothing holds it any more.
+Synchronous: when a method returns, everything that follows from it is in the history, in order: contents
+first, then what held them.
 """
 
-import datetime
+import datetime as dt
 from collections.abc import Iterator
 
 from declctl.kit import Clock
@@ -27,7 +30,10 @@ class Remover:
         self._leaving: dict[tuple[str, str, str], Target] = {}
 
     def delete(self, target: Target, deletion: Deletion) -> tuple[KubeObject, bool]:
-        """Delete the object or mark it; returns its last state and whether it is gone. Refused with 404 or 409."""
+        """Delete the object or mark it; returns its last state and whether it is gone.
+
+        Refused with 404 or 409.
+        """
         stored = self._history.get(target.kind.resource, target.key)
         if stored is None:
             raise status.not_found(target.kind, target.name)
@@ -44,9 +50,10 @@ class Remover:
         return obj, self._history.get(target.kind.resource, target.key) is None
 
     def release(self, target: Target) -> bool:
-        """Let the object go if it was marked and its finalizers were all that held it; says whether it is gone.
+        """Let the object go if it was marked and finalizers were all that held it; says whether it is gone.
 
-        As in the real server, the write that takes the last finalizer away is the deletion: no MODIFIED comes before it.
+        As in the real server, the write that takes the last finalizer away is the deletion: no MODIFIED comes
+        before it.
         """
         stored = self._history.get(target.kind.resource, target.key)
         marked = self._leaving.get((*target.kind.resource, target.key))
@@ -59,7 +66,8 @@ class Remover:
 
     def settle(self) -> None:
         """Let go what nothing holds any more."""
-        # One object that goes may let another one go, so ask again until nothing moves; each round removes at least one.
+        # One object that goes may let another one go, so ask again until nothing moves; each round removes
+        # at least one.
         while ready := [(key, target) for key, target in self._leaving.items() if not self._held(target)]:
             for key, target in ready:
                 if self._leaving.pop(key, None) is not None:
@@ -94,7 +102,7 @@ class Remover:
         if kind.resource == ("", "pods"):
             grace = deletion.grace
             grace = grace if grace is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
-        moment = self._clock.now() + datetime.timedelta(seconds=grace)
+        moment = self._clock.now() + dt.timedelta(seconds=grace)
         metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata["deletionGracePeriodSeconds"] = grace
         if kind.resource == ("", "namespaces"):
@@ -125,7 +133,8 @@ def _check(target: Target, stored: Stored, deletion: Deletion) -> None:
         )
     elif deletion.version and deletion.version != str(stored.version):
         why = (
-            f"the ResourceVersion in the precondition ({deletion.version}) does not match the ResourceVersion in record "
+            f"the ResourceVersion in the precondition ({deletion.version}) does not match the "
+            f"ResourceVersion in record "
             f"({stored.version}). The object might have been modified"
         )
     if why:

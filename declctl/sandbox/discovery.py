@@ -1,4 +1,7 @@
-"""Discovery: which groups, versions and resources there are, in the old form and in the aggregated one that kubectl asks for."""
+"""Discovery: which groups, versions and resources there are.
+
+There is an old form, a document for each group and version, and the aggregated one that kubectl asks for.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -20,9 +20,12 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_documents(text: str | bytes, *, name: str = "<objects>") -> list[Any]:
-    """Every document of a YAML (or JSON) text; raises SandboxError with the place of a fault, counted from 1."""
+    """Every document of a YAML (or JSON) text.
+
+    Raises SandboxError with the place of a fault, counted from 1.
+    """
     try:
-        return list(yaml.load_all(text, _Loader))  # noqa: S506 - a SafeLoader
+        return list(yaml.load_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name

@@ -1,7 +1,19 @@
 """Times as kubectl shows them: `47s`, `5m12s`, `3d4h`."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
+_SCALE: Final = (  # below so many seconds: the unit, and the smaller one that still matters
+    (2 * 60, "s", ""),
+    (10 * 60, "m", "s"),
+    (3 * 3600, "m", ""),
+    (8 * 3600, "h", "m"),
+    (48 * 3600, "h", ""),
+    (8 * 86400, "d", "h"),
+    (2 * 365 * 86400, "d", ""),
+    (8 * 365 * 86400, "y", "d"),
+)
 
 
 def age(timestamp: Any, now: datetime) -> str:
@@ -15,7 +27,7 @@ def parse(timestamp: Any) -> datetime | None:
     if not isinstance(timestamp, str):
         return None
     try:
-        moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(timestamp)
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -26,27 +38,13 @@ def human(seconds: float) -> str:
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
-    if whole < 0:
-        return "0s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 2:
-        return f"{whole}s"
-    if minutes < 10:
-        return _pair(minutes, "m", whole % 60, "s")
-    if hours < 3:
-        return f"{minutes}m"
-    if hours < 8:
-        return _pair(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return _pair(days, "d", hours % 24, "h")
-    if days < 365 * 2:
-        return f"{days}d"
-    if days < 365 * 8:
-        return _pair(days // 365, "y", days % 365, "d")
-    return f"{days // 365}y"
+    for below, large, small in _SCALE:
+        if whole < below:
+            return _written(max(0, whole), large, small)
+    return _written(whole, "y", "")
 
 
-def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+def _written(whole: int, large: str, small: str) -> str:
+    text = f"{whole // _SECONDS[large]}{large}"
+    rest = whole % _SECONDS[large] // _SECONDS[small] if small else 0
+    return f"{text}{rest}{small}" if rest else text

@@ -1,7 +1,7 @@
 """Faults on demand: what a real cluster does on a bad day, when a test asks for it.
 
-Rules change how requests are answered until they are used up or cleared; orders do something to the open watches at once.
-This module decides; `server` and `streams` obey.
+Rules change how requests are answered until they are used up or cleared; orders do something to the open
+watches at once. This module decides; `server` and `streams` obey.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,10 @@ class Match:
 
 @dataclass(slots=True)
 class Rule:
-    """One rule. `times` None lasts until it is cleared; `latency` is in seconds; `hits` counts the requests that it met."""
+    """One rule. `times` None lasts until it is cleared; `latency` is in seconds.
+
+    `hits` counts the requests that it met.
+    """
 
     match: Match
     refusal: Refusal | None = None
@@ -100,9 +103,11 @@ class Rule:
 
 @dataclass(slots=True)
 class Faults:
-    """The rules in force and the watches that are open. Not safe for threads: call it on the loop of the server.
+    """The rules in force and the watches that are open.
 
-    `watch_list`: served ("on"), refused with 422 ("invalid"), or not understood ("ignored"), as servers of different age do.
+    Not safe for threads: call it on the loop of the server.
+
+    `watch_list`: served ("on"), refused with 422 ("invalid"), or not understood ("ignored").
     `expired_watch`: a watch from a compacted version gets its 410 as an ERROR event, or as the HTTP status.
     `withhold_initial_events_end`: the bookmark that ends the initial events never comes.
     """
@@ -134,7 +139,10 @@ class Faults:
         return self._add(Rule(match, latency=seconds, times=times))
 
     def meet(self, verb: str, resource: str, namespace: str) -> tuple[float, Refusal | None]:
-        """What befalls a request: seconds to wait, and a refusal if there is one. Counts the rules that it meets."""
+        """What befalls a request: seconds to wait, and a refusal if there is one.
+
+        Counts the rules that it meets.
+        """
         wait, refusal = 0.0, None
         for rule in self.rules:
             if rule.spent or not rule.match.fits(verb, resource, namespace) or (refusal and rule.refusal):
@@ -155,7 +163,10 @@ class Faults:
         )
 
     def cut_watches(self, resource: str | None = None, *, clean: bool = False) -> int:
-        """End all watches (of one resource): by closing the socket, or politely if `clean`. Returns how many."""
+        """End all watches (of one resource): by closing the socket, or politely if `clean`.
+
+        Returns how many.
+        """
         return self._order(resource, lambda stream: stream.cut(clean=clean))
 
     def cut_mid_line(self, resource: str | None = None) -> int:
@@ -196,7 +207,10 @@ class Faults:
         return self.send_bookmarks(resource)
 
     def compact(self) -> int:
-        """Forget all history: every version but the present one is answered with 410. Returns the present version."""
+        """Forget all history: every version but the present one is answered with 410.
+
+        Returns the present version.
+        """
         return self.history.compact()
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""Sets of fields, as metadata.managedFields writes them (FieldsV1), and what can be done with an object through them.
+"""Sets of fields, as metadata.managedFields writes them (FieldsV1), and reading an object through them.
 
-A path is a tuple of FieldsV1 steps: `f:spec` for a field, `k:{"name":"web"}` for an element with keys, `v:"a"` for an element of a set.
-Pure; who owns which set is `apply`'s business.
+A path is a tuple of FieldsV1 steps: `f:spec` for a field, `k:{"name":"web"}` for an element with keys,
+`v:"a"` for an element of a set. Pure; who owns which set is `apply`'s business.
 """
 
 import json
@@ -97,7 +97,10 @@ def find(obj: Any, path: Path) -> Any:
 
 
 def remove(obj: Any, path: Path) -> None:
-    """Delete what stands at a path, in place, and the maps and lists that become empty by it; nothing happens where there is nothing."""
+    """Delete what stands at a path, in place, and the maps and lists that become empty by it.
+
+    Nothing happens where there is nothing.
+    """
     if not path or find(obj, path) is MISSING:
         return
     parent, step = find(obj, path[:-1]), path[-1]
@@ -109,7 +112,7 @@ def remove(obj: Any, path: Path) -> None:
         remove(obj, path[:-1])
 
 
-def merge(live: Any, applied: Any, structure: Structure, place: Place = Place()) -> Any:  # noqa: B008 - frozen
+def merge(live: Any, applied: Any, structure: Structure, place: Place = Place()) -> Any:
     """`live` with what `applied` sets; lists with keys are merged by element."""
     if isinstance(live, dict) and isinstance(applied, dict):
         if place.names and structure.is_atomic(place.names):

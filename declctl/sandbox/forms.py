@@ -1,4 +1,7 @@
-"""How objects are written for one client: as they are, as metadata only, or as table rows; and which of these it asked for."""
+"""How objects are written for one client: as they are, as metadata only, or as table rows.
+
+And which of these it asked for.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ class Plain:
         return _ENCODE({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata})
 
     def page(self, kind: ServedKind, page: Page) -> bytes:
-        """A list; the items of built-in kinds leave out apiVersion and kind, as those of the real server do."""
+        """A list; as in the real server, items of built-in kinds leave out apiVersion and kind."""
         start = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
         items = [stored.encoded(kind) if kind.custom else stored.data for stored in page.items]
         return b"".join((start, _ENCODE(_list_metadata(page)), b',"items":[', b",".join(items), b"]}"))
@@ -114,7 +117,10 @@ def partial(metadata: KubeObject) -> KubeObject:
 
 
 def negotiate(accept: str, clock: Now, *, include: str = "", several: bool = False) -> AnyForm:
-    """The first form of an Accept header that this server writes; refused with 406 if there is none. `several`: for a list."""
+    """The first form of an Accept header that this server writes; refused with 406 if there is none.
+
+    `several`: for a list.
+    """
     for offer in accept.split(",") if accept.strip() else ["*/*"]:
         media_type, *rest = (part.strip() for part in offer.split(";"))
         if media_type not in ("application/json", "*/*", "application/*"):

@@ -1,7 +1,10 @@
-"""Versioned objects: what is, what was, and in which order it changed. Synchronous; knows neither HTTP nor rules.
+"""Versioned objects: what is, what was, and in which order it changed.
 
-Objects are kept as JSON bytes without `apiVersion` and `kind`, because these depend on the version that somebody asks for; bytes are
-shared by lists, watchers and history. A collection remembers a bounded number of changes; what is older was compacted.
+Synchronous; knows neither HTTP nor rules.
+
+Objects are kept as JSON bytes without `apiVersion` and `kind`, because these depend on the version that
+somebody asks for; bytes are shared by lists, watchers and history. A collection remembers a bounded number
+of changes; what is older was compacted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +24,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One state of one object. `data` is its JSON without apiVersion and kind; `version` its resource version."""
+    """One state of one object.
+
+    `data` is its JSON without apiVersion and kind; `version` its resource version.
+    """
 
     key: str
     namespace: str
@@ -34,7 +40,7 @@ class Stored:
     @classmethod
     def of(cls, obj: KubeObject, version: int) -> "Stored":
         """Encode `obj` as of `version`; `obj` itself is not changed."""
-        metadata = {**obj["metadata"], "resourceVersion": str(version)}
+        metadata: KubeObject = {**obj["metadata"], "resourceVersion": str(version)}
         body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         return cls(
@@ -101,7 +107,7 @@ class Snapshot:
         return self.within("")
 
     def within(self, namespace: str, after: str = "") -> Iterator[Stored]:
-        """In the order of keys: those of `namespace` (all of them if empty), with keys greater than `after`."""
+        """Those of `namespace` (all if empty) with keys greater than `after`, in the order of keys."""
         prefix = f"{namespace}/" if namespace else ""
         start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
         for at in range(start, len(self._keys)):
@@ -148,7 +154,10 @@ class Collection:
         return self._log[bisect_right(self._log, version, key=lambda change: change.version) :]
 
     def present(self, version: int) -> Snapshot:
-        """The objects now; `version` is the newest version of the whole server. Valid until the next change."""
+        """The objects now; `version` is the newest version of the whole server.
+
+        Valid until the next change.
+        """
         if self._sorted is None:
             self._sorted = sorted(self.objects)
         return Snapshot(version, self._sorted, self.objects)
@@ -170,7 +179,10 @@ class Collection:
 
 
 class History:
-    """Every collection under one counter of versions, as in etcd. Subscribers are called with every change, after it is made."""
+    """Every collection under one counter of versions, as in etcd.
+
+    Subscribers are called with every change, after it is made.
+    """
 
     def __init__(self, *, remembered: int = 20_000) -> None:
         self.version = 1
@@ -205,14 +217,20 @@ class History:
         return new
 
     def compact(self) -> int:
-        """Forget every change: each version but the present one is too old from now on. Returns the present version."""
+        """Forget every change: each version but the present one is too old from now on.
+
+        Returns the present version.
+        """
         self._floor = self.version
         for collection in self._collections.values():
             collection.compact(self.version)
         return self.version
 
     def forget(self, resource: ResourceId) -> None:
-        """Drop an empty collection with its history; a later one under the same name remembers nothing of it."""
+        """Drop an empty collection with its history.
+
+        A later one under the same name remembers nothing of it.
+        """
         self._collections[resource] = Collection(self._remembered, self.version)
 
     def subscribe(self, call: Callable[[ResourceId, Change], None]) -> Callable[[], None]:

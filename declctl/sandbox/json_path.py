@@ -1,4 +1,7 @@
-"""The JSONPath of additionalPrinterColumns: `.spec.x`, `.status.items[0].y`, `['a.b']`, `[*]`, `[?(@.type=="Ready")].status`."""
+"""The JSONPath of additionalPrinterColumns.
+
+`.spec.x`, `.status.items[0].y`, `['a.b']`, `[*]`, `[?(@.type=="Ready")].status`.
+"""
 
 import re
 from collections.abc import Iterator

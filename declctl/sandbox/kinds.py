@@ -1,7 +1,8 @@
 """Which kinds are served: the built-in ones, and those that custom resource definitions add.
 
-Kinds are values; the registry finds them by URL, by apiVersion and kind, or by a word that a person would use.
-Objects are stored by `resource` (group and plural), so that all versions of a kind show the same objects.
+Kinds are values; the registry finds them by URL, by apiVersion and kind, or by a word that a person would
+use. Objects are stored by `resource` (group and plural), so that all versions of a kind show the same
+objects.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,9 @@ class ScalePaths:
 class ServedKind:
     """One kind in one version, as discovery describes it.
 
-    `status` says whether it has /status; `generations` whether a changed spec counts metadata.generation up; `returned` whether a
-    delete answers with the object instead of a Status; `columns` are additionalPrinterColumns and `schema` the OpenAPI schema.
+    `status` says whether it has /status; `generations` whether a changed spec counts metadata.generation up;
+    `returned` whether a delete answers with the object instead of a Status; `columns` are
+    additionalPrinterColumns and `schema` the OpenAPI schema.
     """
 
     group: str
@@ -128,7 +130,10 @@ BUILT_IN: tuple[ServedKind, ...] = (
 
 
 class Registry:
-    """The kinds that are served now. `revision` grows with every change, for caches of what is derived from it."""
+    """The kinds that are served now.
+
+    `revision` grows with every change, for caches of what is derived from it.
+    """
 
     def __init__(self, kinds: Iterable[ServedKind] = BUILT_IN) -> None:
         self.revision = 0
@@ -172,7 +177,7 @@ class Registry:
         return None
 
     def find(self, word: str) -> ServedKind | None:
-        """By kind, plural, singular or short name, with the group behind a dot if need be (`Event.events.k8s.io`)."""
+        """By kind, plural, singular or short name; a group may follow (`Event.events.k8s.io`)."""
         name, _, group = word.partition(".")
         for kind in self._kinds.values():
             names = {kind.kind, kind.plural, kind.singular, *kind.short_names}

@@ -1,4 +1,7 @@
-"""Who asked for what: every request for a resource, in the order in which it arrived. Tests count LISTs here."""
+"""Who asked for what: every request for a resource, in the order in which it arrived.
+
+Tests count LISTs here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,8 +13,9 @@ from declctl.objects import KubeObject
 class Request:
     """One request. `resource` is the plural, with a subresource behind a slash (`pods/status`).
 
-    `verb` is one of list, watch, get, create, update, patch, delete, deletecollection; `namespace` and `name` are empty where there
-    is none; `time` is in seconds on the server's monotonic clock; `connection` numbers the TCP connections from 1.
+    `verb` is one of list, watch, get, create, update, patch, delete, deletecollection; `namespace` and `name`
+    are empty where there is none; `time` is in seconds on the server's monotonic clock; `connection` numbers
+    the TCP connections from 1.
     """
 
     verb: str

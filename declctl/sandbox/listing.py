@@ -1,4 +1,7 @@
-"""LIST: which objects at which version, in pages. Follows the table of resourceVersion and resourceVersionMatch in the Kubernetes API docs."""
+"""LIST: which objects at which version, in pages.
+
+Follows the table of resourceVersion and resourceVersionMatch in the Kubernetes API docs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +16,10 @@ from declctl.sandbox.status import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page. `remaining` is None where the real server does not count: on the last page, and with selectors."""
+    """One page. `remaining` is None where the real server does not count.
+
+    On the last page, and with selectors.
+    """
 
     version: int
     items: Sequence[Stored]

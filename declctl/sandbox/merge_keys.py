@@ -1,7 +1,8 @@
 """How lists merge: the merge keys that kube-apiserver 1.36 publishes in its OpenAPI documents, by field.
 
-A field name alone decides nearly everywhere; `ports` depends on what the list stands in, so that the parent is asked too.
-Strategic merge uses the first key; server-side apply uses all of them (with the default of a missing one) and the sets.
+A field name alone decides nearly everywhere; `ports` depends on what the list stands in, so that the parent
+is asked too. Strategic merge uses the first key; server-side apply uses all of them (with the default of a
+missing one) and the sets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ class Structure:
         self._custom = kind.custom
 
     def at(self, path: Sequence[str]) -> KubeObject | None:
-        """The OpenAPI schema of a custom kind at a path of field names ('*' for elements), if there is one."""
+        """The schema of a custom kind at a path of field names ('*' for elements); None without one."""
         schema = self._schema
         for step in path:
             if schema is None:
@@ -77,7 +78,10 @@ class Structure:
         return schema
 
     def list_keys(self, path: Sequence[str], parent: Mapping[str, Any]) -> Keys | None:
-        """The keys of a list of maps; () for a set of plain values; None for a list that has one owner as a whole."""
+        """The keys of a list of maps; () for a set of plain values.
+
+        None for a list that has one owner as a whole.
+        """
         field = path[-1]
         if path[0] == "metadata" or not self._custom:
             if merges_as_set(field):
@@ -110,7 +114,8 @@ def _ports(parent: Mapping[str, Any]) -> Keys | None:
         return None
     if "containerPort" in first:
         return ("containerPort", "protocol")
-    # Of the other lists called ports only that of a ServiceSpec merges; endpoints and network policies have no such neighbours.
+    # Of the other lists called ports only that of a ServiceSpec merges; endpoints and network policies have
+    # no such neighbours.
     return (
         ("port", "protocol")
         if "port" in first and {"selector", "type", "clusterIP"} & parent.keys()

@@ -1,6 +1,9 @@
-"""OpenAPI, as much as kubectl needs: that writes can be validated on the server and tried dry, and the schemas of custom kinds.
+"""OpenAPI, as much as kubectl needs.
 
-The schemas of built-in kinds are open: the sandbox does not know their fields, and says so by accepting all of them.
+That writes can be validated on the server and tried dry, and the schemas of custom kinds.
+
+The schemas of built-in kinds are open: the sandbox does not know their fields, and says so by accepting all
+of them.
 """
 
 import hashlib
@@ -32,7 +35,9 @@ def document(registry: Registry, root: str) -> KubeObject | None:
 
 
 def empty_v2() -> bytes:
-    """/openapi/v2 in the only form in which kubectl reads it, protobuf: `swagger: "2.0"`, an info, and no paths.
+    """/openapi/v2 in the only form in which kubectl reads it, protobuf: `swagger.
+
+    "2.0"`, an info, and no paths.
 
     kubectl falls back to what is compiled into it for kinds that aren't described here.
     """

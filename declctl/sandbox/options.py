@@ -1,13 +1,20 @@
-"""The query parameters of LIST and WATCH: read, checked as kube-apiserver checks them, and refused in its words."""
+"""The query parameters of LIST and WATCH.
+
+Read, checked as kube-apiserver checks them, and refused in its words.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
 from declctl.sandbox.history import Stored
 from declctl.sandbox.status import Cause
+
+_ANY_LABELS: Final = LabelSelector()
+_ANY_FIELDS: Final = FieldSelector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +22,8 @@ class Selection:
     """Which objects of a resource: one namespace or all (empty), by labels and by fields."""
 
     namespace: str = ""
-    labels: LabelSelector = LabelSelector()
-    fields: FieldSelector = FieldSelector()
+    labels: LabelSelector = _ANY_LABELS
+    fields: FieldSelector = _ANY_FIELDS
 
     @property
     def is_everything(self) -> bool:
@@ -43,7 +50,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What a LIST or WATCH asks for. `version` is None if unset; `limit` 0 means no paging; `timeout` is in seconds."""
+    """What a LIST or WATCH asks for.
+
+    `version` is None if unset; `limit` 0 means no paging; `timeout` is in seconds.
+    """
 
     selection: Selection
     version: int | None = None

@@ -1,4 +1,7 @@
-"""Continue tokens: from which key, and at which version, a list goes on. In the shape of apiserver's: base64 of a small JSON document."""
+"""Continue tokens: from which key, and at which version, a list goes on.
+
+In the shape of apiserver's: base64 of a small JSON document.
+"""
 
 import base64
 import binascii
@@ -12,9 +15,12 @@ CURRENT: Final = (
     -1
 )  # the version of a token that goes on with the present state: what an expired token is exchanged for
 _HINT: Final = (
-    "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue "
-    "parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided "
-    "token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was "
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue "
+    "parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided "
+    "token results in an inconsistent list - objects that were created, modified, or deleted between the "
+    "time the first chunk was "
     "returned and now may show up in the list."
 )
 
@@ -45,7 +51,8 @@ class Token:
         except (binascii.Error, ValueError, KeyError, TypeError) as error:
             raise status.bad_request(f"invalid continue token: continue key is not valid: {error}") from error
         raise status.bad_request(
-            "invalid continue token: continue key is not valid: server does not recognize this encoded version"
+            "invalid continue token: continue key is not valid: server does not recognize this encoded "
+            "version"
         )
 
     def expired(self) -> status.Refusal:

@@ -1,4 +1,7 @@
-"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure: both return a new document and leave the given one alone."""
+"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386).
+
+Pure: both return a new document and leave the given one alone.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -22,7 +25,10 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: KubeObject, patch: Any) -> Any:
-    """RFC 6902, all operations or none; refuses with 400 what is no patch, and with 422 what cannot be applied."""
+    """RFC 6902, all operations or none.
+
+    Refuses with 400 what is no patch, and with 422 what cannot be applied.
+    """
     if not isinstance(patch, list):
         raise bad_request(
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"

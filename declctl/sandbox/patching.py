@@ -1,4 +1,7 @@
-"""PATCH: from a body and its media type to a write. What each kind of patch means is in `patches`, `strategic` and `apply`."""
+"""PATCH: from a body and its media type to a write.
+
+What each kind of patch means is in `patches`, `strategic` and `apply`.
+"""
 
 import copy
 from collections.abc import Callable, Mapping

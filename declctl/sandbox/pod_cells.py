@@ -1,4 +1,7 @@
-"""What `kubectl get pods` says about a pod: ready containers, one word for its state, restarts. Source: printPod."""
+"""What `kubectl get pods` says about a pod: ready containers, one word for its state, restarts.
+
+Source: printPod.
+"""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,7 @@
-"""From a method and a path to what is asked for: a verb on a resource. Pure; everything that isn't a resource is somebody else's."""
+"""From a method and a path to what is asked for: a verb on a resource.
+
+Pure; everything that isn't a resource is somebody else's.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

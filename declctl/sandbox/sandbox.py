@@ -1,7 +1,7 @@
 """The sandbox: an API server in memory behind real HTTP. Here its parts meet.
 
-It keeps its objects while it is stopped, and listens on the same port when it is started again. Plain HTTP, no authentication:
-for tests and demos on loopback, never for a network.
+It keeps its objects while it is stopped, and listens on the same port when it is started again. Plain HTTP,
+no authentication: for tests and demos on loopback, never for a network.
 """
 
 import asyncio
@@ -29,7 +29,10 @@ _DEFINITIONS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
 
 
 class Sandbox:
-    """One server. `bookmark_interval` is in seconds; with a `seed`, names, uids and the demo repeat themselves."""
+    """One server. `bookmark_interval` is in seconds.
+
+    With a `seed`, names, uids and the demo repeat themselves.
+    """
 
     def __init__(
         self, *, clock: Clock | None = None, bookmark_interval: float = 30.0, seed: int | None = None

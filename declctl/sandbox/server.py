@@ -1,4 +1,6 @@
-"""The HTTP side: from requests to the store and back. Decides nothing about objects; knows who asked, and writes it down.
+"""The HTTP side: from requests to the store and back.
+
+Decides nothing about objects; knows who asked, and writes it down.
 
 Everything that is refused is a Status document with its HTTP code, as clients expect it.
 """
@@ -21,8 +23,8 @@ from declctl.sandbox.history import Stored
 from declctl.sandbox.ledger import Ledger, Request
 from declctl.sandbox.listing import list_page
 from declctl.sandbox.options import ListOptions, read_options
-from declctl.sandbox.patching import Patch
 from declctl.sandbox.pages import static_answer
+from declctl.sandbox.patching import Patch
 from declctl.sandbox.routes import Call, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore

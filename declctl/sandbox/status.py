@@ -1,6 +1,7 @@
 """What the server says when it refuses: Status documents, worded as kube-apiserver 1.36 words them.
 
-Every refusal of this room is a `Refusal`; the HTTP layer turns it into an answer. What is refused and when is decided elsewhere.
+Every refusal of this room is a `Refusal`; the HTTP layer turns it into an answer. What is refused and when
+is decided elsewhere.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,10 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One entry of `details.causes`: `reason` is a word such as FieldValueInvalid, `field` a path such as metadata.name."""
+    """One entry of `details.causes`.
+
+    `reason` is a word such as FieldValueInvalid, `field` a path such as metadata.name.
+    """
 
     reason: str
     message: str
@@ -159,7 +163,8 @@ def method_not_allowed() -> Refusal:
 
 def unsupported_media_type(accepted: Sequence[str]) -> Refusal:
     """415; names what is accepted."""
-    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+    known = ", ".join(accepted)
+    message = f"the body of the request was in an unknown format - accepted media types include: {known}"
     return Refusal(415, "UnsupportedMediaType", message)
 
 

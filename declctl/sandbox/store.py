@@ -1,7 +1,10 @@
-"""The objects of a sandbox, for whoever holds the sandbox: what a test or a program does to the cluster without HTTP.
+"""The objects of a sandbox, for whoever holds the sandbox.
 
-Everything here follows the rules of the HTTP side, with one liberty: `create` and `update` may bring a status, because there is no
-controller that would write it. Not safe for threads: call it on the loop of the server (`SandboxThread` does).
+What a test or a program does to the cluster without HTTP.
+
+Everything here follows the rules of the HTTP side, with one liberty: `create` and `update` may bring a
+status, because there is no controller that would write it. Not safe for threads: call it on the loop of the
+server (`SandboxThread` does).
 """
 
 import random
@@ -41,12 +44,18 @@ class ObjectStore:
         return self.history.version
 
     def create(self, obj: KubeObject) -> KubeObject:
-        """Create an object as it is written; returns it as stored. Raises SandboxError with the server's words."""
+        """Create an object as it is written; returns it as stored.
+
+        Raises SandboxError with the server's words.
+        """
         kind = self._kind_of(obj)
         return _told(lambda: self.writer.create(kind, _namespace(kind, obj), obj, _HERE))
 
     def update(self, obj: KubeObject, *, subresource: str = "") -> KubeObject:
-        """Replace an object, status included; without metadata.resourceVersion whatever is there is replaced."""
+        """Replace an object, status included.
+
+        Without metadata.resourceVersion whatever is there is replaced.
+        """
         kind = self._kind_of(obj)
         target = Target(kind, _namespace(kind, obj), obj["metadata"]["name"])
         write = Write(keep_status=True, manager="sandbox", subresource=subresource)
@@ -84,10 +93,10 @@ class ObjectStore:
         return [stored.rendered(served) for stored in snapshot.within(namespace or "")]
 
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
-        """Create objects, definitions and namespaces first; returns `kind/name` lines in the order of creation.
+        """Create objects, definitions and namespaces first; returns `kind/name` lines in that order.
 
-        Lists are taken apart; a namespace that isn't there is created; what was there before the call is replaced. Raises
-        SandboxError that counts documents from 0.
+        Lists are taken apart; a namespace that isn't there is created; what was there before the call is
+        replaced. Raises SandboxError that counts documents from 0.
         """
         entries = sorted(_flat(documents), key=lambda entry: _rank(entry[1]))
         lines: list[str] = []
@@ -132,7 +141,8 @@ class ObjectStore:
         kind = self.registry.of(obj)
         if kind is None:
             raise SandboxError(
-                f"the sandbox serves no kind {obj.get('kind')!r} in {obj.get('apiVersion')!r}: check both, or create its "
+                f"the sandbox serves no kind {obj.get('kind')!r} in {obj.get('apiVersion')!r}: check both, "
+                f"or create its "
                 "CustomResourceDefinition first"
             )
         return kind

@@ -1,7 +1,8 @@
 """Strategic merge patch: JSON Merge Patch that knows by which key the elements of a list are the same.
 
-Directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>`, `$retainKeys`.
-Source: apimachinery's strategicpatch package. Pure: the given objects are left alone.
+Directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`,
+`$setElementOrder/<field>`, `$retainKeys`. Source: apimachinery's strategicpatch package. Pure: the given
+objects are left alone.
 """
 
 import copy

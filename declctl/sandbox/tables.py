@@ -1,4 +1,7 @@
-"""Tables: the columns that `kubectl get` shows. The columns of built-in kinds are in `columns`, those of custom kinds in their definition."""
+"""Tables: the columns that `kubectl get` shows.
+
+The columns of built-in kinds are in `columns`, those of custom kinds in their definition.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,7 @@
-"""What a write is about and how it is to be done: the values that the HTTP layer, the store and the rules of writing hand around."""
+"""What a write is about and how it is to be done.
+
+The values that the HTTP layer, the store and the rules of writing hand around.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +25,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """How to write. `dry_run` changes nothing; `manager` is the field manager; `keep_status` lets a create bring its status."""
+    """How to write. `dry_run` changes nothing; `manager` is the field manager.
+
+    `keep_status` lets a create bring its status.
+    """
 
     dry_run: bool = False
     manager: str = "unknown"
@@ -32,7 +38,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """How to delete. `grace` is in seconds, None leaves it to the object; preconditions are checked if they are not empty."""
+    """How to delete. `grace` is in seconds, None leaves it to the object.
+
+    Preconditions are checked if they are not empty.
+    """
 
     dry_run: bool = False
     grace: int | None = None

@@ -1,4 +1,4 @@
-"""The sandbox on a loop in a thread of its own, for synchronous tests and for programs whose loop has other work."""
+"""The sandbox on a loop in a thread of its own: for synchronous tests, and where a loop has other work."""
 
 import asyncio
 import threading
@@ -51,7 +51,8 @@ class SandboxThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._churn: asyncio.Task[None] | None = None
-        # These two are used on the loop of the sandbox, whichever thread asks; the cast hides nothing but that.
+        # These two are used on the loop of the sandbox, whichever thread asks; the cast hides nothing but
+        # that.
         self.ledger = cast("Ledger", _OnLoop(self._sandbox.ledger, self._call))
         self.faults = cast("Faults", _OnLoop(self._sandbox.faults, self._call))
 

@@ -1,4 +1,6 @@
-"""What an object must look like before it is stored: names, labels, metadata. Worded as kube-apiserver words it.
+"""What an object must look like before it is stored: names, labels, metadata.
+
+Worded as kube-apiserver words it.
 
 Schemas of built-in kinds are not checked: that is what a real API server is for.
 """
@@ -18,24 +20,31 @@ _DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _WORD: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 _SUBDOMAIN_RULE: Final = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end "
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
+    "must start and end "
     f"with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
 )
 _LABEL_RULE: Final = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an "
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
+    "and end with an "
     f"alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
 )
 _DNS1035_RULE: Final = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end "
-    f"with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '{_DNS1035}')"
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+    "character, and end "
+    f"with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
+    f"'{_DNS1035}')"
 )
 _NAME_PART_RULE: Final = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character "
     f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_WORD}')"
 )
 _VALUE_RULE: Final = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({_WORD})?')"
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and "
+    "must start and end with an "
+    f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    f"'({_WORD})?')"
 )
 
 
@@ -51,14 +60,16 @@ def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
     """Refuse with 400 what isn't an object of this kind at all; fills in apiVersion, kind and metadata."""
     if not isinstance(obj, dict):
         raise status.bad_request(
-            f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get version/kind; json parse error: "
+            f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get "
+            f"version/kind; json parse error: "
             "the body is not a JSON object"
         )
     given: KubeObject = {**obj}
     name, api_version = given.get("kind") or kind.kind, given.get("apiVersion") or kind.api_version
     if (name, api_version) != (kind.kind, kind.api_version):
         raise status.bad_request(
-            f'{name} in version "{api_version}" cannot be handled as a {kind.kind}: it is sent to {kind.plural} of {kind.api_version}'
+            f'{name} in version "{api_version}" cannot be handled as a {kind.kind}: it is sent to '
+            f"{kind.plural} of {kind.api_version}"
         )
     metadata = given.get("metadata") or {}
     if not isinstance(metadata, dict):
@@ -130,7 +141,8 @@ def _strings(metadata: KubeObject, field: str) -> Iterator[tuple[str, str]]:
         if not isinstance(value, str):
             found = type(value).__name__
             raise status.bad_request(
-                f"json: cannot unmarshal {found} into Go struct field ObjectMeta.metadata.{field} of type string ({key})"
+                f"json: cannot unmarshal {found} into Go struct field ObjectMeta.metadata.{field} of type "
+                f"string ({key})"
             )
         yield str(key), value
 

@@ -1,13 +1,13 @@
 """WATCH without sockets: which changes a watcher sees, as which events, and in which bytes.
 
-A watcher has an outbox of lines. Each change is judged once for all watchers that select the same, and encoded once for all that want
-the same form. Sending is the business of `streams`.
+A watcher has an outbox of lines. Each change is judged once for all watchers that select the same, and
+encoded once for all that want the same form. Sending is the business of `streams`.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -25,7 +25,10 @@ _LONGEST_OUTBOX: Final = 200_000  # lines; who is that far behind is cut off, as
 
 
 class Form(Protocol):
-    """How objects are written for one client: as they are, as table rows, or as metadata only. Equal forms write equal bytes."""
+    """How objects are written for one client: as they are, as table rows, or as metadata only.
+
+    Equal forms write equal bytes.
+    """
 
     def __hash__(self) -> int:
         """By what it writes."""
@@ -50,7 +53,10 @@ class Subscription:
 
 
 class Watcher:
-    """One watch: its lines wait in an outbox until they are taken. `wake` is called when there is something to take."""
+    """One watch: its lines wait in an outbox until they are taken.
+
+    `wake` is called when there is something to take.
+    """
 
     def __init__(self, subscription: Subscription, *, bookmarks: bool, wake: Callable[[], None]) -> None:
         self.subscription = subscription
@@ -174,7 +180,10 @@ class Hub:
                     watcher.put(text)
 
     def bookmark(self, resource: str | None = None) -> int:
-        """Send a bookmark to every watch that allows them (of one resource, by its plural); returns how many got one."""
+        """Send a bookmark to every watch that allows them (of one resource, by its plural).
+
+        Returns how many got one.
+        """
         count = 0
         for subscription, watcher in self._all(resource):
             if watcher.bookmarks:

@@ -1,7 +1,7 @@
 """The rules of writing: what create and replace do to an object before it is stored.
 
-Optimistic concurrency, generated names, generations, status kept apart from the rest, ownership of fields, definitions that take effect.
-Synchronous: when a method returns, the write is in the history.
+Optimistic concurrency, generated names, generations, status kept apart from the rest, ownership of fields,
+definitions that take effect. Synchronous: when a method returns, the write is in the history.
 """
 
 import copy
@@ -66,7 +66,8 @@ class Writer:
         _settle_namespace(kind, target.namespace, metadata)
         if metadata.setdefault("name", target.name) != target.name:
             raise status.bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({target.name})"
+                f"the name of the object ({metadata['name']}) does not match the name on the URL "
+                f"({target.name})"
             )
         stored = self.existing(target)
         _check_identity(target, stored, metadata)
@@ -159,17 +160,24 @@ def _combined(kind: ServedKind, old: KubeObject, given: KubeObject, write: Write
     """What is written: the status alone through /status, everything but the status otherwise."""
     if write.subresource == "status":
         new = {**old, "status": given.get("status")}
-        new["metadata"] = {**old["metadata"], "managedFields": given["metadata"].get("managedFields")}
+        ownership = given["metadata"].get("managedFields")
+        new["metadata"] = {
+            **old["metadata"],
+            **({"managedFields": ownership} if ownership is not None else {}),
+        }
     else:
         kept = {key: old["metadata"][key] for key in ("managedFields",) if key in old["metadata"]}
         new = {**given, "metadata": {**kept, **given["metadata"]}}
         if kind.status and not write.keep_status:
             new["status"] = old.get("status")
+    before: KubeObject = old["metadata"]
+    given_metadata: KubeObject = new["metadata"] or {}
+    metadata: KubeObject = {key: value for key, value in given_metadata.items() if value is not None}
     for field in (*_KEPT, "resourceVersion"):
-        new["metadata"].pop(field, None)
-        if field in old["metadata"]:
-            new["metadata"][field] = old["metadata"][field]
-    new["metadata"] = {key: value for key, value in new["metadata"].items() if value is not None}
+        metadata.pop(field, None)
+        if field in before:
+            metadata[field] = before[field]
+    new["metadata"] = metadata
     return {key: value for key, value in new.items() if value is not None}
 
 
