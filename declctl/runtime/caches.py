@@ -5,14 +5,13 @@ watch that a new generation still wants goes on untouched; one that nobody wants
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from declctl.informer import (
     FieldIndex,
     IndexFunc,
-    InformerStatistics,
     Lister,
     SharedIndexInformer,
     Source,
@@ -222,24 +221,6 @@ class Caches:
             transform=next((user.transform for user in users if user.transform is not None), None),
             codec=codec,
         )
-
-
-def resource_statistics(parts: Sequence[InformerStatistics]) -> Mapping[str, object]:
-    """The figures of a resource over all its informers, as `status` shows them."""
-    ages = [part.last_event_age for part in parts if part.last_event_age is not None]
-    return {
-        "synced": all(part.synced for part in parts),
-        "objects": sum(part.objects for part in parts),
-        "bytes": sum(part.bytes for part in parts),
-        "lists": sum(part.lists for part in parts),
-        "watches": sum(part.watches for part in parts),
-        "relists": sum(part.relists for part in parts),
-        "resourceVersion": max(
-            (part.resource_version for part in parts), key=lambda v: (len(v), v), default=""
-        ),
-        "lastEventAge": round(min(ages), 3) if ages else None,
-        "error": next((part.error for part in parts if part.error), None),
-    }
 
 
 def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:

@@ -36,23 +36,36 @@ class Checked:
 
 
 async def check(manifest: str, *, in_child: bool = True) -> Checked:
-    """Check a manifest and its handlers: a file, a folder, or `-`."""
-    return await check_files(InputFiles(manifest), in_child=in_child)
+    """Check a manifest and its handlers: a file, a folder, or `-`. `in_child` False leaves the import out."""
+    checked = read_files(InputFiles(manifest))
+    return await import_aside(checked) if in_child else checked
 
 
-async def check_files(files: InputFiles, *, in_child: bool = True) -> Checked:
-    """Check what the files are now. `in_child` False leaves the import to whoever stages it."""
+def read_files(files: InputFiles) -> Checked:
+    """Read what the files are now, and find what can be found without importing anything."""
     try:
         inputs = files.read()
     except ManifestErrors as error:
         return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
-    document, controller = inputs.loaded.document, inputs.loaded.controller
-    configs, faults = _configs(controller, files.root)
-    declaration = _declare(inputs, configs)
-    if in_child and controller.reload.preflight and not faults and declaration.is_foreign:
-        faults = [*await preflight(declaration, timeout=controller.reload.preflight_timeout)]
-    found = diagnose(faults, document, inputs.bundle)
-    return Checked((*inputs.loaded.warnings, *found), inputs, declaration)
+    configs, faults = _configs(inputs.loaded.controller, files.root)
+    found = diagnose(faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
+
+
+async def import_aside(checked: Checked) -> Checked:
+    """Import what was read in a child process, and add what is wrong with it.
+
+    Nothing is read again: the bytes that are checked are the bytes that will run.
+    """
+    inputs, declaration = checked.inputs, checked.declaration
+    if inputs is None or declaration is None or checked.errors or not declaration.is_foreign:
+        return checked
+    policy = inputs.loaded.controller.reload
+    if not policy.preflight:
+        return checked
+    faults = await preflight(declaration, timeout=policy.preflight_timeout)
+    found = diagnose(faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*checked.diagnostics, *found), inputs, declaration)
 
 
 def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:

@@ -31,6 +31,7 @@ class FileChanges:
         folders: Callable[[], Sequence[Path]],
         settle: Callable[[], float],
         clock: Clock,
+        last: str,
         poll: bool = False,
     ) -> None:
         self._digest = digest
@@ -38,7 +39,7 @@ class FileChanges:
         self._settle = settle
         self._clock = clock
         self._poll = poll
-        self._last = digest()
+        self._last = last
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """The digest after each settled change, until cancelled."""

@@ -1,0 +1,187 @@
+"""The wiring diagram: a checked manifest in, a generation out, everything connected to what lives longer.
+
+    manifest ─ plan ──────────────┬─ resources → Wanted  → caches (source + projection + informer)
+    handler files → Foreign ──────┘  handlers  → Binding → slots (lanes + crew), listening to the informers
+
+Nothing is started here and nothing that runs is touched, except that informers are counted as used.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from declctl.errors import ApiError, ManifestErrors, NotFound
+from declctl.hooks import EventTarget
+from declctl.informer import field_index, function_index
+from declctl.manifest import Plan, plan
+from declctl.manifest.plan import HandlerPlan, ResourcePlan
+from declctl.objects import GroupVersionKind, ObjectView, Resource
+from declctl.runtime.caches import Caches, Cached, Identity, Index, Wanted
+from declctl.runtime.check import Checked, diagnose
+from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo
+from declctl.runtime.foreign import Foreign, build_foreign
+from declctl.runtime.generation import Generation
+from declctl.runtime.handler import Binding
+from declctl.runtime.inputs import Inputs
+from declctl.runtime.log import Log
+from declctl.runtime.slots import Place
+
+
+class Discovery(Protocol):
+    """What is needed of the transport: which scope a kind has."""
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        """The resource of a kind; raises NotFound while there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every generation is wired to."""
+
+    discovery: Discovery
+    caches: Caches
+    cluster: Cluster
+    log: Log
+    user_log: Any
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A generation, and the informers that it is the first to use: they are not started yet."""
+
+    generation: Generation
+    fresh: Sequence[Cached]
+
+
+async def assemble(checked: Checked, number: int, around: Surroundings) -> Assembled:
+    """Make generation `number`; raises ManifestErrors if its code can't be imported after all."""
+    assert checked.inputs is not None
+    assert checked.declaration is not None
+    inputs = checked.inputs
+    # Imports are user code, and user code never runs on this loop.
+    foreign, faults = await asyncio.to_thread(build_foreign, checked.declaration, number=number)
+    if foreign is None:
+        raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
+    try:
+        resolved = plan(inputs.loaded.controller)
+        resources = [await _scoped(resource, around) for resource in resolved.resources]
+        wanted = tuple(_wanted(resource, foreign, inputs) for resource in resources)
+        fresh = around.caches.prepare(wanted)
+    except BaseException:
+        foreign.close()
+        raise
+    return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
+
+
+def _generation(  # noqa: PLR0913 - the one place where everything meets
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: Foreign,
+    wanted: tuple[Wanted, ...],
+    around: Surroundings,
+) -> Generation:
+    listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
+    informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
+    places = {
+        handler.name: Place(
+            _binding(number, handler, foreign, listers, around), informers[handler.resource]
+        )
+        for handler in resolved.handlers
+    }
+    return Generation(number, inputs, resolved, foreign, wanted, listers, places)
+
+
+def _binding(
+    number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
+) -> Binding:
+    target: EventTarget = foreign.targets[handler.name]
+    context = partial(
+        _context, handler.name, number, listers, foreign.configs.get(handler.name, {}), around
+    )
+    return Binding(number, handler, target, context)
+
+
+def _context(  # noqa: PLR0913 - all but the last two are bound once for each generation
+    handler: str,
+    number: int,
+    listers: Listers,
+    config: Mapping[str, Any],
+    around: Surroundings,
+    obj: ObjectView | None,
+    memo: Memo,
+) -> HandlerContext:
+    return HandlerContext(
+        handler=handler,
+        generation=number,
+        listers=listers,
+        config=config,
+        cluster=around.cluster,
+        log=around.user_log,
+        memo=memo,
+        key=None if obj is None else str(obj.key),
+        dry_run=around.dry_run,
+    )
+
+
+def lifecycle_context(
+    name: str, generation: Generation, memo: Memo, around: Surroundings
+) -> HandlerContext:
+    """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
+    config = generation.foreign.plugin_configs.get(name, {})
+    return _context(name, generation.number, generation.listers, config, around, None, memo)
+
+
+async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
+    """The plan of a resource, with the namespaces left out where its kind has none."""
+    if resource.namespaces is None:
+        return resource
+    key = resource.watches[0]
+    try:
+        found = await around.discovery.discover(GroupVersionKind.of(key.api_version, key.kind))
+    except NotFound:
+        return resource  # the kind may appear later; its informer says so until then
+    except ApiError as error:
+        around.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
+        return resource
+    if found.namespaced:
+        return resource
+    if not resource.namespaces_inherited:
+        around.log.warning(f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored")
+    return resource.without_namespaces()
+
+
+def _wanted(resource: ResourcePlan, foreign: Foreign, inputs: Inputs) -> Wanted:
+    transform = foreign.transforms.get(resource.name)
+    stamp = _stamp(inputs.code, foreign.versions) if transform is not None else ""
+    return Wanted(
+        plan=resource,
+        identities=tuple(Identity(watch, stamp) for watch in resource.watches),
+        indexes=tuple(_indexes(resource, foreign, inputs)),
+        transform=transform,
+    )
+
+
+def _indexes(resource: ResourcePlan, foreign: Foreign, inputs: Inputs) -> list[Index]:
+    indexes = [
+        Index(i.name, f"{i.name}@{i.field_path}", field_index(i.field_path))
+        for i in resource.indexers
+        if i.field_path is not None
+    ]
+    code = _stamp(inputs.code, foreign.versions)
+    indexes += [
+        Index(i.name, f"{i.name}@{i.origin}#{code}", function_index(i.function))
+        for i in foreign.indexers.get(resource.name, ())
+    ]
+    return indexes
+
+
+def _stamp(code: str, versions: str) -> str:
+    return hashlib.sha256(f"{code}\0{versions}".encode()).hexdigest()[:16]
+
+

@@ -1,0 +1,37 @@
+"""One generation: an immutable set of handlers, indexers and plugins, made from one bundle.
+
+It is made aside, prepared, committed, drained and retired; nothing in it changes meanwhile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from declctl.manifest import Plan
+from declctl.runtime.caches import Wanted
+from declctl.runtime.changes import Side
+from declctl.runtime.context import Listers
+from declctl.runtime.foreign import Foreign
+from declctl.runtime.inputs import Inputs
+from declctl.runtime.slots import Place
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Generation:
+    """What runs, or is about to. `wanted` is what it wants of the caches, `places` where its handlers go."""
+
+    number: int
+    inputs: Inputs
+    plan: Plan
+    foreign: Foreign
+    wanted: tuple[Wanted, ...]
+    listers: Listers
+    places: Mapping[str, Place]
+
+    @property
+    def side(self) -> Side:
+        """What is compared with another generation."""
+        return Side(self.plan, self.inputs.code)
+
+    def resource(self, name: str) -> Wanted | None:
+        """What it wants of a resource."""
+        return next((wanted for wanted in self.wanted if wanted.plan.name == name), None)

@@ -1,0 +1,60 @@
+"""Life-cycle hooks: called one after the other, off the machinery loop, each within a time limit."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from declctl.hooks import Implementation, call, call_async
+from declctl.runtime.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A life-cycle hook that raised or took too long."""
+
+    hook: str
+    plugin: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        cause = self.error.__cause__ or self.error
+        return f"{self.hook} of {self.plugin} raised {type(cause).__name__}: {cause}"
+
+
+class Lifecycle:
+    """Calls hooks for the runtime: synchronous ones in a thread, asynchronous ones on the handlers' loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Log) -> None:
+        self._loop = loop
+        self._log = log
+
+    async def call_each(
+        self,
+        implementations: Iterable[Implementation],
+        arguments: Callable[[Implementation], Mapping[str, object]],
+        *,
+        timeout: float,
+    ) -> list[Failed]:
+        """Call all of them, in their order; one that fails doesn't keep the others from being called."""
+        failed: list[Failed] = []
+        for implementation in implementations:
+            try:
+                await self.call(implementation, arguments(implementation), timeout=timeout)
+            except Exception as error:  # noqa: BLE001 - foreign code: told, and left to the caller to judge
+                failed.append(Failed(implementation.hook, implementation.plugin, error))
+        for failure in failed:
+            self._log.error(str(failure), hook=failure.hook, plugin=failure.plugin)
+        return failed
+
+    async def call(
+        self, implementation: Implementation, arguments: Mapping[str, object], *, timeout: float
+    ) -> object:
+        """Call one; returns what it returns. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
+
+        A synchronous hook that takes too long can't be stopped: its thread is left behind.
+        """
+        async with asyncio.timeout(timeout):
+            if implementation.is_async:
+                future = asyncio.run_coroutine_threadsafe(call_async(implementation, arguments), self._loop)
+                return await asyncio.wrap_future(future)
+            return await asyncio.to_thread(call, implementation, arguments)

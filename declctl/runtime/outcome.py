@@ -1,0 +1,59 @@
+"""What became of an attempt to reload."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from declctl.manifest import Diagnostic, render_json
+from declctl.runtime.changes import Step, summary
+
+
+class Result(StrEnum):
+    """How an attempt ended."""
+
+    APPLIED = "Applied"
+    UNCHANGED = "Unchanged"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
+
+    `lists` is the number of LISTs that the commit had to wait for; `reason` is a CamelCase word.
+    """
+
+    result: Result
+    generation: int
+    bundle_hash: str
+    reason: str = ""
+    message: str = ""
+    seconds: float = 0.0
+    steps: Sequence[Step] = ()
+    lists: int = 0
+    diagnostics: Sequence[Diagnostic] = ()
+
+    @property
+    def line(self) -> str:
+        """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
+        if self.result is Result.REFUSED:
+            return f"reload refused, generation {self.generation} goes on: {self.message}"
+        if self.result is Result.UNCHANGED:
+            return f"generation {self.generation}: nothing changed"
+        took = f"{self.seconds * 1000:.0f} ms"
+        return f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "result": str(self.result),
+            "generation": self.generation,
+            "bundleHash": self.bundle_hash,
+            "reason": self.reason,
+            "message": self.message,
+            "seconds": round(self.seconds, 6),
+            "changes": [str(step) for step in self.steps],
+            "lists": self.lists,
+            "diagnostics": render_json(self.diagnostics),
+        }

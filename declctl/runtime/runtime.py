@@ -1,0 +1,331 @@
+"""The process: start, serve, reload, stop.
+
+The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one, synchronous hooks in threads; the
+main thread only waits for signals.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from declctl.errors import ManifestErrors
+from declctl.informer import Lister
+from declctl.kit import Clock, LoopThread, SystemClock
+from declctl.manifest.model import WatchFiles
+from declctl.objects import ObjectView
+from declctl.runtime.assembly import Surroundings, lifecycle_context
+from declctl.runtime.caches import Caches
+from declctl.runtime.check import Checked, import_aside, read_files
+from declctl.runtime.files import FileChanges
+from declctl.runtime.generation import Generation
+from declctl.runtime.inputs import InputFiles
+from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.log import Log
+from declctl.runtime.observer import Observer
+from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.recorder import EventRecorder
+from declctl.runtime.reload import Reloader
+from declctl.runtime.slots import Slots
+from declctl.runtime.status import Status
+from declctl.transport import Client
+
+Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
+
+_DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
+_HOOK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `declctl run` was asked for. `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`."""
+
+    manifest: str
+    watch: bool | None = None
+    once: bool = False
+    timeout: float = 60.0
+    dry_run: bool = False
+
+
+class ClusterDoor:
+    """What contexts see of the cluster: official clients and a recorder."""
+
+    def __init__(self, client: Client, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    @property
+    def client(self) -> Any:
+        """The official asynchronous ApiClient of the calling loop."""
+        return self._client.api_client()
+
+    @property
+    def sync_client(self) -> Any:
+        """The official synchronous ApiClient."""
+        return self._client.sync_api_client()
+
+    def record_event(self, obj: ObjectView, event: dict[str, str]) -> None:
+        """Post an event in the background."""
+        self._recorder.record(obj, event)
+
+
+class Runtime:
+    """One controller from start to stop.
+
+    `run` blocks the main thread and returns the exit status. Everything else belongs to the machinery loop, except `stop` and
+    `status`, which may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        *,
+        connect: Callable[[], Awaitable[Client]],
+        fronts: Sequence[Front] = (),
+        clock: Clock | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.options = options
+        self._connect = connect
+        self._fronts = fronts
+        self._clock: Clock = clock or SystemClock()
+        self._log: Log = log or structlog.get_logger("declctl")
+        self._machinery = LoopThread("declctl-machinery")
+        self._handlers = LoopThread("declctl-handlers")
+        self._stopping = asyncio.Event()
+        self._hangup = asyncio.Event()
+        self._reloader: Reloader | None = None
+        self._slots: Slots | None = None
+        self._observer: Observer | None = None
+        self.client: Client | None = None
+
+    def run(self) -> int:
+        """Run until stopped; 0 if it was asked to stop, or `once` succeeded, else 1.
+
+        Raises ManifestErrors or UsageError before anything has started.
+        """
+        files = InputFiles(self.options.manifest)
+        self._machinery.start()
+        self._handlers.start()
+        future = self._machinery.submit(self._serve(files))
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        with self._signals():
+            while not done.wait(1.0):  # a wait without a limit would keep Python from seeing signals
+                pass
+        self._handlers.stop()
+        self._machinery.stop()
+        return future.result()
+
+    def stop(self) -> None:
+        """Ask the process to drain and end; from any thread."""
+        self._machinery.loop.call_soon_threadsafe(self._stopping.set)
+
+    async def reload(self, *, asked: bool = True) -> Outcome:
+        """Make what the files say now the next generation, or say why not."""
+        assert self._reloader is not None
+        assert self._observer is not None
+        outcome = await self._reloader.reload(asked=asked)
+        self._observer.reloaded(outcome)
+        if outcome.result is Result.APPLIED:
+            self._log.info(outcome.line, generation=outcome.generation)
+        elif outcome.result is Result.REFUSED:
+            self._log.error(outcome.line, reason=outcome.reason, diagnostics=outcome.diagnostics)
+        elif asked:
+            self._log.info(outcome.line)
+        await self._tell_hooks(outcome)
+        return outcome
+
+    def status(self) -> Status:
+        """What the controller says of itself."""
+        assert self._observer is not None
+        return self._observer.status()
+
+    def lister(self, resource: str) -> Lister | None:
+        """A view of the live cache; None if the manifest names no such resource."""
+        generation = self._reloader.active if self._reloader is not None else None
+        return generation.listers.get(resource) if generation is not None else None
+
+    async def _serve(self, files: InputFiles) -> int:
+        checked = await self._checked(files)
+        assert checked.inputs is not None
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            self.client = client = await self._connect()
+            stack.push_async_callback(client.close)
+            self._introduce(client, checked)
+            recorder = EventRecorder(
+                client, component=checked.inputs.loaded.controller.name, clock=self._clock, log=self._log
+            )
+            caches = Caches(client, tasks=tasks, clock=self._clock, log=self._log)
+            slots = self._slots = Slots(loop=self._handlers.loop, clock=self._clock, log=self._log)
+            around = Surroundings(
+                discovery=client,
+                caches=caches,
+                cluster=ClusterDoor(client, recorder),
+                log=self._log,
+                user_log=structlog.get_logger("declctl.handler"),
+                dry_run=self.options.dry_run,
+            )
+            lifecycle = Lifecycle(self._handlers.loop, self._log)
+            reloader = self._reloader = Reloader(
+                files, around=around, slots=slots, lifecycle=lifecycle, clock=self._clock, log=self._log
+            )
+            observer = self._observer = Observer(
+                reloader, caches=caches, slots=slots, clock=self._clock, log=self._log
+            )
+            generation = await reloader.start(checked)
+            background = [
+                tasks.create_task(recorder.run(), name="events"),
+                tasks.create_task(observer.run(), name="observer"),
+                tasks.create_task(self._reload_on_change(files, generation), name="files"),
+                tasks.create_task(self._reload_on_hangup(), name="hangup"),
+            ]
+            for front in self._fronts:
+                await stack.enter_async_context(front(self))
+            failed = await self._until_stopped(observer)
+            for task in background[1:]:
+                task.cancel()
+            await self._shut_down(reloader, slots, lifecycle, around)
+            background[0].cancel()
+            await caches.close()
+        return failed
+
+    async def _checked(self, files: InputFiles) -> Checked:
+        checked = await import_aside(await asyncio.to_thread(read_files, files))
+        if checked.errors:
+            raise ManifestErrors(checked.diagnostics)
+        for warning in checked.diagnostics:
+            self._log.warning(str(warning))
+        return checked
+
+    def _introduce(self, client: Client, checked: Checked) -> None:
+        assert checked.inputs is not None
+        controller, who = checked.inputs.loaded.controller, client.identity
+        spaces = sorted({n for resource in controller.resources for n in resource.namespaces or ("all",)})
+        self._log.info(
+            f"{controller.name}: context {who.context or '-'}, server {who.server}, user {who.user or '-'}, "
+            f"namespaces {', '.join(spaces) or 'none'}"
+        )
+
+    async def _reload_on_change(self, files: InputFiles, first: Generation) -> None:
+        policy = first.plan.reload
+        watch = self.options.watch if self.options.watch is not None else policy.watch is not WatchFiles.OFF
+        if self.options.once or not watch:
+            return
+        assert self._reloader is not None
+        reloader = self._reloader
+
+        def active() -> Generation:
+            return reloader.active or first
+
+        changes = FileChanges(
+            digest=files.digest,
+            folders=lambda: active().inputs.folders,
+            settle=lambda: active().plan.reload.settle,
+            clock=self._clock,
+            poll=policy.watch is WatchFiles.POLL,
+            last=first.inputs.digest,
+        )
+        async for _ in changes:
+            await self.reload(asked=False)
+
+    async def _reload_on_hangup(self) -> None:
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            await self.reload(asked=True)
+
+    async def _tell_hooks(self, outcome: Outcome) -> None:
+        assert self._reloader is not None
+        generation = self._reloader.active
+        if generation is not None and outcome.result is not Result.UNCHANGED:
+            await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
+
+    async def _until_stopped(self, observer: Observer) -> int:
+        if not self.options.once:
+            await self._stopping.wait()
+            return 0
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                await _first(observer.at_rest(), self._stopping.wait())
+        except TimeoutError:
+            self._log.error(f"not done after {self.options.timeout:g} s: {observer.missing()}")
+            return 1
+        failed = observer.failed_handlers()
+        if failed:
+            self._log.error(f"changes were given up on: {failed}")
+        return 1 if failed else 0
+
+    async def _shut_down(
+        self, reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: Surroundings
+    ) -> None:
+        generation = reloader.active
+        left = await slots.stop(_DRAIN_SECONDS)
+        if left:
+            self._log.warning(f"not waited for any longer: {', '.join(left)}")
+        if generation is None:
+            return
+        shutdown = generation.foreign.lifecycle("declctl_shutdown")
+        await lifecycle.call_each(
+            shutdown,
+            lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
+            timeout=_HOOK_SECONDS,
+        )
+        await reloader.close(timeout=_HOOK_SECONDS)
+        self._log.info("stopped")
+
+    def _signals(self) -> "SignalHandlers":
+        loop = self._machinery.loop
+
+        def on_stop() -> None:
+            self._log.info("stopping: running calls may finish; once more to end at once")
+            self.stop()
+
+        return SignalHandlers(
+            stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set)
+        )
+
+
+class SignalHandlers:
+    """SIGTERM and Ctrl-C stop, a second Ctrl-C ends at once, SIGHUP reloads; put back afterwards.
+
+    Does nothing in a thread that isn't the main one, where Python allows no signal handlers.
+    """
+
+    def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
+        self._stop = stop
+        self._hangup = hangup
+        self._asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "SignalHandlers":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._on_stop)
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._hangup())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_stop(self, number: int, _: object) -> None:
+        self._asked += 1
+        if self._asked > 1 and number == signal.SIGINT:
+            raise SystemExit(130)
+        if self._asked == 1:
+            self._stop()
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
