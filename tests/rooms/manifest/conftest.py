@@ -34,7 +34,7 @@ def diagnostics(text: str, *, environ: Mapping[str, str] | None = None) -> tuple
         return error.diagnostics  # type: ignore[return-value]
 
 
-@pytest.fixture(name="loaded")
+@pytest.fixture(scope="session", name="loaded")
 def _loaded() -> Callable[..., Loaded]:
     """Loads a manifest, or a fragment of a spec, that has no errors."""
 
@@ -45,7 +45,7 @@ def _loaded() -> Callable[..., Loaded]:
     return load_fragment
 
 
-@pytest.fixture(name="faults")
+@pytest.fixture(scope="session", name="faults")
 def _faults() -> Callable[..., tuple[Diagnostic, ...]]:
     """Everything that is said about a manifest or a fragment of a spec."""
 
@@ -55,7 +55,7 @@ def _faults() -> Callable[..., tuple[Diagnostic, ...]]:
     return faults_of
 
 
-@pytest.fixture(name="only_fault")
+@pytest.fixture(scope="session", name="only_fault")
 def _only_fault() -> Callable[..., Diagnostic]:
     """The one thing that is said about a marked manifest; fails if it isn't shown at the mark."""
 
@@ -69,3 +69,9 @@ def _only_fault() -> Callable[..., Diagnostic]:
         return found[0]
 
     return only_fault_of
+
+
+@pytest.fixture(scope="session", name="diagnose")
+def _diagnose() -> Callable[..., tuple[Diagnostic, ...]]:
+    """Everything that is said about a text, which is taken as it is."""
+    return diagnostics

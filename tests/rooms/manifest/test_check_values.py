@@ -63,7 +63,10 @@ def test_bad_byte_size(only_fault, value, suggestion):
         ("{matchLabels: {app: §'not valid'}}", "'not valid' is no label value"),
         ("{matchLabels: {app: web, '-x': §a}}", "'-x' is no label key"),
         ("{matchExpressions: [§{key: app, operator: In}]}", "In for 'app' needs at least one value"),
-        ("{matchExpressions: [§{key: app, operator: Exists, values: [a]}]}", "Exists for 'app' takes no values"),
+        (
+            "{matchExpressions: [§{key: app, operator: Exists, values: [a]}]}",
+            "Exists for 'app' takes no values",
+        ),
         ("§'app in (a'", "'app in (a' is no label key"),
     ],
 )
@@ -130,7 +133,10 @@ def test_fields_that_the_cache_needs_are_not_dropped(only_fault, path):
             "resources: [{name: pods, apiVersion: §v1/apps, kind: Pod}]",
             'write "v1", or group and version such as "apps/v1"',
         ),
-        ("namespaces: [§Team_A]", 'did you mean "team-a"? Rule: use lower-case letters, digits and dashes, at most 63 of them'),
+        (
+            "namespaces: [§Team_A]",
+            'did you mean "team-a"? Rule: use lower-case letters, digits and dashes, at most 63 of them',
+        ),
         ("namespaces: [§'${TEAM}']", "for an environment variable write ${env:NAME}"),
         (resource("indexers: [{name: §1st, fieldPath: a}]"), "use letters and digits, as in byNode"),
         ("plugins: [{name: §a b}]", "use the name that `declctl plugins list` shows"),
@@ -172,8 +178,14 @@ def test_bad_address(only_fault, address, suggestion):
         ("handlers.pods:on-change", 'did you mean "handlers.pods:on_change"?'),
         ("handlers.pods:on_change()", 'did you mean "handlers.pods:on_change"?'),
         ("my-handlers.pods:run", 'did you mean "my_handlers.pods:run"?'),
-        ("/srv/handlers.py:run", 'write "package.module" or "package.module:attribute"; modules are found beside the manifest'),
-        ("handlers.class:run", 'write "package.module" or "package.module:attribute", with names as Python has them'),
+        (
+            "/srv/handlers.py:run",
+            'write "package.module" or "package.module:attribute"; modules are found beside the manifest',
+        ),
+        (
+            "handlers.class:run",
+            'write "package.module" or "package.module:attribute", with names as Python has them',
+        ),
         ("handlers.pods:", 'did you mean "handlers.pods"?'),
     ],
 )
@@ -187,7 +199,8 @@ def test_bad_entry_point_gets_the_module_form(only_fault, entry_point, suggestio
 
 
 @pytest.mark.parametrize(
-    "field", ["indexers: [{name: a, entryPoint: §handlers.index}]", "transform: {entryPoint: §handlers.index}"]
+    "field",
+    ["indexers: [{name: a, entryPoint: §handlers.index}]", "transform: {entryPoint: §handlers.index}"],
 )
 def test_where_a_function_is_needed_a_module_is_not_enough(only_fault, field):
     """An index and a transform are functions."""
@@ -197,7 +210,11 @@ def test_where_a_function_is_needed_a_module_is_not_enough(only_fault, field):
 
 @pytest.mark.parametrize(
     ("version", "suggestion"),
-    [("§^1.2", 'write it like ">=1.2"'), ("§v2", 'write it like ">=2"'), ("§latest", 'write it like ">=1.2,<2"')],
+    [
+        ("§^1.2", 'write it like ">=1.2"'),
+        ("§v2", 'write it like ">=2"'),
+        ("§latest", 'write it like ">=1.2,<2"'),
+    ],
 )
 def test_bad_version_range(only_fault, version, suggestion):
     """Ranges are Python's, not another system's."""

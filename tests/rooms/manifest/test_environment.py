@@ -8,14 +8,17 @@ from declctl.manifest.environment import BadReference, substitute
 def test_a_reference_is_replaced_anywhere_in_a_text(loaded):
     """Also more than one, and within other characters."""
     found = loaded(
-        "plugins: [{name: p, config: {url: 'https://${env:HOST}:${env:PORT}/'}}]", environ={"HOST": "h", "PORT": "1"}
+        "plugins: [{name: p, config: {url: 'https://${env:HOST}:${env:PORT}/'}}]",
+        environ={"HOST": "h", "PORT": "1"},
     )
     assert found.controller.plugins[0].config.value() == {"url": "https://h:1/"}
 
 
 def test_a_replaced_text_stays_text(loaded):
     """What comes out isn't read as YAML again: `true` from the environment is the text."""
-    found = loaded("plugins: [{name: p, config: {a: '${env:A}', b: '${env:B}'}}]", environ={"A": "true", "B": "${env:A}"})
+    found = loaded(
+        "plugins: [{name: p, config: {a: '${env:A}', b: '${env:B}'}}]", environ={"A": "true", "B": "${env:A}"}
+    )
     assert found.controller.plugins[0].config.value() == {"a": "true", "b": "${env:A}"}
 
 

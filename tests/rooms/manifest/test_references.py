@@ -2,7 +2,9 @@
 
 import pytest
 
-RESOURCES = "resources: [{name: pods, apiVersion: v1, kind: Pod}, {name: settings, apiVersion: v1, kind: ConfigMap}]"
+RESOURCES = (
+    "resources: [{name: pods, apiVersion: v1, kind: Pod}, {name: settings, apiVersion: v1, kind: ConfigMap}]"
+)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,10 @@ def test_a_broken_declaration_is_not_an_unknown_reference_too(faults, resources)
 @pytest.mark.parametrize(
     ("fragment", "suggestion"),
     [
-        ("resources: [{name: r, apiVersion: v1, kind: Pod, indexers: [§{name: a}]}]", "add fieldPath or entryPoint"),
+        (
+            "resources: [{name: r, apiVersion: v1, kind: Pod, indexers: [§{name: a}]}]",
+            "add fieldPath or entryPoint",
+        ),
         ("plugins: [{name: p, configFrom: [§{name: a}]}]", "add env or file or secretKeyRef"),
         (
             "resources: [{name: r, apiVersion: v1, kind: Pod, "
@@ -175,7 +180,9 @@ def test_fields_that_contradict_each_other(only_fault, fragment, suggestion):
     assert (fault.code, fault.suggestion) == ("DCL017", suggestion)
 
 
-@pytest.mark.parametrize("retry", ["{initialBackoff: 10s, maxBackoff: §5s}", "{initialBackoff: §10m}", "{maxBackoff: §500ms}"])
+@pytest.mark.parametrize(
+    "retry", ["{initialBackoff: 10s, maxBackoff: §5s}", "{initialBackoff: §10m}", "{maxBackoff: §500ms}"]
+)
 def test_the_longest_wait_is_not_shorter_than_the_first(only_fault, retry):
     """Also against the default of the other field."""
     fault = only_fault(

@@ -37,9 +37,7 @@ def test_unknown_field_without_likeness_lists_what_could_stand_there(only_fault)
 
 def test_labels_directly_in_a_selector_get_the_right_form(only_fault):
     """The commonest wrong selector is told how to be right."""
-    fault = only_fault(
-        "resources: [{name: a, apiVersion: v1, kind: Pod, labelSelector: {§app: web}}]"
-    )
+    fault = only_fault("resources: [{name: a, apiVersion: v1, kind: Pod, labelSelector: {§app: web}}]")
     assert fault.code == "DCL012"
     assert fault.suggestion == "put labels under matchLabels: {matchLabels: {app: …}}"
 
@@ -121,7 +119,13 @@ def test_wrong_choice_lists_the_choices(only_fault, fragment, suggestion):
 
 @pytest.mark.parametrize(
     ("event", "meant"),
-    [("added", "Added"), ("ADDED", "Added"), ("create", "Added"), ("Updated", "Modified"), ("delete", "Deleted")],
+    [
+        ("added", "Added"),
+        ("ADDED", "Added"),
+        ("create", "Added"),
+        ("Updated", "Modified"),
+        ("delete", "Deleted"),
+    ],
 )
 def test_events_of_other_systems_are_understood(only_fault, event, meant):
     """Who knows other controllers' words for changes is told ours."""
@@ -150,7 +154,9 @@ def test_emptiness_is_out_of_range(only_fault, fragment, suggestion):
     assert fault.suggestion == suggestion
 
 
-@pytest.mark.parametrize(("field", "value"), [("queue: {concurrency: §0}", "0"), ("retry: {maxAttempts: §-1}", "-1")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("queue: {concurrency: §0}", "0"), ("retry: {maxAttempts: §-1}", "-1")]
+)
 def test_numbers_have_a_least_value(only_fault, field, value):
     """A number that makes no sense is refused with the least one that does."""
     fault = only_fault(

@@ -21,7 +21,8 @@ def test_key_on_becomes_true_and_events_is_suggested(only_fault):
 
 
 @pytest.mark.parametrize(
-    ("key", "read"), [("no", "false"), ("Yes", "true"), ("off", "false"), ("1", "1"), ("~", "null"), ("1.5", "1.5")]
+    ("key", "read"),
+    [("no", "false"), ("Yes", "true"), ("off", "false"), ("1", "1"), ("~", "null"), ("1.5", "1.5")],
 )
 def test_other_keys_that_are_not_text_want_quotes(only_fault, key, read):
     """A key of any free mapping must be text too."""
@@ -39,7 +40,12 @@ def test_a_list_as_a_key(only_fault):
 
 @pytest.mark.parametrize(
     ("word", "read"),
-    [("no", "the boolean false"), ("yes", "the boolean true"), ("On", "the boolean true"), ("OFF", "the boolean false")],
+    [
+        ("no", "the boolean false"),
+        ("yes", "the boolean true"),
+        ("On", "the boolean true"),
+        ("OFF", "the boolean false"),
+    ],
 )
 def test_words_that_become_booleans_want_quotes(only_fault, word, read):
     """Norway's namespace is a text."""
@@ -64,7 +70,9 @@ def test_base_60_duration(only_fault):
     """`10:00` is 600 to YAML, and ten of something to a person."""
     fault = only_fault("reload: {settle: §10:00}")
     assert fault.code == "DCL009"
-    assert fault.message == "spec.reload.settle must be text, and YAML reads 10:00 as the number 600 (base 60)"
+    assert (
+        fault.message == "spec.reload.settle must be text, and YAML reads 10:00 as the number 600 (base 60)"
+    )
     assert fault.suggestion == 'write a duration with its unit, such as "10m" or "1h30m"'
 
 
@@ -108,13 +116,17 @@ def test_doubtful_values_in_a_plugin_config_are_warnings(only_fault, value, read
     assert fault.suggestion == f'put it in quotes if text is meant: "{value}"'
 
 
-@pytest.mark.parametrize(("written", "watch"), [("Off", "Off"), ("off", "Off"), ("false", "Off"), ('"Off"', "Off")])
+@pytest.mark.parametrize(
+    ("written", "watch"), [("Off", "Off"), ("off", "Off"), ("false", "Off"), ('"Off"', "Off")]
+)
 def test_off_without_quotes_is_off(loaded, written, watch):
     """The manual's own `watch: Off` works, although YAML 1.1 makes a boolean of it."""
     assert loaded(f"reload: {{watch: {written}}}").controller.reload.watch == watch
 
 
-@pytest.mark.parametrize(("written", "on"), [("On", True), ("true", True), ('"On"', True), ("Off", False), ("no", False)])
+@pytest.mark.parametrize(
+    ("written", "on"), [("On", True), ("true", True), ('"On"', True), ("Off", False), ("no", False)]
+)
 def test_preflight_is_a_switch_however_it_is_written(loaded, written, on):
     """Tools that rewrite YAML turn `On` into `true`; it stays what it was."""
     assert loaded(f"reload: {{preflight: {written}}}").controller.reload.preflight is on

@@ -1,0 +1,130 @@
+"""What is to run: watches shared by key, handlers resolved, equality by value."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.manifest import plan
+from declctl.manifest.model import Controller, HandlerSpec, ResourceSpec
+from declctl.manifest.plan import TransformId, WatchKey
+
+DROP = TransformId(("metadata.managedFields",))
+
+
+def resource(name: str = "pods", **fields) -> ResourceSpec:
+    """A resource of pods."""
+    return ResourceSpec(name=name, api_version="v1", kind="Pod", **fields)
+
+
+def test_one_watch_for_each_namespace_and_name():
+    """The API server takes one namespace and one name in a watch."""
+    spec = resource(namespaces=("a", "b"), names=("x", "y"), label_selector="app=web")
+    keys = plan(Controller("c", (spec,))).resources[0].watches
+    assert [(key.namespace, key.field_selector) for key in keys] == [
+        ("a", "metadata.name=x"),
+        ("a", "metadata.name=y"),
+        ("b", "metadata.name=x"),
+        ("b", "metadata.name=y"),
+    ]
+    assert {key.label_selector for key in keys} == {"app=web"}
+
+
+def test_names_join_the_field_selector_in_canonical_order():
+    """The same conditions are the same key, whichever way they came."""
+    by_names = resource(names=("x",), field_selector="status.phase=Running")
+    by_selector = resource("other", field_selector="metadata.name=x,status.phase=Running")
+    found = plan(Controller("c", (by_names, by_selector)))
+    assert len(found.watches) == 1
+    assert found.watches[0].resources == ("pods", "other")
+
+
+def test_all_namespaces_is_one_watch():
+    """Absent namespaces mean one watch over all."""
+    (watch,) = plan(Controller("c", (resource(),))).watches
+    assert watch.key == WatchKey("v1", "Pod", transform=DROP)
+
+
+def test_resources_with_the_same_key_share_a_watch():
+    """Two resources that differ only in resync, indexers or name cost one list; the stricter idle timeout counts."""
+    found = plan(
+        Controller(
+            "c",
+            (
+                resource("fast", resync_period=1.0, idle_timeout=30.0),
+                resource("slow", resync_period=9.0),
+                resource("part", label_selector="a=b"),
+            ),
+        )
+    )
+    assert [(watch.resources, watch.idle_timeout) for watch in found.watches] == [
+        (("fast", "slow"), 30.0),
+        (("part",), 90.0),
+    ]
+
+
+def test_a_handler_hears_at_its_own_period_or_its_resources():
+    """Absent means the resource's, 0 means never (client-go 133)."""
+    handlers = tuple(
+        HandlerSpec(name, "pods", resync_period=period)
+        for name, period in (("a", None), ("b", 5.0), ("c", 0.0))
+    )
+    found = plan(Controller("c", (resource(resync_period=60.0),), handlers))
+    assert [handler.resync_period for handler in found.handlers] == [60.0, 5.0, 0.0]
+
+
+def test_a_cluster_scoped_kind_leaves_inherited_namespaces():
+    """Who learns that nodes have no namespaces gets one watch out of two."""
+    spec = resource(namespaces=("a", "b"), namespaces_inherited=True)
+    found = plan(Controller("c", (spec,))).resources[0]
+    assert len(found.watches) == 2
+    assert found.without_namespaces().watches == (WatchKey("v1", "Pod", transform=DROP),)
+    assert found.without_namespaces().namespaces is None
+
+
+def test_keys_are_readable():
+    """A key can be shown to a person."""
+    key = WatchKey("apps/v1", "Deployment", "team-a", "app=web", "metadata.name=x")
+    assert str(key) == "apps/v1 Deployment in team-a [app=web] [metadata.name=x]"
+    assert str(WatchKey("v1", "Node")) == "v1 Node in all namespaces"
+
+
+def test_equal_manifests_have_equal_plans(loaded):
+    """Spelling, order of keys and place make no difference to what runs."""
+    one = "resources: [{name: pods, apiVersion: v1, kind: Pod, resyncPeriod: 60s, labelSelector: 'a=1,b=2'}]"
+    two = """
+    # the same
+    resources:
+      - kind: Pod
+        apiVersion: v1
+        labelSelector: {matchLabels: {b: "2", a: "1"}}
+        resyncPeriod: 1m
+        name: pods
+    """
+    first, second = plan(loaded(one).controller), plan(loaded(two).controller)
+    assert first == second
+    assert hash(first) == hash(second)
+
+
+NAMES = st.lists(st.sampled_from("abc"), unique=True, max_size=3).map(tuple)
+SPECS = st.builds(
+    lambda number, namespaces, names, labels: resource(
+        f"r{number}", namespaces=namespaces or None, names=names, label_selector=labels
+    ),
+    st.integers(0, 99),
+    NAMES,
+    NAMES,
+    st.sampled_from(["", "a=b"]),
+)
+
+
+@given(st.lists(SPECS, unique_by=lambda spec: spec.name, max_size=5))
+def test_every_resource_has_its_watches_and_no_watch_is_double(specs):
+    """The watches are exactly what the resources ask for, each once."""
+    found = plan(Controller("c", tuple(specs)))
+    keys = [watch.key for watch in found.watches]
+    assert len(keys) == len(set(keys))
+    for spec, planned in zip(specs, found.resources, strict=True):
+        assert len(planned.watches) == max(len(spec.namespaces or ()), 1) * max(len(spec.names), 1)
+        assert set(planned.watches) <= set(keys)
+    assert {(name, key) for watch in found.watches for name in watch.resources for key in [watch.key]} == {
+        (planned.name, key) for planned in found.resources for key in planned.watches
+    }

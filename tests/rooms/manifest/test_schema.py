@@ -1,0 +1,227 @@
+"""The published schema and `explain`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from declctl.errors import UsageError
+from declctl.manifest import explain, schema
+from declctl.manifest.codes import CODES
+from declctl.manifest.schema import published
+
+ROOT = Path(__file__).parents[3]
+COPY = ROOT / "schema" / "declctl.v1alpha1.schema.json"
+
+EVERYTHING = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: pod-guard}
+spec:
+  namespaces: {labelSelector: {matchLabels: {team: a}}}
+  resources:
+    - {name: pods, apiVersion: v1, kind: Pod, cache: {mode: MetadataOnly}, namespaces: [a]}
+  handlers:
+    - name: notify
+      resourceRef: {name: pods}
+      mode: Reconcile
+      entryPoint: "handlers.pods:on_change"
+      filter: {expression: "obj.status.phase != old.status.phase", changedPaths: [spec, metadata.labels]}
+      includeSnapshotsFrom: [pods]
+      debounce: 500ms
+      queue: {name: slow, concurrency: 4}
+      onFailure: DeadLetter
+      replay: OnCodeChange
+  schedules:
+    - {name: nightly, cron: "0 2 * * *", timeZone: UTC, entryPoint: "handlers.jobs:nightly", includeSnapshotsFrom: [pods]}
+  plugins: [{name: slack, configFrom: [{name: t, secretKeyRef: {name: s, key: k}}]}]
+  reload: {watch: "Off", preflight: "On", probationPeriod: 60s, minCalls: 20, maxErrorRatio: 0.5}
+  leaderElection: {enabled: true, leaseDuration: 15s}
+  sharding: {}
+  metrics: {bindAddress: 0.0.0.0:9090}
+---
+apiVersion: declctl.dev/v1alpha1
+kind: ControllerTest
+metadata: {name: notify-on-failure}
+spec:
+  controllerRef: {name: pod-guard}
+  given: {pods: [{file: testdata/running.yaml}]}
+  steps:
+    - modify: {resource: pods, name: web-0, patch: {status: {phase: Failed}}}
+      expect:
+        handled: [{handler: notify, event: Modified, times: 1}]
+        calls:   [{plugin: slack, method: post, match: {text: "*Failed*"}}]
+"""
+
+
+def pieces(found, path=""):
+    """Every field of a schema, with its path."""
+    for name, field in found.get("properties", {}).items():
+        yield f"{path}{name}", field
+        yield from pieces(field, f"{path}{name}.")
+    if "items" in found:
+        yield from pieces(found["items"], path)
+
+
+def test_the_published_copy_is_current():
+    """Editors read the copy, so it is what the program checks; `python -m declctl.manifest.schema` makes it."""
+    assert COPY.read_text() == published()
+
+
+def test_the_command_prints_the_published_copy():
+    """The command that makes the copy works."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "declctl.manifest.schema"],
+        capture_output=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.decode() == published()
+
+
+def test_it_is_a_schema():
+    """JSON Schema 2020-12 itself finds no fault in it."""
+    for kind in (None, "Controller", "ControllerTest"):
+        Draft202012Validator.check_schema(schema(kind))
+
+
+def test_it_covers_what_is_documented_also_what_is_not_done_yet():
+    """Editors complete every documented field."""
+    validator = Draft202012Validator(schema())
+    for document in yaml.safe_load_all(EVERYTHING):
+        assert [error.message for error in validator.iter_errors(document)] == []
+
+
+@pytest.mark.parametrize("kind", ["Controller", "ControllerTest"])
+def test_the_kind_chooses_the_shape(kind):
+    """A field of the other kind is an error in an editor too."""
+    document = {
+        "apiVersion": "declctl.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "a"},
+        "spec": {"x": 1},
+    }
+    assert not Draft202012Validator(schema()).is_valid(document)
+
+
+@pytest.mark.parametrize("kind", ["Controller", "ControllerTest"])
+def test_every_field_is_described(kind):
+    """No field is without a sentence."""
+    bare = [path for path, field in pieces(schema(kind)) if not field.get("description", "").endswith(".")]
+    assert bare == []
+
+
+def test_every_example_and_default_is_valid():
+    """What the schema shows can be written."""
+    for path, field in pieces(schema("Controller")):
+        plain = {key: value for key, value in field.items() if key not in ("oneOf", "required")}
+        for value in [*field.get("examples", []), *([field["default"]] if "default" in field else [])]:
+            assert Draft202012Validator(plain).is_valid(value), path
+
+
+def test_every_refusal_has_a_code():
+    """What is refused is documented."""
+    refusals = {
+        field["x-declctl"]["refuses"]
+        for _, field in pieces(schema("Controller"))
+        if "refuses" in field.get("x-declctl", {})
+    }
+    assert refusals == {code for code in CODES if "DCL060" <= code <= "DCL074"}
+
+
+def test_callers_can_not_change_the_schema():
+    """Each call gives a schema of its own."""
+    schema()["$defs"].clear()
+    assert json.loads(published())["$defs"]
+
+
+def test_explain_tells_all_about_a_field():
+    """Type, default, choices, example, and how a change takes effect."""
+    found = explain("spec.handlers.retry")
+    assert (found.path, found.type, found.live, found.supported) == (
+        "spec.handlers.retry",
+        "mapping",
+        "live",
+        True,
+    )
+    assert [field[0] for field in found.fields] == ["maxAttempts", "initialBackoff", "maxBackoff"]
+    assert found.fields[1][1] == "duration"
+    assert found.example == {"maxAttempts": 5, "initialBackoff": "1s", "maxBackoff": "5m"}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "default", "live"),
+    [
+        ("spec.reload.drainTimeout", "duration", "20s", "live"),
+        ("spec.handlers.bufferBytes", "quantity", "64Mi", "live"),
+        ("spec.handlers[0].queue.concurrency", "whole number", 1, "live"),
+        ("spec.handlers[].events", "list of text", ["Added", "Modified", "Deleted", "Resync"], "live"),
+        ("spec.admin.bindAddress", "text", "127.0.0.1:8081", "restart"),
+        ("spec.lifecycle.startup.order", "whole number", 0, "restart"),
+        ("spec.lifecycle.shutdown.order", "whole number", 0, "live"),
+        ("Controller.spec.resources.labelSelector", "mapping or text", None, "live"),
+        ("controller.metadata.name", "text", None, "restart"),
+        ("spec.namespaces", "list or mapping", None, "live"),
+    ],
+)
+def test_explain_types_defaults_and_effect(path, kind, default, live):
+    """What takes a restart says so, for everything below too."""
+    found = explain(path)
+    assert (found.type, found.default, found.live) == (kind, default, live)
+
+
+def test_explain_choices_and_what_is_not_done():
+    """A choice of which a part is done is supported; what isn't done is named with its code."""
+    mode, filtered = explain("spec.handlers.mode"), explain("spec.handlers.filter")
+    assert (mode.enum, mode.supported, mode.note) == (
+        ("Event", "Reconcile"),
+        True,
+        "DCL060: `mode: Reconcile` is not done yet by this version.",
+    )
+    assert (filtered.supported, filtered.note) == (False, "DCL061: `filter` is not done yet by this version.")
+    assert explain("spec.reload.preflight").enum == ("On", "Off")
+    assert explain("spec.handlers.name").required
+    assert not explain("spec.handlers.timeout").required
+
+
+@pytest.mark.parametrize("path", ["", "Controller", "controller."])
+def test_explain_nothing_shows_the_document(path):
+    """Without a path, the kind itself is explained."""
+    assert [field[0] for field in explain(path).fields] == ["apiVersion", "kind", "metadata", "spec"]
+
+
+def test_explain_the_other_kind():
+    """Tests are explained too."""
+    assert explain("ControllerTest.spec.steps.expect.handled.times").default == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("spec.handler", 'There is no field "handler" in spec; did you mean "handlers"?'),
+        (
+            "spec.handlers.retry.x",
+            'There is no field "x" in spec.handlers.retry; its fields are maxAttempts, initialBackoff and maxBackoff.',
+        ),
+        ("spec.handlers.timeout.x", 'There is no field "x" in spec.handlers.timeout: it has no fields.'),
+        (
+            "handlers",
+            'There is no field "handlers" in the document; its fields are apiVersion, kind, metadata and spec.',
+        ),
+    ],
+)
+def test_explain_a_field_that_there_is_not(path, message):
+    """A wrong path is answered with the right ones."""
+    with pytest.raises(UsageError) as caught:
+        explain(path)
+    assert str(caught.value).removesuffix(".") == message.removesuffix(".")
+
+
+def test_schema_of_an_unknown_kind():
+    """A wrong kind is answered with the right ones."""
+    with pytest.raises(UsageError, match='There is no kind "Controler"; did you mean "Controller"'):
+        schema("Controler")

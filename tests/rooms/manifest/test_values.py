@@ -1,0 +1,128 @@
+"""Durations, sizes, addresses, entry points, names: what is read, for good texts and for any."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.manifest import names
+from declctl.manifest.model import Address, EntryPoint
+from declctl.manifest.values import (
+    BadValue,
+    check_version_range,
+    parse_address,
+    parse_duration,
+    parse_entry_point,
+    parse_quantity,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10s", 10.0),
+        ("500ms", 0.5),
+        ("1h30m", 5400.0),
+        ("1.5h", 5400.0),
+        (".5s", 0.5),
+        ("1m1s1ms1us1ns", 61.001001001),
+        ("3µs", 0.000003),
+        ("0s", 0.0),
+        ("24h0m0s", 86400.0),
+    ],
+)
+def test_durations_are_gos(text, seconds):
+    """Everything that Go's ParseDuration reads, but for signs and a bare 0."""
+    assert parse_duration(text) == seconds
+
+
+@given(st.integers(0, 10**6), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
+def test_durations_add_up(hours, minutes, seconds, milliseconds):
+    """The parts of a duration are added."""
+    total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    assert parse_duration(f"{hours}h{minutes}m{seconds}s{milliseconds}ms") == pytest.approx(total)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("64Mi", 64 * 2**20),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("1.5Gi", 3 * 2**29),
+        ("0.1Ki", 103),
+        (4096, 4096),
+        ("7", 7),
+    ],
+)
+def test_sizes_are_kubernetes_quantities(value, size):
+    """Binary and decimal units; a part of a byte is a byte."""
+    assert parse_quantity(value) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8081", Address("127.0.0.1", 8081)),
+        (":0", Address("", 0)),
+        ("[::1]:9090", Address("::1", 9090)),
+        ("localhost:65535", Address("localhost", 65535)),
+    ],
+)
+def test_addresses_read_and_print(text, address):
+    """What is read prints as it was."""
+    assert parse_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["handlers", "handlers.pods:on_change", "a.b:C.method", "größe:höhe"])
+def test_entry_points_read_and_print(text):
+    """A module, or something in it."""
+    assert str(parse_entry_point(text)) == text
+    assert parse_entry_point("a:b") == EntryPoint("a", "b")
+
+
+@pytest.mark.parametrize("text", [">=1.2,<2", "==1.2.*", "~=1.4.2", "!=1.0rc1", "> 1, <= 2.0.post1"])
+def test_version_ranges_are_pythons(text):
+    """PEP 440 comparisons."""
+    check_version_range(text)
+
+
+@pytest.mark.parametrize("text", ["default", "a", "0", "a-b", "a" * 63])
+def test_good_labels(text):
+    """What Kubernetes takes as a namespace."""
+    names.check_label(text)
+
+
+@pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
+def test_bad_labels(text):
+    """What Kubernetes doesn't take."""
+    with pytest.raises(BadValue):
+        names.check_label(text)
+
+
+READERS = [
+    parse_duration,
+    parse_quantity,
+    parse_address,
+    parse_entry_point,
+    check_version_range,
+    names.check_label,
+    names.check_namespace,
+    names.check_subdomain,
+    names.check_index_name,
+    names.check_plugin_name,
+    names.check_kind,
+    names.check_api_version,
+    names.check_variable,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(text=st.text() | st.from_regex(r"[0-9.]{0,40}[a-zA-Z]{0,3}:?[0-9/.-]{0,9}"))
+def test_any_text_is_read_or_refused(read, text):
+    """A text is read, or refused with a place inside it: nothing else ever happens."""
+    try:
+        read(text)
+    except BadValue as error:
+        assert 0 <= error.offset <= len(text)
+        assert str(error)
