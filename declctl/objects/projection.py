@@ -31,6 +31,7 @@ _PREFIXES = {
     b'{"type":"DELETED","object":': EventType.DELETED,
 }
 _PREFIX_BY_LETTER = {prefix[9]: (prefix, kind) for prefix, kind in _PREFIXES.items()}
+_CHANGES = {str(kind): kind for kind in _PREFIXES.values()}
 _NO_LABELS: Mapping[str, str] = {}
 _MOST_LABEL_SETS = 50_000  # interned; beyond it the table starts anew rather than grow for ever
 
@@ -205,9 +206,10 @@ class Projection:
             )
         if kind == "ERROR":
             raise status_error(msgspec.json.decode(raw))
-        if kind not in EventType:
+        known = _CHANGES.get(kind)
+        if known is None:
             raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind!r}")
-        return self._changed(EventType(kind), raw)
+        return self._changed(known, raw)
 
     def _changed(self, kind: EventType, raw: bytes) -> WatchEvent:
         record = self.record(raw)

@@ -16,6 +16,7 @@ from declctl.errors import Unreachable
 # wire.
 CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
+_SHOWN = 200  # characters of what others say
 _CHECK_CERTIFICATE = (
     "Check certificate-authority(-data), tls-server-name and the server's address in the kubeconfig."
 )
@@ -26,18 +27,18 @@ def unreachable(fault: BaseException, *, server: str) -> Unreachable:
     for kinds, sentence in _SENTENCES:
         if isinstance(fault, kinds):
             return Unreachable(sentence(fault, server))
-    return Unreachable(f"The request to {server} failed: {type(fault).__name__}: {_first_line(fault)}.")
+    return Unreachable(f"The request to {server} failed: {type(fault).__name__}: {_text(fault)}.")
 
 
 def _certificate(fault: Any, server: str) -> str:
     cause = getattr(fault, "certificate_error", fault)  # aiohttp wraps what the TLS library raised
-    why = getattr(cause, "verify_message", "") or _first_line(cause)
+    why = getattr(cause, "verify_message", "") or _text(cause)
     return f"The certificate of {server} is not accepted: {why}. {_CHECK_CERTIFICATE}"
 
 
 def _tls(fault: Any, server: str) -> str:
     reason = getattr(fault, "reason", None) or getattr(getattr(fault, "os_error", None), "reason", None)
-    why = str(reason).replace("_", " ").lower() if reason else _first_line(fault)
+    why = str(reason).replace("_", " ").lower() if reason else _text(fault)
     return f"TLS with {server} failed: {why}. Does it speak https, and does it accept the client certificate?"
 
 
@@ -51,12 +52,15 @@ def _cause(fault: OSError) -> str:
         return "connection refused"
     if isinstance(fault, ConnectionResetError):
         return "connection reset"
-    return fault.strerror or _first_line(fault)
+    return fault.strerror or _text(fault)
 
 
-def _first_line(fault: BaseException) -> str:
-    text = str(fault).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(fault).__name__
+def _text(fault: BaseException) -> str:
+    return _line(str(fault)) or type(fault).__name__
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_SHOWN].rstrip(".")
 
 
 # In this order, because most of these are also an OSError, and some are also another one of these.
@@ -66,7 +70,9 @@ _SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...
     (aiohttp.ClientProxyConnectionError, _proxy),
     (
         aiohttp.ClientHttpProxyError,
-        lambda fault, server: f"The proxy on the way to {server} refused: {fault.status} {fault.message}.",
+        lambda fault, server: (
+            f"The proxy on the way to {server} refused: {fault.status} {_line(fault.message)}."
+        ),
     ),
     (
         aiohttp.ClientConnectorDNSError,
@@ -89,15 +95,15 @@ _SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...
     ),
     (
         aiohttp.ClientPayloadError,
-        lambda fault, server: f"The answer of {server} was cut off: {_first_line(fault)}.",
+        lambda fault, server: f"The answer of {server} was cut off: {_text(fault)}.",
     ),
     (
         aiohttp.InvalidURL,
-        lambda fault, server: f"{server} is no address of an API server: {_first_line(fault)}.",
+        lambda fault, server: f"{server} is no address of an API server: {_text(fault)}.",
     ),
     (
         aiohttp.ClientResponseError,
-        lambda fault, server: f"The answer of {server} is no HTTP: {fault.message}.",
+        lambda fault, server: f"The answer of {server} is no HTTP: {_line(fault.message)}.",
     ),
     (OSError, lambda fault, server: f"The connection to {server} broke: {_cause(fault)}."),
 )

@@ -1,0 +1,112 @@
+"""The client as a whole, against a server that lists and watches."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+from aiohttp import web
+
+from declctl.errors import Conflict, MalformedAnswer
+from declctl.objects import GroupVersionKind, ListOptions, Projection, WatchOptions
+from declctl.transport import Client
+
+POD = GroupVersionKind.of("v1", "Pod")
+
+
+def item(name):
+    return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "5"}}
+
+
+def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
+    """From a kind in a manifest to its events, with the three requests that it takes."""
+
+    async def answer(request):
+        if request.path == "/api/v1":
+            return web.json_response(core)
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "5"}, "items": [item("a"), item("b")]})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(json.dumps({"type": "DELETED", "object": item("a")}).encode() + b"\n")
+        return response
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            pods = client.source(POD, projection=Projection(api_version="v1", kind="Pod"))
+            found = await pods.list(ListOptions(limit=500))
+            async with contextlib.aclosing(pods.watch(WatchOptions(resource_version="5"))) as events:
+                deleted = [event async for batch in events for event in batch]
+            await client.close()
+            return found, deleted, client.statistics()
+
+    found, deleted, figures = asyncio.run(go())
+    assert [record.key for record in found.records] == ["default/a", "default/b"]
+    assert [event.record.key for event in deleted] == ["default/a"]
+    assert figures.requests == {("GET", 200): 1, ("LIST", 200): 1, ("WATCH", 200): 1}
+    assert (figures.open_watches, figures.last_error) == (0, None)
+
+
+def test_a_request_carries_its_body_and_type(serving, kubeconfig):
+    """Patches, leases and events go through the same gate, each with its content type."""
+    seen = []
+
+    async def answer(request):
+        seen.append((request.method, request.path_qs, request.content_type, await request.json()))
+        return web.json_response({"done": True})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            for content_type, body in (
+                ("application/merge-patch+json", {"a": 1}),
+                ("application/apply-patch+yaml", {"b": 2}),
+                ("application/json-patch+json", [{"op": "remove", "path": "/c"}]),
+            ):
+                answered = await client.request_json(
+                    "patch", "/api/v1/x", params={"fieldManager": "a b"}, body=body, content_type=content_type
+                )
+                assert answered == {"done": True}
+            await client.close()
+
+    asyncio.run(go())
+    assert seen == [
+        ("PATCH", "/api/v1/x?fieldManager=a+b", "application/merge-patch+json", {"a": 1}),
+        ("PATCH", "/api/v1/x?fieldManager=a+b", "application/apply-patch+yaml", {"b": 2}),
+        (
+            "PATCH",
+            "/api/v1/x?fieldManager=a+b",
+            "application/json-patch+json",
+            [{"op": "remove", "path": "/c"}],
+        ),
+    ]
+
+
+def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
+    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
+
+    async def answer(request):
+        if request.method == "PUT":
+            return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
+        return web.Response(text="<html>Log in to the WiFi")
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            with pytest.raises(Conflict):
+                await client.request_json("PUT", "/x", body={})
+            with pytest.raises(MalformedAnswer, match="Log in to the WiFi"):
+                await client.version()
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_importing_the_room_loads_no_client():
+    """`declctl version` and `validate` stay fast: an import loads neither aiohttp nor the official client."""
+    code = "import sys, declctl.transport; print({'aiohttp', 'kubernetes', 'yaml'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert result.stdout.strip() == "set()"

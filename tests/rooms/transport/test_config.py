@@ -1,0 +1,170 @@
+"""Where the cluster comes from."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+import yaml
+
+from declctl.errors import UsageError
+from declctl.transport import Client
+from declctl.transport.config import find_cluster
+
+
+def find(kubeconfig=None, context=None):
+    return asyncio.run(find_cluster(kubeconfig=kubeconfig, context=context))
+
+
+@pytest.fixture
+def write(tmp_path, kubeconfig):
+    """Write a kubeconfig for a server to a file; gives its path."""
+
+    def to(name, server="https://one", path=None, **more):
+        file = path or tmp_path / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(kubeconfig(server, name=name, **more)))
+        return str(file)
+
+    return to
+
+
+@pytest.fixture
+def account(tmp_path, monkeypatch, certificates):
+    """The folder of a service account, laid out as the kubelet does: files behind a `..data` link."""
+    folder = tmp_path / "account"
+    claims = base64.urlsafe_b64encode(
+        json.dumps({"sub": "system:serviceaccount:team-a:guard"}).encode()
+    ).decode()
+    (folder / "..first").mkdir(parents=True)
+    (folder / "..first" / "token").write_text(f"head.{claims.rstrip('=')}.tail\n")
+    (folder / "..first" / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (folder / "..first" / "namespace").write_text("team-a\n")
+    (folder / "..data").symlink_to("..first")
+    for name in ("token", "ca.crt", "namespace"):
+        (folder / name).symlink_to(f"..data/{name}")
+    monkeypatch.setenv("DECLCTL_SERVICE_ACCOUNT_DIR", str(folder))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return folder
+
+
+def test_nothing_configured_names_both_ways_out():
+    """Who starts it for the first time reads how to give a cluster, and that none is needed to try it."""
+    with pytest.raises(UsageError, match="No cluster is configured") as caught:
+        find()
+    assert "--kubeconfig" in str(caught.value)
+    assert "--sandbox" in str(caught.value)
+
+
+def test_a_kubeconfig_that_does_not_exist_is_named():
+    """A wrong path is told, instead of another cluster being used."""
+    with pytest.raises(UsageError, match="The kubeconfig /no/such/file does not exist"):
+        find("/no/such/file")
+
+
+def test_the_identity_says_context_server_user_and_namespace(write):
+    """What `run` says first is what the kubeconfig has."""
+    identity = find(write("dev")).identity
+    assert (identity.context, identity.server) == ("dev", "https://one")
+    assert (identity.user, identity.namespace, identity.in_cluster) == ("dev-user", "dev-space", False)
+
+
+def test_an_explicit_file_comes_before_everything(write, monkeypatch, account):
+    """--kubeconfig is obeyed wherever it is used, also within a pod."""
+    monkeypatch.setenv("KUBECONFIG", write("other"))
+    assert find(write("dev")).identity.context == "dev"
+
+
+def test_the_variable_comes_before_the_pod_and_the_home(write, monkeypatch, account, tmp_path):
+    """$KUBECONFIG is what a person has set, and wins over what is merely there."""
+    write("home", path=tmp_path / "home/.kube/config")
+    monkeypatch.setenv("KUBECONFIG", write("dev"))
+    assert find().identity.context == "dev"
+
+
+def test_the_pod_comes_before_the_home(write, account, tmp_path):
+    """In a pod it is the service account that speaks, with the name that RBAC knows."""
+    write("home", path=tmp_path / "home/.kube/config")
+    cluster = find()
+    assert cluster.identity.in_cluster
+    assert cluster.identity.server == "https://10.0.0.1:443"
+    assert cluster.identity.user == "system:serviceaccount:team-a:guard"
+    assert cluster.identity.namespace == "team-a"
+
+
+def test_a_context_that_was_asked_for_comes_before_the_pod(write, account, tmp_path):
+    """--context speaks of a kubeconfig, so the service account of the pod is not taken."""
+    write("home", path=tmp_path / "home/.kube/config")
+    assert find(context="home").identity.context == "home"
+
+
+def test_the_home_is_the_last_resort(write, tmp_path):
+    """Without anything else it is ~/.kube/config, as with kubectl."""
+    write("home", path=tmp_path / "home/.kube/config")
+    assert find().identity.context == "home"
+
+
+def test_a_pod_without_its_token_is_no_pod(account, monkeypatch):
+    """With automountServiceAccountToken off, it says that nothing is configured."""
+    monkeypatch.setenv("DECLCTL_SERVICE_ACCOUNT_DIR", "/no/such/folder")
+    with pytest.raises(UsageError, match="No cluster is configured"):
+        find()
+
+
+def test_a_broken_service_account_is_named(account):
+    """An empty token file is a fault with a folder, not a 401 later on."""
+    (account / "..first" / "token").write_text("")
+    with pytest.raises(UsageError, match=f"The service account in {account} can't be used"):
+        find()
+
+
+def test_a_list_of_files_is_merged_and_the_first_current_context_wins(write, monkeypatch):
+    """Several files in $KUBECONFIG behave as with kubectl; missing ones are passed over."""
+    one, two = write("one"), write("two", server="https://two")
+    monkeypatch.setenv("KUBECONFIG", f"/no/such/file:{one}:{two}")
+    assert find().identity.server == "https://one"
+    assert find(context="two").identity.server == "https://two"
+
+
+def test_an_unknown_context_names_those_that_exist(write):
+    """A typing error in --context is answered with what could have been meant."""
+    with pytest.raises(UsageError, match=r"has no context 'prod'. It has dev\."):
+        find(write("dev"), "prod")
+
+
+def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
+    """A kubeconfig without a choice asks for one."""
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(kubeconfig("https://one") | {"current-context": ""}))
+    with pytest.raises(UsageError, match=r"choose one with --context. It has dev\."):
+        find(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "is no YAML.*line 1"),
+        ("- a\n- b\n", "holds no mapping"),
+        ("clusters: {a: b}\n", "its clusters are no list"),
+        ("contexts: [{context: {}}]\n", "an entry of its contexts has no name"),
+        ("", "is empty"),
+        ("\x00", "is no YAML"),
+        ("current-context: a\ncontexts: [{name: a}]\n", "can't be used"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\n", "can't be used"),
+        ("current-context: a\ncontexts: [{name: a, context: {user: u}}]\n", "names the user 'u'"),
+    ],
+)
+def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
+    """Whatever is wrong with the file, the message names the file and what it is."""
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        find(str(file))
+    assert str(file) in str(caught.value)
+
+
+def test_a_certificate_that_is_none_is_told(write):
+    """An authority that holds no certificate ends in a sentence before anything is asked."""
+    with pytest.raises(UsageError, match="The certificates for https://one can't be loaded"):
+        asyncio.run(Client.connect(kubeconfig=write("dev", **{"certificate-authority-data": "!"})))

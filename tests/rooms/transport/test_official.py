@@ -1,0 +1,112 @@
+"""Official clients for handlers, with the same credentials."""
+
+import asyncio
+import threading
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration, VersionApi
+
+from declctl.kit import ManualClock
+from declctl.transport import Client
+
+NAMES = "major minor gitVersion gitCommit gitTreeState buildDate goVersion compiler platform"
+VERSION = dict.fromkeys(NAMES.split(), "1")
+
+
+@pytest.fixture
+def answering(serving):
+    """A server that answers its version; `seen` has the tokens it was shown."""
+    seen = []
+
+    async def answer(request):
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response(VERSION)
+
+    return lambda: serving(answer), seen
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("one")
+    return file
+
+
+def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeconfig, token_file):
+    """A handler that keeps its client for days never shows an expired token, sync or async."""
+    server, seen = answering
+
+    async def go():
+        from kubernetes.client import VersionApi as SyncVersionApi
+
+        clock = ManualClock()
+        async with server() as url:
+            client = await Client.from_kubeconfig_dict(
+                kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
+            )
+            asynchronous = VersionApi(await client.api_client())
+            synchronous = SyncVersionApi(client.sync_api_client())
+            assert (await asynchronous.get_code()).git_version == "1"
+            token_file.write_text("two")
+            clock.set(61)
+            await asyncio.to_thread(synchronous.get_code)
+            token_file.write_text("three")
+            clock.set(61)
+            await asynchronous.get_code()
+            await client.close()
+
+    asyncio.run(go())
+    assert seen == ["Bearer one", "Bearer two", "Bearer three"]
+
+
+def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file):
+    """Async handlers run on another loop than the machinery, and their client works there, token and all."""
+    server, seen = answering
+
+    async def on_the_other_loop(client):
+        api = await client.api_client()
+        assert await client.api_client() is api
+        await VersionApi(api).get_code()
+        return api
+
+    async def go():
+        clock = ManualClock()
+        async with server() as url:
+            client = await Client.from_kubeconfig_dict(
+                kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
+            )
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever)
+            thread.start()
+            token_file.write_text("two")
+            clock.set(61)
+            future = asyncio.run_coroutine_threadsafe(on_the_other_loop(client), loop)
+            assert await asyncio.wrap_future(future) is not await client.api_client()
+            await client.close()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    asyncio.run(go())
+    assert seen == ["Bearer two"]
+
+
+def test_an_official_client_that_was_given_stays_its_owners(answering):
+    """Who uses the machinery as a library hands over an ApiClient, and it is not closed or replaced."""
+    server, seen = answering
+
+    async def go():
+        async with (
+            server() as url,
+            ApiClient(Configuration(host=url, api_key={"BearerToken": "Bearer own"})) as given,
+        ):
+            client = Client.from_api_client(given)
+            assert client.identity.server == url
+            assert await client.version() == "1"
+            assert await client.api_client() is given
+            await client.close()
+            await VersionApi(given).get_code()
+
+    asyncio.run(go())
+    assert seen == ["Bearer own", "Bearer own"]

@@ -1,0 +1,295 @@
+"""LIST and WATCH as records and events, without a socket."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from declctl.errors import Expired, InvalidRequest, MalformedAnswer, NotFound, Unreachable
+from declctl.objects import (
+    EventType,
+    GroupVersionKind,
+    ListOptions,
+    Projection,
+    Resource,
+    WatchOptions,
+)
+from declctl.transport import ResourceSource
+from declctl.transport.source import MOST_EVENTS
+
+POD = GroupVersionKind.of("v1", "Pod")
+
+
+def pod(name, version):
+    return {
+        "metadata": {"name": name, "namespace": "team-a", "uid": f"u-{name}", "resourceVersion": str(version)}
+    }
+
+
+def event(kind, name, version):
+    return json.dumps({"type": kind, "object": pod(name, version)}, separators=(",", ":")).encode() + b"\n"
+
+
+class Channel:
+    """Gives chunks; an exception among them is raised."""
+
+    def __init__(self, chunks):
+        self.chunks = list(chunks)
+        self.closed = False
+
+    async def read(self):
+        chunk = self.chunks.pop(0) if self.chunks else b""
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk
+
+    def close(self):
+        self.closed = True
+
+
+class Gate:
+    """A client without a server: it answers what it is given and remembers what it was asked."""
+
+    def __init__(self, *answers, verbs=("list", "watch"), namespaced=True):
+        self.answers = list(answers)
+        self.requests = []
+        self.forgotten = 0
+        self.resource = Resource(POD, "pods", namespaced, frozenset(verbs))
+
+    @property
+    def wire(self):
+        return self
+
+    async def discover(self, gvk):
+        return self.resource
+
+    def forget(self, gvk):
+        self.forgotten += 1
+
+    async def fetch(self, request):
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    open = fetch
+
+
+def source(gate, **scope):
+    chosen = {"namespace": None, "label_selector": "", "field_selector": "", **scope}
+    return ResourceSource(gate, POD, projection=Projection(api_version="v1", kind="Pod"), **chosen)
+
+
+def page(*items, version="7", more="", remaining=None):
+    metadata = {"resourceVersion": version, "continue": more, "remainingItemCount": remaining}
+    return json.dumps({"kind": "PodList", "metadata": metadata, "items": list(items)}).encode()
+
+
+def listed(gate, options, **scope):
+    return asyncio.run(source(gate, **scope).list(options))
+
+
+async def watched(pods, options=None):
+    batches = []
+    async with contextlib.aclosing(pods.watch(options or WatchOptions(resource_version="1"))) as events:
+        async for batch in events:
+            batches.append(list(batch))  # noqa: PERF401
+    return batches
+
+
+def test_a_page_is_given_as_records_with_how_to_go_on():
+    """A list of a thousand pods comes in pages, each with what is needed to ask for the next."""
+    found = listed(Gate(page(pod("a", 3), more="next", remaining=40)), ListOptions(limit=1))
+    assert [(r.key, r.resource_version) for r in found.records] == [("team-a/a", "3")]
+    assert (found.resource_version, found.continue_token, found.remaining) == ("7", "next", 40)
+
+
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        (ListOptions(), {}),
+        (ListOptions(resource_version="0"), {"resourceVersion": "0"}),
+        (
+            ListOptions(resource_version="9", resource_version_match="NotOlderThan", limit=500),
+            {"limit": "500", "resourceVersion": "9", "resourceVersionMatch": "NotOlderThan"},
+        ),
+        (
+            ListOptions(resource_version="9", resource_version_match="Exact", limit=500, continue_token="t"),
+            {"limit": "500", "continue": "t"},
+        ),
+    ],
+)
+def test_a_list_is_asked_for_as_client_go_does(options, params):
+    """The version is sent on the first page only; after that the token stands for it (client-go 215)."""
+    gate = Gate(page())
+    listed(gate, options)
+    assert (gate.requests[0].verb, gate.requests[0].params) == ("LIST", params)
+
+
+def test_namespace_and_selectors_are_the_servers_work():
+    """What the manifest leaves out is never sent over the wire."""
+    gate = Gate(page())
+    listed(
+        gate, ListOptions(), namespace="team-a", label_selector="app=web", field_selector="spec.nodeName=n1"
+    )
+    assert gate.requests[0].path == "/api/v1/namespaces/team-a/pods"
+    assert gate.requests[0].params == {"labelSelector": "app=web", "fieldSelector": "spec.nodeName=n1"}
+
+
+def test_what_the_cache_holds_is_given_back():
+    """A relist of unchanged objects makes no second copy of them."""
+    gate = Gate(page(pod("a", 3)), page(pod("a", 3)))
+    pods = source(gate)
+
+    async def twice():
+        first = (await pods.list(ListOptions())).records[0]
+        again = (await pods.list(ListOptions(), known={"team-a/a": first}.get)).records[0]
+        assert again is first
+
+    asyncio.run(twice())
+
+
+def test_a_watch_asks_for_bookmarks_and_names_its_end():
+    """Every watch ends by itself and is told how far the server is."""
+    gate = Gate(Channel([]))
+    asyncio.run(
+        watched(source(gate, label_selector="a=b"), WatchOptions(resource_version="5", timeout_seconds=300))
+    )
+    request = gate.requests[0]
+    assert (request.verb, request.watch_seconds) == ("WATCH", 300)
+    assert request.params == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": "300",
+        "resourceVersion": "5",
+        "labelSelector": "a=b",
+    }
+
+
+def test_a_streaming_list_asks_for_the_initial_events():
+    """With WatchList the objects come through the watch, at a version that is not older than asked."""
+    gate = Gate(Channel([]))
+    asyncio.run(watched(source(gate), WatchOptions(send_initial_events=True)))
+    params = gate.requests[0].params
+    assert (params["sendInitialEvents"], params["resourceVersionMatch"]) == ("true", "NotOlderThan")
+    assert "resourceVersion" not in params
+
+
+def test_events_come_in_the_batches_of_the_socket():
+    """What arrives together is handed on together, and an event that is cut by a packet comes whole."""
+    lines = event("ADDED", "a", 2) + event("MODIFIED", "a", 3), event("DELETED", "a", 4)
+    channel = Channel([lines[0], lines[1][:20], lines[1][20:]])
+    batches = asyncio.run(watched(source(Gate(channel))))
+    assert [[(e.type, e.resource_version) for e in batch] for batch in batches] == [
+        [(EventType.ADDED, "2"), (EventType.MODIFIED, "3")],
+        [(EventType.DELETED, "4")],
+    ]
+    assert channel.closed
+
+
+def test_a_flood_is_cut_so_that_others_get_their_turn():
+    """While ten thousand objects stream in, leases are still renewed: batches are bounded."""
+    count = 3 * MOST_EVENTS + 1
+    channel = Channel([b"".join(event("ADDED", f"p{i}", i) for i in range(count))])
+    turns = []
+
+    async def other():
+        while not channel.closed:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def both():
+        task = asyncio.create_task(other())
+        batches = await watched(source(Gate(channel)))
+        await task
+        return batches
+
+    batches = asyncio.run(both())
+    assert [len(batch) for batch in batches] == [MOST_EVENTS] * 3 + [1]
+    assert len(turns) >= 3
+
+
+def test_events_before_a_fault_are_delivered_before_it():
+    """A 410 in the stream takes nothing away that was already told (client-go 55)."""
+    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    error = json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
+    channel = Channel([event("ADDED", "a", 2) + error + event("ADDED", "b", 3)])
+    seen = []
+
+    async def go():
+        async with contextlib.aclosing(source(Gate(channel)).watch(WatchOptions())) as events:
+            async for batch in events:
+                seen.extend(e.record.key for e in batch)
+
+    with pytest.raises(Expired, match="too old"):
+        asyncio.run(go())
+    assert seen == ["team-a/a"]
+    assert channel.closed
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (b'{"type":"ADDED","obj', MalformedAnswer),
+        (Unreachable("reset"), Unreachable),
+        (b"nonsense\n", MalformedAnswer),
+    ],
+)
+def test_a_stream_that_breaks_is_closed_and_told(last, kind):
+    """A connection that is cut within an event is an error of the connection, never half an event."""
+    channel = Channel([event("ADDED", "a", 2), last])
+    with pytest.raises(kind):
+        asyncio.run(watched(source(Gate(channel))))
+    assert channel.closed
+
+
+def test_leaving_a_watch_closes_its_connection():
+    """A resource that is removed from the manifest leaves no watch behind on the server."""
+    channel = Channel([event("ADDED", "a", 2), event("ADDED", "b", 3)])
+
+    async def leave():
+        async with contextlib.aclosing(source(Gate(channel)).watch(WatchOptions())) as events:
+            await anext(events)
+        assert channel.closed
+
+    asyncio.run(leave())
+
+
+def test_a_collection_that_is_gone_is_discovered_anew():
+    """A CRD that vanishes and comes back, perhaps under another plural, is followed."""
+    gate = Gate(NotFound(404, "NotFound", "no"), NotFound(404, "NotFound", "no"))
+    pods = source(gate)
+
+    async def go():
+        with pytest.raises(NotFound):
+            await pods.list(ListOptions())
+        with pytest.raises(NotFound):
+            await watched(pods)
+
+    asyncio.run(go())
+    assert gate.forgotten == 2
+
+
+def test_a_kind_that_can_not_be_watched_is_refused_with_a_sentence():
+    """A manifest that watches bindings is told that nobody can."""
+    gate = Gate(verbs=["create"])
+    with pytest.raises(InvalidRequest, match="does not let anybody list pods"):
+        listed(gate, ListOptions())
+    with pytest.raises(InvalidRequest, match="does not let anybody watch pods"):
+        asyncio.run(watched(source(gate)))
+
+
+def test_the_description_reads_as_people_say_it():
+    """Logs speak of pods in a namespace, and of the kind as long as the server has not been asked."""
+    pods = source(Gate(page()), namespace="team-a", label_selector="app=web")
+    assert pods.description == "v1 Pod in team-a with app=web"
+    asyncio.run(pods.list(ListOptions()))
+    assert pods.description == "pods in team-a with app=web"
+
+
+def test_whether_objects_have_namespaces_is_what_the_server_says():
+    """A namespace on a cluster-scoped kind can be refused before it is listed."""
+    assert asyncio.run(source(Gate()).namespaced())
+    assert not asyncio.run(source(Gate(namespaced=False)).namespaced())

@@ -1,0 +1,332 @@
+"""Requests over a real socket: credentials, deadlines, watches, and what is counted."""
+
+import asyncio
+import gc
+import socket
+import ssl
+
+import pytest
+from aiohttp import web
+
+from declctl.errors import TooManyRequests, Unauthorized, Unreachable
+from declctl.kit import ManualClock
+from declctl.transport import Client
+from declctl.transport import wire as wires
+from declctl.transport.request import Request
+
+TOKEN = """cat <<EOF
+{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "run-$n"%s}}
+EOF"""
+
+
+def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
+    """Access logs and audit show declctl, and answers are asked for as plain JSON."""
+    seen = {}
+
+    async def answer(request):
+        seen.update(request.headers)
+        return web.json_response({"gitVersion": "v1.36.3"})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "secret"}))
+            assert await client.version() == "v1.36.3"
+            await client.close()
+
+    asyncio.run(go())
+    assert seen["User-Agent"].startswith("declctl/")
+    assert seen["Authorization"] == "Bearer secret"
+    assert (seen["Accept"], seen["Accept-Encoding"]) == ("application/json", "identity")
+
+
+def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kubeconfig, plugin):
+    """A token that the server has revoked is replaced, and nobody above notices."""
+    user, runs = plugin(TOKEN % "")
+
+    async def answer(request):
+        if request.headers.get("Authorization") != "Bearer run-2":
+            return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
+        return web.json_response({"gitVersion": "v1"})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+            assert await client.version() == "v1"
+            assert client.statistics().requests == {("GET", 401): 1, ("GET", 200): 1}
+            await client.close()
+
+    asyncio.run(go())
+    assert runs() == 2
+
+
+def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig, plugin):
+    """An account without rights ends in one error, not in an endless series of logins."""
+    user, runs = plugin(TOKEN % "")
+    asked = []
+
+    async def answer(request):
+        asked.append(1)
+        return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=ManualClock())
+            for _ in range(2):
+                with pytest.raises(Unauthorized):
+                    await client.version()
+            await client.close()
+
+    asyncio.run(go())
+    assert (len(asked), runs()) == (3, 2)
+
+
+def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfig, plugin):
+    """With an exec plugin whose tokens last ten minutes, the server never sees an expired one."""
+    user, _ = plugin(TOKEN % ', "expirationTimestamp": "2026-01-01T00:10:00Z"')
+    seen = []
+
+    async def answer(request):
+        seen.append(request.headers["Authorization"])
+        return web.json_response({})
+
+    async def go():
+        clock = ManualClock()
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
+            await client.version()
+            clock.set(7 * 60 + 59)
+            await client.version()
+            clock.set(2)
+            await client.version()
+            await client.close()
+
+    asyncio.run(go())
+    assert seen == ["Bearer run-1", "Bearer run-1", "Bearer run-2"]
+
+
+def test_an_overloaded_server_says_when_to_come_back(serving, kubeconfig):
+    """The Retry-After of a 429 reaches whoever backs off."""
+
+    async def answer(_):
+        return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            with pytest.raises(TooManyRequests, match="slow down") as caught:
+                await client.version()
+            await client.close()
+            assert caught.value.retry_after == 7
+            assert "429" in client.statistics().last_error
+
+    asyncio.run(go())
+
+
+def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
+    """An API server that accepts connections and says nothing does not hang a list for ever."""
+    monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
+    gone = asyncio.Event()
+
+    async def silent(_):
+        await gone.wait()
+
+    async def go():
+        async with talking(silent) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                await client.version()
+            await client.close()
+            gone.set()
+
+    asyncio.run(go())
+
+
+def watching(serving, kubeconfig, stream, use):
+    """Open a watch on a server that writes `stream` to it, and do `use(client, channel)`."""
+
+    async def answer(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await stream(response)
+        return response
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            channel = await client.wire.open(Request("WATCH", "/api/v1/pods", watch_seconds=300))
+            try:
+                await use(client, channel)
+            finally:
+                channel.close()
+                await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_watch_is_read_as_it_comes_until_its_end(serving, kubeconfig):
+    """An event is there when the server has written it, not when a buffer is full."""
+    step = asyncio.Event()
+
+    async def stream(response):
+        await response.write(b"one\n")
+        await step.wait()
+        await response.write(b"two\n")
+
+    async def use(client, channel):
+        assert await channel.read() == b"one\n"
+        step.set()
+        assert await channel.read() == b"two\n"
+        assert await channel.read() == b""
+        figures = client.statistics()
+        assert (figures.bytes_in, figures.requests) == (8, {("WATCH", 200): 1})
+
+    watching(serving, kubeconfig, stream, use)
+
+
+def test_closing_a_watch_closes_its_connection_at_once(serving, kubeconfig):
+    """A watch that is no longer wanted is gone from the server's side too, and from the count."""
+    ended = asyncio.Event()
+
+    async def stream(response):
+        try:
+            while True:
+                await response.write(b"x\n")
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    async def use(client, channel):
+        await channel.read()
+        assert client.statistics().open_watches == 1
+        channel.close()
+        channel.close()
+        assert client.statistics().open_watches == 0
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+    watching(serving, kubeconfig, stream, use)
+
+
+def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
+    """When the API server is killed in the middle of a stream, the watch ends in an error with a sentence."""
+
+    async def die(writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
+        await writer.drain()
+
+    async def go():
+        async with talking(die) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            channel = await client.wire.open(Request("WATCH", "/", watch_seconds=1))
+            assert await channel.read() == b"one\n"
+            with pytest.raises(Unreachable, match="was cut off"):
+                await channel.read()
+            channel.close()
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
+    """A peer that vanished without a word is noticed by the kernel, not by a user days later."""
+    done = asyncio.Event()
+
+    async def stream(response):
+        await response.write(b"x\n")
+        await done.wait()
+
+    async def use(_, channel):
+        sock = channel._response.connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        done.set()
+
+    watching(serving, kubeconfig, stream, use)
+
+
+def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
+    """A manifest with many resources is not stalled by the official pool of a hundred connections."""
+    done = asyncio.Event()
+
+    async def answer(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await done.wait()
+        return response
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            async with asyncio.timeout(20):
+                channels = [
+                    await client.wire.open(Request("WATCH", "/", watch_seconds=9)) for _ in range(101)
+                ]
+            assert client.statistics().open_watches == 101
+            done.set()
+            for channel in channels:
+                channel.close()
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, certificates, tmp_path):
+    """When a mounted CA is replaced, connections are made with the new one, without a restart."""
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes((certificates / "server.crt").read_bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+
+    async def answer(_):
+        return web.json_response({"gitVersion": "v1"})
+
+    async def go():
+        asyncio.get_running_loop().set_exception_handler(
+            lambda *_: None
+        )  # the server's side of what we refuse
+        clock = ManualClock()
+        cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
+        ca.write_text((certificates / "ca.crt").read_text().replace("\n", "\n\n"))
+        async with serving(answer, ssl_context=context) as url:
+            ca.write_bytes((certificates / "server.crt").read_bytes())
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster), clock=clock)
+            with pytest.raises(Unreachable, match="is not accepted"):
+                await client.version()
+            ca.write_bytes((certificates / "ca.crt").read_bytes())
+            clock.set(61)
+            assert await client.version() == "v1"
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_closed_client_says_so(kubeconfig):
+    """A request after the end is an error with a sentence, and closing twice is harmless."""
+
+    async def go():
+        client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1"))
+        await client.close()
+        await client.close()
+        with pytest.raises(Unreachable, match="is closed"):
+            await client.version()
+
+    asyncio.run(go())
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_nothing_is_left_open(serving, kubeconfig):
+    """A client that was closed leaves no connection behind, also after errors."""
+
+    async def answer(_):
+        return web.Response(status=500, text="no")
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            with pytest.raises(Exception, match="500"):
+                await client.version()
+            await client.close()
+
+    asyncio.run(go())
+    gc.collect()
