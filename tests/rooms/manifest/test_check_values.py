@@ -12,7 +12,8 @@ def resource(field: str) -> str:
 
 def handler(field: str) -> str:
     """A fragment with one handler that has this field."""
-    return f"resources: [{{{POD}}}]\nhandlers: [{{name: a, resourceRef: {{name: pods}}, entryPoint: m, {field}}}]"
+    target = "name: a, resourceRef: {name: pods}, entryPoint: m"
+    return f"resources: [{{{POD}}}]\nhandlers: [{{{target}, {field}}}]"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def handler(field: str) -> str:
     ],
 )
 def test_bad_duration(only_fault, fragment, suggestion):
-    """A duration without a unit, with another unit or too short says what to write; client-go's least is 1s."""
+    """A duration without a unit, of another unit or too short says what to write (client-go 133)."""
     fault = only_fault(fragment)
     assert (fault.code, fault.suggestion) == ("DCL030", suggestion)
 

@@ -6,8 +6,8 @@ import pytest
 
 from declctl.manifest import explain
 from declctl.manifest.model import (
-    AdminSpec,
     Address,
+    AdminSpec,
     ConfigSource,
     Delivery,
     DrainPolicy,
@@ -78,7 +78,10 @@ spec:
       resourceRef: {name: settings}
       pluginRef: {name: slack}
   lifecycle:
-    startup: [{entryPoint: "handlers.boot:late", order: 10}, {entryPoint: "handlers.boot:a"}, {entryPoint: "handlers.boot:b"}]
+    startup:
+      - {entryPoint: "handlers.boot:late", order: 10}
+      - {entryPoint: "handlers.boot:a"}
+      - {entryPoint: "handlers.boot:b"}
     shutdown: [{entryPoint: "handlers.boot:stop"}]
   reload:
     watch: Poll

@@ -44,7 +44,7 @@ def test_all_namespaces_is_one_watch():
 
 
 def test_resources_with_the_same_key_share_a_watch():
-    """Two resources that differ only in resync, indexers or name cost one list; the stricter idle timeout counts."""
+    """Resources that differ in resync or name cost one list; the stricter idle timeout counts."""
     found = plan(
         Controller(
             "c",

@@ -16,8 +16,10 @@ RESOURCES = (
         ),
         ("plugins: [{name: a}, {name: §a}]", "plugin"),
         (
-            "resources: [{name: r, apiVersion: v1, kind: Pod, "
-            "indexers: [{name: a, fieldPath: b}, {name: §a, fieldPath: c}]}]",
+            (
+                "resources: [{name: r, apiVersion: v1, kind: Pod, "
+                "indexers: [{name: a, fieldPath: b}, {name: §a, fieldPath: c}]}]"
+            ),
             "indexer",
         ),
         ("plugins: [{name: p, configFrom: [{name: a, env: A}, {name: §a, env: B}]}]", "config value"),
@@ -116,8 +118,10 @@ def test_a_broken_declaration_is_not_an_unknown_reference_too(faults, resources)
         ),
         ("plugins: [{name: p, configFrom: [§{name: a}]}]", "add env or file or secretKeyRef"),
         (
-            "resources: [{name: r, apiVersion: v1, kind: Pod, "
-            "indexers: [{name: a, fieldPath: b, §entryPoint: 'm:f'}]}]",
+            (
+                "resources: [{name: r, apiVersion: v1, kind: Pod, "
+                "indexers: [{name: a, fieldPath: b, §entryPoint: 'm:f'}]}]"
+            ),
             "remove entryPoint or fieldPath",
         ),
         ("plugins: [{name: p, configFrom: [{name: a, file: f, §env: A}]}]", "remove env or file"),

@@ -2,7 +2,10 @@
 
 import pytest
 
-HANDLER = "resources: [{name: pods, apiVersion: v1, kind: Pod}]\nhandlers: [{name: a, resourceRef: {name: pods}, entryPoint: m, %s}]"
+HANDLER = (
+    "resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
+    "handlers: [{name: a, resourceRef: {name: pods}, entryPoint: m, %s}]"
+)
 RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
 
 

@@ -37,7 +37,11 @@ spec:
       onFailure: DeadLetter
       replay: OnCodeChange
   schedules:
-    - {name: nightly, cron: "0 2 * * *", timeZone: UTC, entryPoint: "handlers.jobs:nightly", includeSnapshotsFrom: [pods]}
+    - name: nightly
+      cron: "0 2 * * *"
+      timeZone: UTC
+      entryPoint: "handlers.jobs:nightly"
+      includeSnapshotsFrom: [pods]
   plugins: [{name: slack, configFrom: [{name: t, secretKeyRef: {name: s, key: k}}]}]
   reload: {watch: "Off", preflight: "On", probationPeriod: 60s, minCalls: 20, maxErrorRatio: 0.5}
   leaderElection: {enabled: true, leaseDuration: 15s}
@@ -68,7 +72,7 @@ def pieces(found, path=""):
 
 
 def test_the_published_copy_is_current():
-    """Editors read the copy, so it is what the program checks; `python -m declctl.manifest.schema` makes it."""
+    """Editors read the copy, so it is what the program checks (`python -m declctl.manifest.schema`)."""
     assert COPY.read_text() == published()
 
 
@@ -205,12 +209,18 @@ def test_explain_the_other_kind():
         ("spec.handler", 'There is no field "handler" in spec; did you mean "handlers"?'),
         (
             "spec.handlers.retry.x",
-            'There is no field "x" in spec.handlers.retry; its fields are maxAttempts, initialBackoff and maxBackoff.',
+            (
+                'There is no field "x" in spec.handlers.retry; '
+                "its fields are maxAttempts, initialBackoff and maxBackoff."
+            ),
         ),
         ("spec.handlers.timeout.x", 'There is no field "x" in spec.handlers.timeout: it has no fields.'),
         (
             "handlers",
-            'There is no field "handlers" in the document; its fields are apiVersion, kind, metadata and spec.',
+            (
+                'There is no field "handlers" in the document; '
+                "its fields are apiVersion, kind, metadata and spec."
+            ),
         ),
     ],
 )
