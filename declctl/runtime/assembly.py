@@ -19,7 +19,7 @@ from declctl.informer import field_index, function_index
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import GroupVersionKind, ObjectView, Resource
-from declctl.runtime.caches import Caches, Cached, Identity, Index, Wanted
+from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
 from declctl.runtime.check import Checked, diagnose
 from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo
 from declctl.runtime.foreign import Foreign, build_foreign
@@ -78,7 +78,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
 
 
-def _generation(  # noqa: PLR0913 - the one place where everything meets
+def _generation(
     number: int,
     inputs: Inputs,
     resolved: Plan,
@@ -89,9 +89,7 @@ def _generation(  # noqa: PLR0913 - the one place where everything meets
     listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
     informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
     places = {
-        handler.name: Place(
-            _binding(number, handler, foreign, listers, around), informers[handler.resource]
-        )
+        handler.name: Place(_binding(number, handler, foreign, listers, around), informers[handler.resource])
         for handler in resolved.handlers
     }
     return Generation(number, inputs, resolved, foreign, wanted, listers, places)
@@ -101,13 +99,11 @@ def _binding(
     number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
 ) -> Binding:
     target: EventTarget = foreign.targets[handler.name]
-    context = partial(
-        _context, handler.name, number, listers, foreign.configs.get(handler.name, {}), around
-    )
+    context = partial(_context, handler.name, number, listers, foreign.configs.get(handler.name, {}), around)
     return Binding(number, handler, target, context)
 
 
-def _context(  # noqa: PLR0913 - all but the last two are bound once for each generation
+def _context(
     handler: str,
     number: int,
     listers: Listers,
@@ -129,9 +125,7 @@ def _context(  # noqa: PLR0913 - all but the last two are bound once for each ge
     )
 
 
-def lifecycle_context(
-    name: str, generation: Generation, memo: Memo, around: Surroundings
-) -> HandlerContext:
+def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
     config = generation.foreign.plugin_configs.get(name, {})
     return _context(name, generation.number, generation.listers, config, around, None, memo)
@@ -152,7 +146,9 @@ async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
     if found.namespaced:
         return resource
     if not resource.namespaces_inherited:
-        around.log.warning(f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored")
+        around.log.warning(
+            f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
+        )
     return resource.without_namespaces()
 
 
@@ -183,5 +179,3 @@ def _indexes(resource: ResourcePlan, foreign: Foreign, inputs: Inputs) -> list[I
 
 def _stamp(code: str, versions: str) -> str:
     return hashlib.sha256(f"{code}\0{versions}".encode()).hexdigest()[:16]
-
-

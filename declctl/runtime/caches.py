@@ -1,7 +1,8 @@
 """The caches: one informer for each distinct watch, shared by whoever uses it, and outliving generations.
 
-This is where a plan's watches become sources (of the transport), projections (of the objects) and informers (of the line). A
-watch that a new generation still wants goes on untouched; one that nobody wants any longer lingers, then closes.
+This is where a plan's watches become sources (of the transport), projections (of the objects) and
+informers (of the line). A watch that a new generation still wants goes on untouched; one that
+nobody wants any longer lingers, then closes.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ class Identity:
 class Index:
     """An index of a resource: the name that listers know, and the one it has in the store.
 
-    The second contains a digest of the definition, so that two generations may define one name differently.
+    The second contains a digest of the definition, so that two generations may define one name
+    differently.
     """
 
     name: str
@@ -98,7 +100,10 @@ class Caches:
         self._cached: dict[Identity, Cached] = {}
 
     def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
-        """Make the informers that are missing, each counted once; returns those that are new, not started yet."""
+        """Make the informers that are missing, each counted once.
+
+        Returns those that are new, not started yet.
+        """
         fresh: list[Cached] = []
         for identity, users in _by_identity(wanted).items():
             cached = self._cached.get(identity)
@@ -132,7 +137,10 @@ class Caches:
         return built
 
     def release(self, wanted: Iterable[Wanted], *, linger: float) -> None:
-        """A generation that wanted these is gone: what nobody else wants closes after `linger` seconds."""
+        """A generation that wanted these is gone.
+
+        What nobody else wants closes after `linger` seconds.
+        """
         for identity in _by_identity(wanted):
             cached = self._cached.get(identity)
             if cached is None:

@@ -1,6 +1,7 @@
 """Two generations in, the steps between them out. Pure: nothing here touches anything that runs.
 
-Each step has a class (`Kind`) that says what it costs; `summary` is the one line that a person reads after a reload.
+Each step has a class (`Kind`) that says what it costs; `summary` is the one line that a person
+reads after a reload.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

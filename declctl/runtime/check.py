@@ -23,7 +23,10 @@ _NO_VALUE = "DCL082"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Inputs and what is to be said about them. Without errors, `inputs` and `declaration` are what will run."""
+    """Inputs and what is to be said about them.
+
+    Without errors, `inputs` and `declaration` are what will run.
+    """
 
     diagnostics: tuple[Diagnostic, ...]
     inputs: Inputs | None = None
@@ -36,7 +39,10 @@ class Checked:
 
 
 async def check(manifest: str, *, in_child: bool = True) -> Checked:
-    """Check a manifest and its handlers: a file, a folder, or `-`. `in_child` False leaves the import out."""
+    """Check a manifest and its handlers.
+
+    A file, a folder, or `-`. `in_child` False leaves the import out.
+    """
     checked = read_files(InputFiles(manifest))
     return await import_aside(checked) if in_child else checked
 
@@ -103,7 +109,10 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
 
 
 def _configs(controller: Controller, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
-    """The complete config of each plugin: what stands in the manifest, and over it what comes from elsewhere."""
+    """The complete config of each plugin.
+
+    What stands in the manifest, and over it what comes from elsewhere.
+    """
     configs: dict[str, FrozenJson] = {}
     faults: list[Fault] = []
     for plugin in controller.plugins:

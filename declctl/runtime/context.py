@@ -13,8 +13,8 @@ Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 class Memo(MutableMapping[str, Json]):
     """What a handler remembers: JSON-like values that survive reloads.
 
-    A value is copied in, so that no object of a generation's own classes can be carried over by accident; anything that
-    JSON can't write is refused with TypeError.
+    A value is copied in, so that no object of a generation's own classes can be carried over by
+    accident; anything that JSON can't write is refused with TypeError.
     """
 
     __slots__ = ("_values",)
@@ -88,7 +88,8 @@ class Cluster(Protocol):
 class HandlerContext:
     """The world of one call: cheap to make, and everything in it is made when it is asked for.
 
-    It is valid for the length of the call and may be used from the thread or the loop that the hook runs on.
+    It is valid for the length of the call and may be used from the thread or the loop that the hook
+    runs on.
     """
 
     __slots__ = (
@@ -140,12 +141,18 @@ class HandlerContext:
 
     @property
     def snapshots(self) -> Mapping[str, Any]:
-        """The related objects that the handler declared; empty, as `includeSnapshotsFrom` is not done yet."""
+        """The related objects that the handler declared.
+
+        Empty, as `includeSnapshotsFrom` is not done yet.
+        """
         return {}
 
     @property
     def client(self) -> Any:
-        """The official asynchronous ApiClient (`kubernetes.aio.client`), configured; for `async def` hooks."""
+        """The official asynchronous ApiClient (`kubernetes.aio.client`), configured.
+
+        For `async def` hooks.
+        """
         return self._cluster.client
 
     @property
@@ -154,7 +161,10 @@ class HandlerContext:
         return self._cluster.sync_client
 
     def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
-        """Post a Kubernetes Event about `obj`. Returns at once; a failure is logged and never raised."""
+        """Post a Kubernetes Event about `obj`.
+
+        Returns at once; a failure is logged and never raised.
+        """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
         self._cluster.record_event(obj, {"reason": reason, "message": message, "type": type})

@@ -1,8 +1,8 @@
 """The workers of a slot: the thin waiting shells around its lanes.
 
-A slot whose implementations are all asynchronous is worked by tasks on the handlers' loop, any other by threads of its own, so
-that a change costs neither a task nor an executor. Either kind can work on any change: after a reload from one to the other
-both exist until the old ones have left.
+A slot whose implementations are all asynchronous is worked by tasks on the handlers' loop, any
+other by threads of its own, so that a change costs neither a task nor an executor. Either kind can
+work on any change: after a reload from one to the other both exist until the old ones have left.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What a manifest declares of foreign code, and what is wrong with it, as values that cross to a child process.
 
-A declaration is everything that is needed to import the handlers somewhere else; a fault is what went wrong there, with its
-place in the manifest or in a handler file.
+A declaration is everything that is needed to import the handlers somewhere else; a fault is what
+went wrong there, with its place in the manifest or in a handler file.
 """
 
 from typing import Literal
@@ -16,7 +16,10 @@ ManifestPath = tuple[str | int, ...]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One place of the manifest that names code. `resource` is the one it serves, empty for life-cycle steps."""
+    """One place of the manifest that names code.
+
+    `resource` is the one it serves, empty for life-cycle steps.
+    """
 
     use: Use
     name: str
@@ -27,7 +30,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class DeclaredPlugin(msgspec.Struct, frozen=True):
-    """One installed plugin that the manifest lists. `config` is JSON text, complete with what comes from elsewhere."""
+    """One installed plugin that the manifest lists.
+
+    `config` is JSON text, complete with what comes from elsewhere.
+    """
 
     name: str
     version: str | None
@@ -56,7 +62,10 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something wrong with foreign code. It stands in `file` if that is given, else at `path` in the manifest."""
+    """Something wrong with foreign code.
+
+    It stands in `file` if that is given, else at `path` in the manifest.
+    """
 
     code: str
     message: str

@@ -1,8 +1,9 @@
 """Files changed: a reload is asked for.
 
-The operating system says that something happened in a folder; what happened is found by comparing digests, because that is the
-only thing that is true for editors, kubelet's link swaps, network mounts and clocks that stand still. Folders are watched,
-never files: a file that is replaced takes its watch with it.
+The operating system says that something happened in a folder; what happened is found by comparing
+digests, because that is the only thing that is true for editors, kubelet's link swaps, network
+mounts and clocks that stand still. Folders are watched, never files: a file that is replaced takes
+its watch with it.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ _LONGEST_SETTLE_SECONDS = 2.0
 class FileChanges:
     """Yields once for each settled change of what `digest` covers.
 
-    Files that the digest doesn't cover neither cause nor prolong anything. `folders` is asked again after each change,
-    since a new generation may read from others.
+    Files that the digest doesn't cover neither cause nor prolong anything. `folders` is asked again
+    after each change, since a new generation may read from others.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class FileChanges:
         try:
             await _notified(folders)
         except OSError:
-            # No watches left (fs.inotify.max_user_watches), or a folder went away meanwhile: looking still works.
+            # No watches left (fs.inotify.max_user_watches), or a folder went away meanwhile:
+            # looking still works.
             await self._clock.sleep(_POLL_SECONDS)
 
 

@@ -17,7 +17,10 @@ from declctl.runtime.slots import Place
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Generation:
-    """What runs, or is about to. `wanted` is what it wants of the caches, `places` where its handlers go."""
+    """What runs, or is about to.
+
+    `wanted` is what it wants of the caches, `places` where its handlers go.
+    """
 
     number: int
     inputs: Inputs

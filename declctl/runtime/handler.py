@@ -1,8 +1,9 @@
 """A handler's slot: what waits for it, whom it calls now, and what became of it.
 
-A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and leaves what waits where
-it is. Changes come in on the machinery loop (`add_all`), and are worked on by the slot's crew, in threads or on the
-handlers' loop (`work`, `work_async`); the `Lanes` between them keep the order.
+A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and
+leaves what waits where it is. Changes come in on the machinery loop (`add_all`), and are worked on
+by the slot's crew, in threads or on the handlers' loop (`work`, `work_async`); the `Lanes` between
+them keep the order.
 """
 
 import asyncio
@@ -29,7 +30,10 @@ _DURATIONS_KEPT = 512
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What one generation makes of a handler: whom to call, under which policy, and with which context."""
+    """What one generation makes of a handler.
+
+    Whom to call, under which policy, and with which context.
+    """
 
     generation: int
     plan: HandlerPlan
@@ -63,7 +67,10 @@ class HandlerStatistics:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One call under way. `overdue` means that nobody waits for it any longer: it is a zombie until it returns."""
+    """One call under way.
+
+    `overdue` means that nobody waits for it any longer: it is a zombie until it returns.
+    """
 
     ticket: Ticket[Notification]
     binding: Binding
@@ -88,7 +95,8 @@ class _Counts:
 class Handler:
     """The slot of one handler name.
 
-    `add_all` may be called by the machinery loop only; `work` by any thread, `work_async` on the handlers' loop.
+    `add_all` may be called by the machinery loop only; `work` by any thread, `work_async` on the
+    handlers' loop.
     """
 
     def __init__(self, binding: Binding, *, clock: Clock, log: Log, loop: asyncio.AbstractEventLoop) -> None:
@@ -133,7 +141,10 @@ class Handler:
             self.on_pending()
 
     def rebind(self, binding: Binding) -> int:
-        """Let what comes from now on go to a new binding; returns the epoch that ended. Cannot fail."""
+        """Let what comes from now on go to a new binding.
+
+        Returns the epoch that ended. Cannot fail.
+        """
         ended = self.lanes.cut()
         self._bind(binding)
         return ended
@@ -181,7 +192,10 @@ class Handler:
         self._initial_complete = True
 
     def work(self, ticket: Ticket[Notification]) -> bool:
-        """Deliver one change, in the calling thread; False if the thread was replaced meanwhile and has to leave."""
+        """Deliver one change, in the calling thread.
+
+        False if the thread was replaced meanwhile and has to leave.
+        """
         run = self._begin(ticket)
         for implementation in tuple(run.left):
             arguments = self._arguments(run)

@@ -1,7 +1,8 @@
 """What a generation is made of: the manifest and the handler files, read once, from one real directory, into memory.
 
-A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything is read from behind it,
-and if it moved meanwhile everything is read again: what is staged is never half of one version and half of another.
+A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything
+is read from behind it, and if it moved meanwhile everything is read again: what is staged is never
+half of one version and half of another.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ _ATTEMPTS = 5  # a link that moves more often than this while a few files are re
 class Inputs:
     """A manifest without faults, the handler files that it reaches, and their digests.
 
-    `digest` covers everything that is read, `code` the handler files alone. `folders` are those whose changes matter.
+    `digest` covers everything that is read, `code` the handler files alone. `folders` are those
+    whose changes matter.
     """
 
     loaded: Loaded
@@ -60,7 +62,10 @@ class InputFiles:
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
 
     def digest(self) -> str:
-        """The digest of what is there now, even where it has faults; for telling whether anything changed."""
+        """The digest of what is there now, even where it has faults.
+
+        For telling whether anything changed.
+        """
         try:
             return self.read().digest
         except ManifestErrors:

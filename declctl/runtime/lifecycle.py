@@ -1,4 +1,7 @@
-"""Life-cycle hooks: called one after the other, off the machinery loop, each within a time limit."""
+"""Life-cycle hooks.
+
+Called one after the other, off the machinery loop, each within a time limit.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +25,10 @@ class Failed:
 
 
 class Lifecycle:
-    """Calls hooks for the runtime: synchronous ones in a thread, asynchronous ones on the handlers' loop."""
+    """Calls hooks for the runtime.
+
+    Synchronous ones in a thread, asynchronous ones on the handlers' loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Log) -> None:
         self._loop = loop
@@ -35,7 +41,10 @@ class Lifecycle:
         *,
         timeout: float,
     ) -> list[Failed]:
-        """Call all of them, in their order; one that fails doesn't keep the others from being called."""
+        """Call all of them, in their order.
+
+        One that fails doesn't keep the others from being called.
+        """
         failed: list[Failed] = []
         for implementation in implementations:
             try:

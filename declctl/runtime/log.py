@@ -1,4 +1,7 @@
-"""What the runtime needs of a logger: structlog's bound loggers have it, and so has a list in a test."""
+"""What the runtime needs of a logger.
+
+Structlog's bound loggers have it, and so has a list in a test.
+"""
 
 from typing import Any, Protocol
 

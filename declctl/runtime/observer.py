@@ -1,4 +1,7 @@
-"""Watches what runs and says so: one line when a resource syncs, conditions, and the status document."""
+"""Watches what runs and says so.
+
+One line when a resource syncs, conditions, and the status document.
+"""
 
 from collections.abc import Sequence
 
@@ -16,11 +19,12 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 class Observer:
-    """Asks everybody for figures; changes nothing but the conditions, and tells slots that a first sync is over."""
+    """Asks everybody for figures.
 
-    def __init__(
-        self, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log
-    ) -> None:
+    Changes nothing but the conditions, and tells slots that a first sync is over.
+    """
+
+    def __init__(self, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log) -> None:
         self._reloader = reloader
         self._caches = caches
         self._slots = slots
@@ -118,7 +122,9 @@ class Observer:
             if not handler.lanes.idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
-                reasons.append(f"{handler.name} has {left} changes left ({figures.last_error or 'no failure'})")
+                reasons.append(
+                    f"{handler.name} has {left} changes left ({figures.last_error or 'no failure'})"
+                )
         return "; ".join(reasons)
 
     def failed_handlers(self) -> str:

@@ -1,7 +1,8 @@
 """The child process in which a bundle is imported first.
 
-What an import can do to a process (end it, hang it, crash it) it does there. The child builds the same plugin table that
-the process would build, says on a pipe which entry it is at, and what is wrong; the parent gives it a time limit.
+What an import can do to a process (end it, hang it, crash it) it does there. The child builds the
+same plugin table that the process would build, says on a pipe which entry it is at, and what is
+wrong; the parent gives it a time limit.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Kubernetes Events about objects, posted in the background.
 
-As client-go's recorder: asynchronous, bounded, and never in the way of a handler. When the queue is full new events are
-dropped and counted; an event that the server refuses is logged, not tried for ever.
+As client-go's recorder: asynchronous, bounded, and never in the way of a handler. When the queue is
+full new events are dropped and counted; an event that the server refuses is logged, not tried for
+ever.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The walk of one edit, from files to commit: settle → read → check → stage → commit → drain → retire.
 
-Everything that can fail happens before the commit and touches nothing that runs; the commit can't fail. A start is the same
-walk without an old generation, and does not wait for its caches.
+Everything that can fail happens before the commit and touches nothing that runs; the commit can't
+fail. A start is the same walk without an old generation, and does not wait for its caches.
 """
 
 import asyncio
@@ -40,7 +40,10 @@ class Staged:
 
 
 class Reloader:
-    """Makes generations follow one another. Used on the machinery loop, by one attempt at a time."""
+    """Makes generations follow one another.
+
+    Used on the machinery loop, by one attempt at a time.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,8 @@ class Reloader:
     async def reload(self, *, asked: bool) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
-        `asked` tries again what has been tried before; otherwise the same bytes are not tried twice.
+        `asked` tries again what has been tried before; otherwise the same bytes are not tried
+        twice.
         """
         async with self._attempt:
             began = self._clock.monotonic()
@@ -165,7 +169,9 @@ class Reloader:
         took = self._clock.monotonic() - began
         if late:
             names = ", ".join(late)
-            self._log.warning(f"generation {old.number} was not drained in {took:.1f} s: {names} went to the new code")
+            self._log.warning(
+                f"generation {old.number} was not drained in {took:.1f} s: {names} went to the new code"
+            )
         else:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms", generation=new.number)
         await self._slots.finished(ended)
@@ -229,7 +235,9 @@ class Reloader:
                 await self._lifecycle.call(importer, arguments, timeout=timeout)
             except Exception as error:
                 cause = error.__cause__ or error
-                message = f"the state of {importer.plugin} was not handed over: {type(cause).__name__}: {cause}"
+                message = (
+                    f"the state of {importer.plugin} was not handed over: {type(cause).__name__}: {cause}"
+                )
                 raise ReloadRefused("StateNotImported", message) from error
 
     async def _undo(self, generation: Generation) -> None:
@@ -275,7 +283,12 @@ class Reloader:
         )
 
 
-_REASONS = {"DCL042": "SyntaxError", "DCL043": "ImportFailed", "DCL044": "ImportFailed", "DCL045": "ImportTimeout"}
+_REASONS = {
+    "DCL042": "SyntaxError",
+    "DCL043": "ImportFailed",
+    "DCL044": "ImportFailed",
+    "DCL045": "ImportTimeout",
+}
 
 
 def _refusal(checked: Checked) -> ReloadRefused:

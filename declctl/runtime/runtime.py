@@ -1,7 +1,7 @@
 """The process: start, serve, reload, stop.
 
-The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one, synchronous hooks in threads; the
-main thread only waits for signals.
+The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one,
+synchronous hooks in threads; the main thread only waits for signals.
 """
 
 import asyncio
@@ -43,7 +43,10 @@ _HOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What `declctl run` was asked for. `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`."""
+    """What `declctl run` was asked for.
+
+    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`.
+    """
 
     manifest: str
     watch: bool | None = None
@@ -77,8 +80,8 @@ class ClusterDoor:
 class Runtime:
     """One controller from start to stop.
 
-    `run` blocks the main thread and returns the exit status. Everything else belongs to the machinery loop, except `stop` and
-    `status`, which may be called from any thread.
+    `run` blocks the main thread and returns the exit status. Everything else belongs to the
+    machinery loop, except `stop` and `status`, which may be called from any thread.
     """
 
     def __init__(
@@ -286,9 +289,7 @@ class Runtime:
             self._log.info("stopping: running calls may finish; once more to end at once")
             self.stop()
 
-        return SignalHandlers(
-            stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set)
-        )
+        return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
 
 
 class SignalHandlers:

@@ -1,7 +1,8 @@
 """The slots: every handler by its name, how a commit gives them new bindings, and how old ones drain.
 
-`commit` runs on the machinery loop between two deltas: it calls no user code, does no I/O and waits for nothing, so that no
-handler can see an event with its new code that another sees with its old code.
+`commit` runs on the machinery loop between two deltas: it calls no user code, does no I/O and waits
+for nothing, so that no handler can see an event with its new code that another sees with its old
+code.
 """
 
 import asyncio
@@ -40,7 +41,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A slot's epoch that a commit has ended, to be drained. `closing` says that the handler is gone."""
+    """A slot's epoch that a commit has ended, to be drained.
+
+    `closing` says that the handler is gone.
+    """
 
     slot: Slot
     epoch: int
@@ -85,8 +89,8 @@ class Slots:
     async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
         """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
 
-        What is left then goes to the new bindings, and calls that still run are not waited for: returns the names of
-        handlers that had any.
+        What is left then goes to the new bindings, and calls that still run are not waited for:
+        returns the names of handlers that had any.
         """
         if policy is DrainPolicy.HANDOVER:
             for epoch in ended:
@@ -130,7 +134,10 @@ class Slots:
         return all(slot.handler.lanes.idle for slot in self._everyone())
 
     async def stop(self, timeout: float) -> list[str]:
-        """Take no more, let running calls finish for `timeout` seconds; returns what was left, as `handler key`."""
+        """Take no more, let running calls finish for `timeout` seconds.
+
+        Returns what was left, as `handler key`.
+        """
         for slot in self._everyone():
             _detach(slot, slot.registrations)
             slot.crew.dismiss()

@@ -1,4 +1,7 @@
-"""What a running controller says of itself: the document of `declctl status` and `GET /status`, and its conditions."""
+"""What a running controller says of itself.
+
+The document of `declctl status` and `GET /status`, and its conditions.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
