@@ -1,7 +1,7 @@
 """HTTP answers that are no success, as errors.
 
-Pure: it reads a status, headers and a body, and waits for nothing. Connections that brought no answer at all
-belong to `faults`.
+Pure: it reads a status, headers and a body, and waits for nothing. Connections that brought no
+answer at all belong to `faults`.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,8 @@ _REASONS = {
 def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: datetime) -> StatusError:
     """The error of an answer with the HTTP status `code`.
 
-    From its Status; without one (a proxy's page) from the code and the first characters of its text.
+    From its Status; without one (a proxy's page) from the code and the first characters of its
+    text.
     """
     wait = retry_after(headers.get("Retry-After"), now=now)
     status = _status(body)
@@ -49,7 +50,7 @@ def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: dat
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """The seconds of a Retry-After header: a number, or an HTTP date; None if neither, or in the past."""
+    """The seconds of a Retry-After header, a number or an HTTP date; None if it is of no use."""
     if not value:
         return None
     try:

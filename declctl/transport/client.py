@@ -27,18 +27,19 @@ _NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 class Client:
     """One cluster. Made by `connect` and its siblings, used on one loop, closed by whoever made it.
 
-    Every request raises the ApiError family: Unreachable where no answer came, the StatusError of the answer
-    where one did.
+    Every request raises the ApiError family: Unreachable where no answer came, the StatusError of
+    the answer where one did.
     """
 
     def __init__(self, cluster: Cluster, *, clock: Clock | None = None, given: Any = None) -> None:
-        # Late: the wire loads aiohttp and the official client, which `import declctl.transport` shall not.
+        # Late: the wire loads aiohttp and the official client, which `import declctl.transport`
+        # shall not.
         from declctl.transport.wire import HttpWire
 
         self.identity: Identity = cluster.identity
         clock = clock or SystemClock()
         user_agent = f"declctl/{_version()}"
-        headers = {"User-Agent": user_agent, **(given.default_headers if given is not None else {})}
+        headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
         self._tally = Tally()
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
         self._wire = HttpWire(self._credentials, headers=headers, clock=clock, tally=self._tally)
@@ -49,21 +50,21 @@ class Client:
     async def connect(
         cls, *, kubeconfig: str | None = None, context: str | None = None, clock: Clock | None = None
     ) -> "Client":
-        """A client of the cluster that is configured; nothing is asked of it yet (see `find_cluster`).
+        """A client of the configured cluster (see `find_cluster`), of which nothing is asked yet.
 
-        Raises UsageError with a sentence: nothing is configured, no such context, a broken kubeconfig, a
-        login that fails.
+        Raises UsageError with a sentence: nothing is configured, no such context, a broken
+        kubeconfig, a login that fails.
         """
         return await cls._prepared(await find_cluster(kubeconfig=kubeconfig, context=context), clock)
 
     @classmethod
     async def from_kubeconfig_dict(cls, config: KubeObject, *, clock: Clock | None = None) -> "Client":
-        """A client for a dict with the shape of a kubeconfig; raises UsageError as `connect` does."""
+        """A client for a kubeconfig that is a dict; raises UsageError as `connect` does."""
         return await cls._prepared(await cluster_of(config), clock)
 
     @classmethod
     def from_api_client(cls, api_client: Any) -> "Client":
-        """A client with the configuration of an official asyncio ApiClient, which stays its owner's."""
+        """A client with the configuration of an official ApiClient, which stays its owner's."""
         configuration = api_client.configuration
         identity = Identity(
             context=None, server=str(configuration.host), user=None, namespace=None, in_cluster=False
@@ -80,7 +81,7 @@ class Client:
         return str((await self._get("/version")).get("gitVersion") or "")
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind, remembered; raises NotFound while the server does not serve it."""
+        """The resource of a kind, remembered; raises NotFound while it is not served."""
         return await self._discovery.find(gvk)
 
     def forget(self, gvk: GroupVersionKind) -> None:
@@ -115,18 +116,18 @@ class Client:
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        """One request; `{}` for an empty answer. `path` begins with a slash; a list is a JSON patch."""
+        """One request; `{}` for an empty answer. A `body` that is a list is a JSON patch."""
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()
         request = Request(method, path, method=method, params=params, body=body, content_type=content_type)
         return json_object(await self._wire.fetch(request), what=f"{method} {path}")
 
     async def api_client(self) -> Any:
-        """The official asyncio ApiClient for the running loop, with these credentials; closed by `close`."""
+        """The official asyncio ApiClient, with these credentials, for the running loop."""
         return self._official.asynchronous()
 
     def sync_api_client(self) -> Any:
-        """The official synchronous ApiClient, with these credentials, for any thread; closed by `close`."""
+        """The official synchronous ApiClient, with these credentials, for any thread."""
         return self._official.synchronous()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the cluster comes from: a kubeconfig or the service account of a pod, in the order of client-go."""
+"""Where the cluster comes from: a kubeconfig or a service account, in the order of client-go."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ _NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster as it was found: who and where, the official aio Configuration, and how to log in again."""
+    """A cluster as it was found: its names, its official Configuration, and how to log in again."""
 
     identity: Identity
     configuration: Any
@@ -33,9 +33,9 @@ class Cluster:
 async def find_cluster(*, kubeconfig: str | None, context: str | None) -> Cluster:
     """The cluster to talk to, logged in.
 
-    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the service
-    account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the service account.
-    Raises UsageError with a sentence.
+    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the
+    service account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the
+    service account. Raises UsageError with a sentence.
     """
     paths, looked_at = _candidates(kubeconfig)
     found = [path for path in paths if path.exists()]
@@ -67,7 +67,8 @@ def _candidates(kubeconfig: str | None) -> tuple[Sequence[Path], str]:
 
 
 async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluster:
-    # In a thread: it imports the official client and reads files, which takes half a second the first time.
+    # In a thread: it imports the official client and reads files, which takes half a second the
+    # first time.
     kubeconfig = await asyncio.to_thread(Kubeconfig.read, paths, context=context)
     chosen = kubeconfig.context  # another current-context later on is not for this process
     return await _logged_in(

@@ -1,7 +1,7 @@
-"""Credentials that stay fresh: renewed before they expire, and once after a server has refused them.
+"""Credentials that stay fresh: renewed before they expire, and after a server has refused them.
 
-How to log in is a `Login`'s business (a kubeconfig, a service account) and in the end the official client's.
-Here is decided when, and that it happens once however many requests wait for it.
+How to log in is a `Login`'s business (a kubeconfig, a service account) and in the end the official
+client's. Here is decided when, and that it happens once however many requests wait for it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Login(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What one request shows: its Authorization header, and the state of the files of its TLS context."""
+    """What one request shows: its Authorization header and the state of its certificate files."""
 
     authorization: str | None
     files: tuple[tuple[str, int, int], ...]
@@ -44,8 +44,8 @@ class Proof:
 class Credentials:
     """The credentials of one client. Used on the client's loop only.
 
-    `configuration` is the official Configuration that everything is read from; without a `login` it is
-    somebody else's, and refreshes itself through its own hook.
+    `configuration` is the official Configuration that everything is read from; without a `login` it
+    is somebody else's, and refreshes itself through its own hook.
     """
 
     def __init__(self, configuration: Any, *, login: Login | None, clock: Clock) -> None:
@@ -74,10 +74,10 @@ class Credentials:
                     await self._load(afresh=False)
 
     async def renew(self, refused: Proof) -> bool:
-        """A server answered 401 to `refused`: log in again. Whether there is now something else to show.
+        """A server answered 401 to `refused`: log in again.
 
-        At most once in `AGAIN_SECONDS`, however many requests were refused. Raises Unauthorized when the
-        login itself fails.
+        Says whether there is now something else to show. At most once in `AGAIN_SECONDS`, however
+        many requests were refused. Raises Unauthorized when the login itself fails.
         """
         async with self._lock:
             if await self._shows_other_than(refused):
@@ -144,8 +144,8 @@ async def first_login(login: Login, configuration: Any) -> None:
 
 
 def _files(configuration: Any) -> tuple[tuple[str, int, int], ...]:
-    # Mounted certificates rotate under the same name: their state tells whether the TLS context is still
-    # theirs.
+    # Mounted certificates rotate under the same name: their state tells whether the TLS context
+    # is still theirs.
     found: list[tuple[str, int, int]] = []
     for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
         if not name:

@@ -1,7 +1,7 @@
 """Discovery: a kind, as the server in front of us serves it.
 
-Asked for each group and version when it is needed, not for the whole server; what was found is remembered
-until `forget`.
+Asked for each group and version when it is needed, not for the whole server; what was found is
+remembered until `forget`.
 """
 
 import difflib
@@ -15,7 +15,7 @@ Get = Callable[[str], Awaitable[KubeObject]]
 
 
 class Discovery:
-    """Which resource a kind is. `get` fetches a path of the server as JSON; `server` names it for people."""
+    """Which resource a kind is. `get` fetches JSON from a path; `server` is its name for people."""
 
     def __init__(self, get: Get, *, server: str) -> None:
         self._get = get
@@ -23,7 +23,7 @@ class Discovery:
         self._known: dict[GroupVersionKind, Resource] = {}
 
     async def find(self, gvk: GroupVersionKind) -> Resource:
-        """The resource; raises NotFound, with a sentence, while the server does not serve the kind."""
+        """The resource; raises NotFound, with a sentence, while the kind is not served."""
         known = self._known.get(gvk)
         if known is not None:
             return known

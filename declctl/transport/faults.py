@@ -1,7 +1,7 @@
 """Connections that brought no answer, as sentences: which server, what happened, what to look at.
 
-The only place that knows the exceptions of aiohttp; nobody outside of this room ever sees one. It is loaded
-with `wire`, not before.
+The only place that knows the exceptions of aiohttp; nobody outside of this room ever sees one. It
+is loaded with `wire`, not before.
 """
 
 import ssl
@@ -12,8 +12,8 @@ import aiohttp
 
 from declctl.errors import Unreachable
 
-# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be put on the
-# wire.
+# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be
+# put on the wire.
 CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 _SHOWN = 200  # characters of what others say

@@ -1,6 +1,7 @@
 """Bytes to lines: how the body of a WATCH is cut into events. No I/O, no decoding.
 
-A WATCH is one JSON document a line, and a read of the socket brings any part of any number of lines.
+A WATCH is one JSON document a line, and a read of the socket brings any part of any number of
+lines.
 """
 
 from declctl.errors import MalformedAnswer
@@ -11,10 +12,10 @@ LONGEST_LINE = (
 
 
 class LineSplitter:
-    """Feed it chunks as they come; it gives back the lines that are complete, without their newlines.
+    """Feed it chunks as they come; it gives back the lines that are complete.
 
-    The result is the same however the bytes were cut into chunks. Empty lines are left out. A chunk is copied
-    once.
+    They come without their newlines. The result is the same however the bytes were cut into chunks.
+    Empty lines are left out. A chunk is copied once.
     """
 
     def __init__(self, *, longest: int = LONGEST_LINE) -> None:
@@ -25,7 +26,7 @@ class LineSplitter:
         self._held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes; raises MalformedAnswer when a line is longer than allowed."""
+        """The lines that this chunk completes; raises MalformedAnswer for one that is too long."""
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines and self._pieces:
@@ -43,7 +44,7 @@ class LineSplitter:
         return [line for line in lines if line] if b"" in lines else lines
 
     def close(self) -> None:
-        """The stream has ended; raises MalformedAnswer if it ended within a line, which is then no event."""
+        """The stream has ended; raises MalformedAnswer if that was within a line."""
         if self._pieces:
             begin = b"".join(self._pieces)[:120]
             raise MalformedAnswer(

@@ -11,7 +11,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Names for people and for defaults; `namespace` is that of the context or of the service account."""
+    """Names for people; `namespace` is that of the context or of the service account."""
 
     context: str | None
     server: str

@@ -1,7 +1,7 @@
 """Kubeconfig files: read, and logged in with.
 
-Merging, exec plugins, OIDC, token files and certificates are the official loader's; here its faults become
-sentences, and its login can be repeated.
+Merging, exec plugins, OIDC, token files and certificates are the official loader's; here its faults
+become sentences, and its login can be repeated.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Kubeconfig:
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, context: str | None) -> "Kubeconfig":
-        """From files, the first of which wins, as in client-go; raises UsageError with the file at fault."""
+        """From files, the first of which wins; raises UsageError with the file at fault."""
         from kubernetes.aio.config.kube_config import KubeConfigMerger  # late: see ServiceAccount.load
 
         where = " and ".join(str(path) for path in paths)
@@ -87,8 +87,8 @@ class Kubeconfig:
         return _named(self._merged.value["contexts"], self.context).get("context") or {}
 
     def _complete_user(self) -> None:
-        # The official loader has no notion of a context without a user on a server with TLS: it gets an
-        # empty one.
+        # The official loader has no notion of a context without a user on a server with TLS: it
+        # gets an empty one.
         users: list[Any] = self._merged.value.get("users") or []
         self._merged.value["users"] = users
         body = self._context_body
@@ -107,7 +107,7 @@ class Kubeconfig:
 
 
 class KubeconfigLogin:
-    """A `Login` with a kubeconfig; `read` reads it again, for credentials that were replaced in the file."""
+    """A `Login` with a kubeconfig; `read` reads it again after its credentials were refused."""
 
     def __init__(self, kubeconfig: Kubeconfig, *, read: Callable[[], Kubeconfig]) -> None:
         self._kubeconfig = kubeconfig
@@ -121,12 +121,12 @@ class KubeconfigLogin:
         elif afresh and self._loader.provider is None:
             await self._load_with(await asyncio.to_thread(self._read), configuration)
         else:
-            # An auth provider's loader holds the newest refresh token, which may never be shown twice: it
-            # is kept.
+            # An auth provider's loader holds the newest refresh token, which may never be shown
+            # twice: it is kept.
             await self._load_with(self._kubeconfig, configuration, loader=self._loader)
 
     def good_for(self, now: datetime) -> timedelta:
-        """Until shortly before the plugin's token expires; a minute for what may change without notice."""
+        """Until shortly before a plugin's token expires; a minute for what changes unannounced."""
         expiry: datetime | None = getattr(self._loader, "exec_plugin_expiry", None)
         if expiry is not None:
             left = expiry.astimezone(UTC) - now

@@ -1,4 +1,4 @@
-"""Official API clients for user code: the same cluster and the same credentials, kept fresh by ours."""
+"""Official API clients for user code: the same cluster, the same fresh credentials."""
 
 import asyncio
 from typing import Any
@@ -22,8 +22,8 @@ _SHARED = (
 class OfficialClients:
     """Makes official clients and closes them.
 
-    `given` is one that is somebody else's, which is handed on and never closed. An asyncio client belongs to
-    the loop that it was asked for on; there is one for each.
+    `given` is one that is somebody else's, which is handed on and never closed. An asyncio client
+    belongs to the loop that it was asked for on; there is one for each.
     """
 
     def __init__(self, credentials: Credentials, *, given: Any, user_agent: str) -> None:
@@ -66,8 +66,9 @@ class OfficialClients:
             if ours.proxy:
                 theirs.proxy = ours.proxy
                 theirs.proxy_headers = ours.proxy_headers
-            theirs.api_key = dict(ours.api_key)
-            theirs.api_key_prefix = dict(ours.api_key_prefix)
+            for name, key in ours.api_key.items():
+                prefix = ours.api_key_prefix.get(name)
+                theirs.api_key[name] = f"{prefix} {key}" if prefix else key
             theirs.refresh_api_key_hook = self._renew_sync
             self._synchronous = ApiClient(configuration=theirs)
             self._synchronous.user_agent = self._user_agent
@@ -94,9 +95,11 @@ class OfficialClients:
 
     def _renew_sync(self, theirs: Any) -> None:
         home = self._home
-        if home is not None and home.is_running() and not _runs_here(home):
-            asyncio.run_coroutine_threadsafe(self._credentials.keep_fresh(), home).result(LOGIN_SECONDS + 5)
-        theirs.api_key[TOKEN] = self._credentials.configuration.api_key.get(TOKEN)
+        if home is None or not home.is_running() or _runs_here(home):
+            return  # nobody can wait for a login here: the last token has to do
+        proof = asyncio.run_coroutine_threadsafe(self._credentials.proof(), home).result(LOGIN_SECONDS + 5)
+        if proof.authorization:
+            theirs.api_key[TOKEN] = proof.authorization
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

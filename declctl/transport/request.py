@@ -1,4 +1,4 @@
-"""What is put on the wire and what comes back from it; the wire itself is `wire`, which is slow to load."""
+"""What is put on the wire and what comes back; the wire itself is `wire`, which is slow to load."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked. `verb` is what it is counted as; `watch_seconds` is the timeoutSeconds of a WATCH."""
+    """What is asked. It is counted as `verb`; a WATCH is over after `watch_seconds`."""
 
     verb: str
     path: str
@@ -22,7 +22,7 @@ class Channel(Protocol):
     """The body of one WATCH, as it comes."""
 
     async def read(self) -> bytes:
-        """Whatever has arrived, waiting for at least one byte; empty at the end. May raise Unreachable."""
+        """Whatever has arrived, at least a byte; empty at the end. Raises Unreachable."""
         ...
 
     def close(self) -> None:

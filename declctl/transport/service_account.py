@@ -1,4 +1,4 @@
-"""Running in a pod: the service account that the kubelet mounts, read by the official in-cluster loader.
+"""Running in a pod: the service account that the kubelet mounts, read by the official loader.
 
 Its token is projected and rotates, and so may its CA: both are read again every minute.
 """
@@ -24,7 +24,7 @@ class ServiceAccount:
 
     @classmethod
     def mounted(cls) -> "ServiceAccount | None":
-        """The one of this pod; None outside of a cluster (client-go's `InClusterConfig`, ErrNotInCluster)."""
+        """The one of this pod; None outside of a cluster (client-go's ErrNotInCluster)."""
         folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
         here = all(os.environ.get(name) for name in _ADDRESS) and (folder / "token").is_file()
         return cls(folder) if here else None

@@ -1,4 +1,4 @@
-"""Sources: LIST and WATCH of one resource, as records. This is where bytes off the wire become events.
+"""Sources: LIST and WATCH of one resource, as records: here bytes off the wire become events.
 
 A source decides nothing about versions, back-off or fallbacks: that is the reflector's business.
 """
@@ -45,8 +45,9 @@ class Gate(Protocol):
 class ResourceSource:
     """One resource, all of it or what a namespace and selectors leave of it.
 
-    The resource is discovered on first use, and again after the server has said that it isn't there: a CRD
-    that appears, vanishes or moves is followed. `description` is for logs: `pods in team-a`.
+    The resource is discovered on first use, and again after the server has said that it isn't
+    there: a CRD that appears, vanishes or moves is followed. `description` is for logs: `pods in
+    team-a`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class ResourceSource:
 
     @property
     def description(self) -> str:
-        """What is listed and watched, as people call it; the kind until the resource is discovered."""
+        """What people call it: `pods in team-a`, or the kind until it is discovered."""
         scope = f" in {self._namespace}" if self._namespace else ""
         selected = "".join(f" with {text}" for text in self._selectors.values())
         return f"{self._name}{scope}{selected}"
@@ -82,7 +83,7 @@ class ResourceSource:
         return (await self._gate.discover(self._gvk)).namespaced
 
     async def list(self, options: ListOptions, *, known: Known | None = None) -> ListPage:
-        """One page; raises the ApiError family. `known` is what the cache holds (see `Projection.page`)."""
+        """One page; raises the ApiError family. `known` tells what the cache holds of a key."""
         path = await self._path("list")
         try:
             body = await self._gate.wire.fetch(
@@ -98,8 +99,8 @@ class ResourceSource:
     async def watch(self, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
         """Events in batches, as reads of the socket bring them, until the server ends the watch.
 
-        Raises the ApiError family; events before a fault are given first. Whoever consumes it closes it
-        (`contextlib.aclosing`), which closes the connection at once.
+        Raises the ApiError family; events before a fault are given first. Whoever consumes it
+        closes it (`contextlib.aclosing`), which closes the connection at once.
         """
         path = await self._path("watch")
         try:

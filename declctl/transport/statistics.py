@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class TransportStatistics:
     """The figures of one client.
 
-    `requests` counts by verb (LIST, WATCH, GET, …) and HTTP status, which is 0 where no answer came.
+    `requests` counts by verb (LIST, WATCH, GET, …) and HTTP status, which is 0 where no answer
+    came.
     """
 
     requests: Mapping[tuple[str, int], int]

@@ -1,8 +1,8 @@
 """The wire: one HTTP request at a time, over the official client's connections.
 
-It shows credentials, counts, keeps deadlines, and turns whatever goes wrong into errors of `declctl.errors`.
-This module loads aiohttp and the official client (0.5 s), so it is itself only loaded when there is a cluster
-to talk to.
+It shows credentials, counts, keeps deadlines, and turns whatever goes wrong into errors of
+`declctl.errors`. This module loads aiohttp and the official client (0.5 s), so it is itself only
+loaded when there is a cluster to talk to.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class HttpWire:
         self._credentials = credentials
         self._server: str = credentials.configuration.host
         # gzip costs an API server and us more CPU than the bytes are worth within a data centre.
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
+        self._headers = {**headers, "Accept": "application/json", "Accept-Encoding": "identity"}
         self._clock = clock
         self._tally = tally
         self._connections: _Connections | None = None
@@ -137,7 +137,8 @@ class HttpWire:
             self._connections = _Connections(self._credentials.configuration)
             self._files = proof.files
         elif self._files != proof.files:
-            # Certificates rotated. What runs over the old ones ends now, as with client-go's rotating dialer.
+            # Certificates rotated. What runs over the old ones ends now, as with client-go's
+            # rotating dialer.
             renewed = _Connections(self._credentials.configuration)
             old, self._connections, self._files = self._connections, renewed, proof.files
             await old.close()
@@ -171,7 +172,7 @@ class Stream:
         tally.open_watches += 1
 
     async def read(self) -> bytes:
-        """Whatever has arrived, waiting for at least one byte; empty at the end. May raise Unreachable."""
+        """Whatever has arrived, at least a byte; empty at the end. Raises Unreachable."""
         try:
             chunk = await self._response.content.readany()
         except CONNECTION_FAULTS as fault:
@@ -190,8 +191,8 @@ class Stream:
 
 
 class _Connections(RESTClientObject):
-    # Each watch holds a connection for as long as it runs: a pool with a limit would stall the one that is
-    # too many.
+    # Each watch holds a connection for as long as it runs: a pool with a limit would stall the
+    # one that is too many.
 
     def __init__(self, configuration: Any) -> None:
         super().__init__(configuration)

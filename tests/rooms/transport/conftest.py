@@ -129,11 +129,11 @@ def certificates(tmp_path_factory):
         pytest.skip("needs openssl to make certificates")
     folder = tmp_path_factory.mktemp("certificates")
     (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-    new, lasts = "-newkey rsa:2048 -nodes", "-days 30"
+    new, sign = "-newkey rsa:2048 -nodes", "-CA ca.crt -CAkey ca.key -set_serial 1"
     for line in (
-        f"req -x509 {new} {lasts} -subj /CN=ca -keyout ca.key -out ca.crt -addext keyUsage=keyCertSign",
+        f"req -x509 {new} -days 30 -subj /CN=ca -keyout ca.key -out ca.crt -addext keyUsage=keyCertSign",
         f"req {new} -subj /CN=localhost -keyout server.key -out server.csr",
-        f"x509 -req -in server.csr -CA ca.crt -CAkey ca.key -set_serial 1 {lasts} -extfile names -out server.crt",
+        f"x509 -req -in server.csr {sign} -days 30 -extfile names -out server.crt",
     ):
         subprocess.run(
             [openssl, *line.split()],
