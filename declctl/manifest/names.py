@@ -6,6 +6,7 @@ from declctl.manifest.values import BadValue
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
 _INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
@@ -33,6 +34,18 @@ def check_subdomain(text: str) -> None:
         raise _bad(text, "use lower-case letters, digits, dashes and dots", fixed=_as_label(text))
 
 
+def check_object_name(text: str) -> None:
+    """The name of any object: those of roles have colons and capitals too (`system:node`)."""
+    if len(text) > 253 or not _OBJECT.fullmatch(text):
+        raise _bad(text, "use the name that kubectl shows", fixed=None)
+
+
+def check_file_name(text: str) -> None:
+    """A path that a system can have."""
+    if "\0" in text:
+        raise _bad(text.replace("\0", "\N{REPLACEMENT CHARACTER}"), "remove the zero byte", fixed=None)
+
+
 def check_index_name(text: str) -> None:
     """The name of an index: letters, digits, dashes and underscores, a letter first."""
     if not _INDEX.fullmatch(text):
@@ -58,17 +71,17 @@ def check_kind(text: str) -> None:
 
 
 def check_api_version(text: str) -> None:
-    """`v1`, or a group and a version such as `apps/v1`."""
-    group, _, version = text.rpartition("/")
-    if (
-        _VERSION.fullmatch(version)
-        and (not group or _SUBDOMAIN.fullmatch(group))
-        and not text.startswith("/")
-    ):
+    """`v1`, or a group and a version such as `apps/v1`; versions of custom resources may be any label."""
+    group, slash, version = text.rpartition("/")
+    if not slash and _VERSION.fullmatch(version):
         return
-    raise BadValue(
-        f'"{text}" is not an apiVersion', suggestion='write "v1", or group and version such as "apps/v1"'
-    )
+    is_swapped = _VERSION.fullmatch(group) is not None
+    if slash and _SUBDOMAIN.fullmatch(group) and _LABEL.fullmatch(version) and not is_swapped:
+        return
+    advice = 'write "v1", or group and version such as "apps/v1"'
+    if is_swapped:
+        advice = f'did you mean "{version}/{group}"?'
+    raise BadValue(f'"{text}" is not an apiVersion', suggestion=advice)
 
 
 def check_variable(text: str) -> None:

@@ -22,6 +22,13 @@ _ALTERNATIVES: Mapping[str, tuple[str, ...]] = {
 def check_references(findings: Findings) -> None:
     """Report duplicate names, references to nothing, and fields that contradict each other."""
     data = findings.data
+    # References before duplicates: these blame a name, and a blamed name might have been what is referred to.
+    handlers = list(entries_at(data, "spec", "handlers"))
+    for path, _ in handlers:
+        _check_reference(findings, (*path, "resourceRef", "name"), section="resources")
+        _check_reference(findings, (*path, "pluginRef", "name"), section="plugins")
+        _check_backoff(findings, (*path, "retry"))
+    _check_alternatives(findings, handlers)
     for section in _NAMED:
         _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
     for path, _ in entries_at(data, "spec", "resources"):
@@ -30,12 +37,6 @@ def check_references(findings: Findings) -> None:
         _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
         _check_alternatives(findings, entries_at(data, *path, "configFrom"))
         _check_config_sources(findings, path, mapping_at(plugin, "config"))
-    handlers = list(entries_at(data, "spec", "handlers"))
-    _check_alternatives(findings, handlers)
-    for path, _ in handlers:
-        _check_reference(findings, (*path, "resourceRef", "name"), section="resources")
-        _check_reference(findings, (*path, "pluginRef", "name"), section="plugins")
-        _check_backoff(findings, (*path, "retry"))
     _check_namespaces(findings, ("spec", "namespaces"))
 
 
@@ -68,7 +69,7 @@ def _check_reference(findings: Findings, path: Path, *, section: str) -> None:
     if not isinstance(name, str) or not name or findings.is_blamed(path):
         return
     declared = _declared(findings, section)
-    if declared is None or name in declared:
+    if name in declared or not _are_known(findings, section):
         return
     what = section.removesuffix("s")
     shown = findings.quoted(path, name)
@@ -86,15 +87,22 @@ def _reference_advice(name: str, declared: list[str], section: str) -> str:
     return f"{advice} {names}" if advice else names
 
 
-def _declared(findings: Findings, section: str) -> list[str] | None:
-    """The names of a section; None if they can't be known, because the section or a name in it is wrong."""
-    path = ("spec", section)
-    entries = items_at(findings.data, *path)
-    names = [value_at(entry, "name") for entry in entries]
-    unknown = any(not isinstance(name, str) for name in names) or findings.is_blamed(path)
-    if unknown or findings.is_meant(path) or findings.is_blamed(("spec",)):
-        return None
+def _declared(findings: Findings, section: str) -> list[str]:
+    """The names of a section, each once."""
+    names = (value_at(entry, "name") for entry in items_at(findings.data, "spec", section))
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _are_known(findings: Findings, section: str) -> bool:
+    """Whether the names of a section can be trusted: not if it, or a name in it, is wrong or missing."""
+    path = ("spec", section)
+    if findings.is_blamed(("spec",)) or findings.is_blamed(path) or findings.is_meant(path):
+        return False
+    entries = enumerate(items_at(findings.data, *path))
+    return all(
+        isinstance(value_at(entry, "name"), str) and not findings.is_blamed((*path, index, "name"))
+        for index, entry in entries
+    )
 
 
 def _check_alternatives(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]]) -> None:

@@ -69,7 +69,7 @@ def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
     fields = mapping_at(fault.schema, "properties")
     present = fault.instance if isinstance(fault.instance, dict) else {}
     absent = [name for name in fields if name not in present]
-    hints = {name: field for name, field in notes_of_hints(fault.schema).items() if field in absent}
+    hints = {name: field for name, field in _hints(fault.schema).items() if field in absent}
     for name in present:
         if name in fields:
             continue
@@ -84,7 +84,7 @@ def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
         findings.add(codes.UNKNOWN_FIELD, Place((*path, name), key=True), message, suggestion=advice)
 
 
-def notes_of_hints(schema: Schema) -> dict[str, str]:
+def _hints(schema: Schema) -> dict[str, str]:
     """Field names of other systems, each with the field that is meant."""
     return {
         name: field for name, field in mapping_at(notes_of(schema), "hints").items() if isinstance(field, str)

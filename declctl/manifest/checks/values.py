@@ -114,6 +114,8 @@ _CHECKS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "label": (codes.BAD_NAME, names.check_label),
     "namespace": (codes.BAD_NAME, names.check_namespace),
     "subdomain": (codes.BAD_NAME, names.check_subdomain),
+    "objectName": (codes.BAD_NAME, names.check_object_name),
+    "fileName": (codes.BAD_NAME, names.check_file_name),
     "indexName": (codes.BAD_NAME, names.check_index_name),
     "pluginName": (codes.BAD_NAME, names.check_plugin_name),
     "kind": (codes.BAD_NAME, names.check_kind),

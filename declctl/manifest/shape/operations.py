@@ -104,7 +104,9 @@ def _config_source() -> Schema:
         {
             "name": words.text("The key of the config that gets the value.", examples=["token"]),
             "env": words.text("An environment variable.", value="variable", examples=["SLACK_TOKEN"]),
-            "file": words.text("A file, from the folder of the manifest.", examples=["secrets/token"]),
+            "file": words.text(
+                "A file, from the folder of the manifest.", value="fileName", examples=["secrets/token"]
+            ),
             "secretKeyRef": words.refused(secret, codes.SECRET_REFERENCE),
         },
         required=("name",),

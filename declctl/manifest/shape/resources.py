@@ -80,7 +80,7 @@ def _identity() -> dict[str, Schema]:
 
 
 def _selection() -> dict[str, Schema]:
-    name = words.text("The name of an object.", value="subdomain")
+    name = words.text("The name of an object.", value="objectName")
     return {
         "namespaces": namespaces("Only these namespaces; absent, those of spec.namespaces."),
         "names": words.listing(

@@ -132,8 +132,14 @@ def test_fields_that_the_cache_needs_are_not_dropped(only_fault, path):
         ),
         (
             "resources: [{name: pods, apiVersion: §v1/apps, kind: Pod}]",
+            'did you mean "apps/v1"?',
+        ),
+        (
+            "resources: [{name: pods, apiVersion: §apps, kind: Pod}]",
             'write "v1", or group and version such as "apps/v1"',
         ),
+        (resource("names: [§a/b]"), "use the name that kubectl shows"),
+        (r'plugins: [{name: a, configFrom: [{name: a, file: §"a\0b"}]}]', "remove the zero byte"),
         (
             "namespaces: [§Team_A]",
             'did you mean "team-a"? Rule: use lower-case letters, digits and dashes, at most 63 of them',

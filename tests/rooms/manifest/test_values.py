@@ -93,6 +93,18 @@ def test_good_labels(text):
     names.check_label(text)
 
 
+@pytest.mark.parametrize("text", ["v1", "v2beta1", "apps/v1", "example.com/v1alpha1", "acme.io/stable"])
+def test_api_versions(text):
+    """Also those of custom resources, whose version may be any label."""
+    names.check_api_version(text)
+
+
+@pytest.mark.parametrize("text", ["web-0", "system:node", "My.Role_1"])
+def test_object_names(text):
+    """Names of roles are not DNS names."""
+    names.check_object_name(text)
+
+
 @pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
 def test_bad_labels(text):
     """What Kubernetes doesn't take."""
@@ -110,6 +122,8 @@ READERS = [
     names.check_namespace,
     names.check_subdomain,
     names.check_index_name,
+    names.check_object_name,
+    names.check_file_name,
     names.check_plugin_name,
     names.check_kind,
     names.check_api_version,
