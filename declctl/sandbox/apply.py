@@ -88,11 +88,11 @@ def server_side_apply(
     owners = _owners(live, kind, structure)
     before = next((owner for owner in owners if owner.identity == mine.identity), None)
     others = [owner for owner in owners if owner is not before]
-    contested = {owner: _contested(live, config, wanted & owner.fields) for owner in others}
+    merged = fields.merge(copy.deepcopy(live), config, structure)
+    contested = {owner: _contested(live, merged, wanted & owner.fields) for owner in others}
     if not force and any(_unexplained(live, found, author, structure) for found in contested.values()):
         raise _conflict(contested)
     others = [replace(owner, fields=owner.fields - contested[owner]) for owner in others]
-    merged = fields.merge(copy.deepcopy(live), config, structure)
     if before is not None:
         _remove_abandoned(merged, before.fields - wanted, others)
         if before.fields == wanted and _content(merged) == _content(live):
@@ -139,8 +139,8 @@ def _owners(live: KubeObject, kind: ServedKind, structure: Structure) -> list[Ow
     return [Owner("before-first-apply", "Update", kind.api_version, time, "", everything)]
 
 
-def _contested(live: KubeObject, config: KubeObject, shared: FieldSet) -> FieldSet:
-    return frozenset(path for path in shared if not _is_element(path) and _differs(live, config, path))
+def _contested(live: KubeObject, merged: KubeObject, shared: FieldSet) -> FieldSet:
+    return frozenset(path for path in shared if not _is_element(path) and _differs(live, merged, path))
 
 
 def _differs(old: KubeObject, new: KubeObject, path: fields.Path) -> bool:
@@ -194,7 +194,8 @@ def _describe(owner: Owner) -> str:
 
 def _remove_abandoned(merged: KubeObject, abandoned: FieldSet, others: Sequence[Owner]) -> None:
     owned: FieldSet = frozenset[fields.Path]().union(*(owner.fields for owner in others))
-    for path in sorted(abandoned, key=len, reverse=True):
+    # An element goes as a whole before its fields: without its key it could not be found any more.
+    for path in sorted(abandoned, key=len):
         if not any(other[: len(path)] == path for other in owned):
             fields.remove(merged, path)
 

@@ -7,6 +7,7 @@ Synchronous: when a method returns, everything that follows from it is in the hi
 first, then what held them.
 """
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 
@@ -138,4 +139,5 @@ def _check(target: Target, stored: Stored, deletion: Deletion) -> None:
             f"({stored.version}). The object might have been modified"
         )
     if why:
-        raise status.conflict(target.kind, target.name, why)
+        # Here the real server names the kind where it names the resource everywhere else.
+        raise status.conflict(dataclasses.replace(target.kind, plural=target.kind.kind), target.name, why)

@@ -1,0 +1,138 @@
+"""Deleting: at once, with finalizers, gracefully, and with everything inside."""
+
+import pytest
+
+from declctl.errors import SandboxError
+from declctl.sandbox.status import Refusal
+from declctl.sandbox.targets import Deletion, Target
+from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
+
+
+def recorded(cluster):
+    """The changes from now on, as (type, plural, name)."""
+    seen = []
+    cluster.history.subscribe(
+        lambda resource, change: seen.append((change.type, resource[1], change.new.name))
+    )
+    return seen
+
+
+def test_a_plain_object_goes_at_once():
+    """Deleting a config map is one DELETED event."""
+    cluster = store()
+    cluster.create(config_map("a"))
+    seen = recorded(cluster)
+    cluster.delete("ConfigMap", "a")
+    assert seen == [("DELETED", "configmaps", "a")]
+
+
+def test_a_finalizer_holds_an_object():
+    """With finalizers it is marked; it goes when the last one is taken away, without another MODIFIED."""
+    cluster = store()
+    cluster.create(pod("a", finalizers=["example.com/x"]))
+    seen = recorded(cluster)
+    marked = cluster.delete("Pod", "a")
+    assert marked["metadata"]["deletionTimestamp"]
+    assert cluster.get("Pod", "a")["metadata"]["finalizers"]
+    cluster.patch("Pod", "a", {"metadata": {"finalizers": None}})
+    assert seen == [("MODIFIED", "pods", "a"), ("DELETED", "pods", "a")]
+
+
+def test_deleting_again_changes_nothing():
+    """An object that waits for its finalizers is not marked twice."""
+    cluster = store()
+    cluster.create(pod("a", finalizers=["example.com/x"]))
+    first = cluster.delete("Pod", "a")
+    assert cluster.delete("Pod", "a") == first
+
+
+def test_a_pod_on_a_node_ends_gracefully():
+    """Its watchers see it Terminating, then gone; a pod that no node has goes at once."""
+    cluster = store()
+    cluster.create(pod("waiting"))
+    cluster.create(pod("running", node="n"))
+    seen = recorded(cluster)
+    cluster.delete("Pod", "waiting")
+    cluster.delete("Pod", "running")
+    assert [(event, name) for event, _, name in seen] == [
+        ("DELETED", "waiting"),
+        ("MODIFIED", "running"),
+        ("DELETED", "running"),
+    ]
+
+
+def test_force_skips_the_grace():
+    """A gracePeriodSeconds of 0 deletes a running pod in one step."""
+    cluster = store()
+    cluster.create(pod("a", node="n"))
+    seen = recorded(cluster)
+    cluster.remover.delete(Target(cluster.kind("Pod"), "default", "a"), Deletion(grace=0))
+    assert seen == [("DELETED", "pods", "a")]
+
+
+def test_a_namespace_takes_its_objects_along():
+    """First it is Terminating, then its objects go, then the namespace."""
+    cluster = store()
+    cluster.load([pod("a", "team"), config_map("b", "team"), config_map("other")])
+    seen = recorded(cluster)
+    cluster.delete("Namespace", "team")
+    assert seen == [
+        ("MODIFIED", "namespaces", "team"),
+        ("DELETED", "configmaps", "b"),
+        ("DELETED", "pods", "a"),
+        ("DELETED", "namespaces", "team"),
+    ]
+    assert [obj["metadata"]["name"] for obj in cluster.objects("ConfigMap")] == ["other"]
+
+
+def test_an_object_with_a_finalizer_holds_its_namespace():
+    """The namespace stays Terminating, takes nothing new in, and goes with its last object."""
+    cluster = store()
+    cluster.load([pod("a", "team", finalizers=["example.com/x"])])
+    cluster.delete("Namespace", "team")
+    assert cluster.get("Namespace", "team")["status"]["phase"] == "Terminating"
+    with pytest.raises(SandboxError, match="because it is being terminated"):
+        cluster.create(config_map("b", "team"))
+    cluster.patch("Pod", "a", {"metadata": {"finalizers": None}}, namespace="team")
+    assert "team" not in [obj["metadata"]["name"] for obj in cluster.objects("Namespace")]
+
+
+def test_a_definition_takes_its_kind_along():
+    """Deleting a definition deletes its objects and unserves the kind; making it again starts empty."""
+    cluster = store()
+    cluster.load([definition(), widget("one")])
+    seen = recorded(cluster)
+    cluster.delete("crd", "widgets.example.com")
+    assert [entry for entry in seen if entry[0] == "DELETED"] == [
+        ("DELETED", "widgets", "one"),
+        ("DELETED", "customresourcedefinitions", "widgets.example.com"),
+    ]
+    with pytest.raises(SandboxError, match="serves no kind"):
+        cluster.objects("Widget")
+    cluster.create(definition())
+    assert cluster.objects("Widget") == []
+
+
+@pytest.mark.parametrize("deletion", [Deletion(uid="another"), Deletion(version="1")])
+def test_preconditions_protect(deletion):
+    """A delete that is meant for another uid or version is refused with 409, and nothing is deleted."""
+    cluster = store()
+    cluster.create(config_map("a"))
+    with pytest.raises(Refusal) as refused:
+        cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), deletion)
+    assert refused.value.code == 409
+    assert cluster.get("ConfigMap", "a")
+
+
+def test_a_dry_run_deletes_nothing():
+    """A dryRun answers, and the object stays."""
+    cluster = store()
+    cluster.create(config_map("a"))
+    cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), Deletion(dry_run=True))
+    assert cluster.get("ConfigMap", "a")
+
+
+def test_what_is_not_there_is_not_found():
+    """Deleting nothing is refused with 404."""
+    with pytest.raises(SandboxError, match='pods "nope" not found'):
+        store().delete("Pod", "nope")

@@ -1,0 +1,215 @@
+"""Create and replace, as clients of a real API server know them."""
+
+import pytest
+
+from declctl.errors import SandboxError
+from declctl.sandbox.status import Refusal
+from declctl.sandbox.targets import Target, Write
+from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
+
+HTTP = Write(manager="kubectl")
+
+
+def refused(call):
+    with pytest.raises(Refusal) as caught:
+        call()
+    return caught.value
+
+
+def create(cluster, obj, namespace="default", write=HTTP):
+    return cluster.writer.create(cluster.kind(obj["kind"]), namespace, obj, write)
+
+
+def replace(cluster, obj, write=HTTP):
+    metadata = obj["metadata"]
+    target = Target(cluster.kind(obj["kind"]), metadata.get("namespace", ""), metadata["name"])
+    return cluster.writer.replace(target, obj, write)
+
+
+def test_a_new_object_gets_its_identity():
+    """A created object comes back with uid, creation time, version and generation."""
+    created = create(store(), pod())["metadata"]
+    assert created["uid"]
+    assert created["creationTimestamp"] == "2026-01-01T00:00:00Z"
+    assert created["generation"] == 1
+    assert created["resourceVersion"].isdecimal()
+
+
+def test_names_can_be_generated():
+    """A generateName gives each object a name of its own with that prefix."""
+    cluster = store()
+    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "job-"}}
+    first, second = (create(cluster, given)["metadata"]["name"] for _ in range(2))
+    assert first.startswith("job-")
+    assert first != second
+
+
+def test_a_name_is_taken_once():
+    """Creating it twice is refused with 409 AlreadyExists in the words of kube-apiserver."""
+    cluster = store()
+    create(cluster, config_map("a"))
+    refusal = refused(lambda: create(cluster, config_map("a")))
+    assert (refusal.code, refusal.reason) == (409, "AlreadyExists")
+    assert refusal.message == 'configmaps "a" already exists'
+
+
+def test_a_namespace_must_exist():
+    """Creating in a namespace that isn't there is refused with 404 for the namespace."""
+    refusal = refused(lambda: create(store(), config_map("a", "missing"), "missing"))
+    assert (refusal.code, refusal.message) == (404, 'namespaces "missing" not found')
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({}, "name or generateName is required"),
+        ({"name": "A_b"}, "a lowercase RFC 1123 subdomain must consist of"),
+        ({"name": "a", "labels": {"a b": "c"}}, "name part must consist of"),
+        ({"name": "a", "labels": {"a": "c d"}}, "a valid label must be an empty string or consist of"),
+        ({"name": "a", "finalizers": ["-x"]}, "metadata.finalizers"),
+        ({"name": "a", "annotations": {"k": "x" * 300_000}}, "Too long"),
+        ({"name": "a" * 254}, "must be no more than 253 bytes"),
+    ],
+)
+def test_wrong_metadata_is_invalid(metadata, words):
+    """Metadata that Kubernetes does not take is refused with 422, saying why."""
+    refusal = refused(lambda: create(store(), {"kind": "ConfigMap", "metadata": metadata}))
+    assert refusal.code == 422
+    assert words in refusal.message
+    assert refusal.document()["details"]["causes"]
+
+
+def test_an_older_version_is_a_conflict():
+    """Replacing an object that somebody else has changed is refused with 409, so that nothing is lost."""
+    cluster = store()
+    mine = create(cluster, config_map("a", x="1"))
+    replace(cluster, {**mine, "data": {"x": "2"}})
+    refusal = refused(lambda: replace(cluster, {**mine, "data": {"x": "3"}}))
+    assert (refusal.code, refusal.reason) == (409, "Conflict")
+    assert "please apply your changes to the latest version and try again" in refusal.message
+
+
+def test_writing_the_same_changes_nothing():
+    """An update without a change makes no new version, and so no event."""
+    cluster = store()
+    created = create(cluster, config_map("a", x="1"))
+    assert replace(cluster, created)["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+
+
+def test_only_a_changed_spec_is_a_new_generation():
+    """Labels and status don't count metadata.generation up, a spec does."""
+    cluster = store()
+    created = create(cluster, pod())
+    labelled = replace(cluster, {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}})
+    assert labelled["metadata"]["generation"] == 1
+    changed = replace(cluster, {**labelled, "spec": {**labelled["spec"], "nodeName": "n"}})
+    assert changed["metadata"]["generation"] == 2
+
+
+def test_status_has_a_door_of_its_own():
+    """The main resource does not write the status, and /status writes nothing else."""
+    cluster = store()
+    created = create(cluster, pod(phase="Running"))
+    assert created["status"] == {"phase": "Pending"}
+    changed = {**created, "status": {"phase": "Running"}, "spec": {**created["spec"], "nodeName": "n"}}
+    through_status = replace(cluster, changed, Write(subresource="status"))
+    assert through_status["status"] == {"phase": "Running"}
+    assert "nodeName" not in through_status["spec"]
+
+
+def test_a_dry_run_leaves_no_trace():
+    """A dryRun answers as if, and stores nothing."""
+    cluster = store()
+    before = cluster.version
+    assert create(cluster, config_map("a"), write=Write(dry_run=True))["metadata"]["name"] == "a"
+    assert cluster.version == before
+
+
+def test_what_only_the_server_writes_stays():
+    """The uid and creation time of an object can't be changed by a replace."""
+    cluster = store()
+    created = create(cluster, config_map("a"))
+    given = config_map("a", x="1")
+    given["metadata"]["creationTimestamp"] = "1999-01-01T00:00:00Z"
+    replaced = replace(cluster, given)
+    assert replaced["metadata"]["uid"] == created["metadata"]["uid"]
+    assert replaced["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]
+
+
+def test_another_uid_is_another_object():
+    """A replace that names the uid of an earlier object of the same name is a conflict."""
+    cluster = store()
+    create(cluster, config_map("a"))
+    given = config_map("a")
+    given["metadata"]["uid"] = "another"
+    assert refused(lambda: replace(cluster, given)).code == 409
+
+
+def test_a_definition_serves_its_kinds():
+    """A created CustomResourceDefinition is Established, and all served versions show the same objects."""
+    cluster = store()
+    crd = cluster.create(definition())
+    assert {c["type"]: c["status"] for c in crd["status"]["conditions"]} == {
+        "NamesAccepted": "True",
+        "Established": "True",
+    }
+    cluster.create(widget("one", "v1beta1", size=2))
+    assert cluster.objects("Widget")[0]["apiVersion"] == "example.com/v1"
+    assert cluster.objects("wd")[0]["spec"]["size"] == 2
+
+
+def test_a_definition_must_make_sense():
+    """A definition without exactly one storage version, or with the wrong name, is refused with 422."""
+    broken = definition()
+    broken["metadata"]["name"] = "gadgets.example.com"
+    for version in broken["spec"]["versions"]:
+        version["storage"] = True
+    with pytest.raises(SandboxError, match="exactly one version marked as storage") as refusal:
+        store().create(broken)
+    assert "metadata.name" in str(refusal.value)
+
+
+def test_load_creates_in_the_right_order():
+    """Definitions and namespaces come first, lists are taken apart, missing namespaces are made."""
+    items = [pod("a"), {k: v for k, v in pod("b").items() if k not in ("apiVersion", "kind")}]
+    documents = [
+        widget("one"),
+        config_map("c", "team"),
+        None,
+        {"apiVersion": "v1", "kind": "PodList", "items": items},
+        definition(),
+    ]
+    lines = store().load(documents)
+    assert lines == [
+        "customresourcedefinition/widgets.example.com",
+        "widget/one",
+        "namespace/team",
+        "configmap/c",
+        "pod/a",
+        "pod/b",
+    ]
+
+
+def test_load_keeps_the_status_that_a_file_brings():
+    """A pod that a file calls Running is Running: there is no kubelet that would say so."""
+    cluster = store()
+    cluster.load([pod("a", phase="Running", node="n")])
+    assert cluster.get("Pod", "a")["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        ([pod("a"), pod("A_b")], "document 1: Pod A_b: .*RFC 1123"),
+        ([pod("a"), pod("a")], 'document 1: Pod a: pods "a" already exists'),
+        (
+            [{"apiVersion": "v9", "kind": "Nope", "metadata": {"name": "x"}}],
+            "document 0: .*serves no kind 'Nope'",
+        ),
+        ([["x"]], "document 0: expected an object, found list"),
+    ],
+)
+def test_a_fault_in_a_file_is_located(documents, words):
+    """A document that the sandbox can't hold is named by its place in the file, with the reason."""
+    with pytest.raises(SandboxError, match=words):
+        store().load(documents)
