@@ -5,13 +5,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from declctl.errors import UsageError
 from declctl.objects import KubeObject
+from declctl.transport.configuration import OfficialConfiguration, new_configuration
 from declctl.transport.credentials import TOKEN, Login, first_login
 from declctl.transport.identity import Identity, token_subject
-from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
+from declctl.transport.kubeconfig import Kubeconfig
+from declctl.transport.kubeconfig_login import KubeconfigLogin
 from declctl.transport.service_account import ServiceAccount
 
 _DEFAULT = Path("~/.kube/config")
@@ -26,7 +27,7 @@ class Cluster:
     """A cluster as it was found: its names, its official Configuration, and how to log in again."""
 
     identity: Identity
-    configuration: Any
+    configuration: OfficialConfiguration
     login: Login | None
 
 
@@ -77,7 +78,7 @@ async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluste
 
 
 async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
-    configuration = _new_configuration()
+    configuration = new_configuration()
     await first_login(login, configuration)
     identity = Identity(
         context=kubeconfig.context,
@@ -90,7 +91,7 @@ async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
 
 
 async def _from_service_account(account: ServiceAccount) -> Cluster:
-    configuration = await asyncio.to_thread(_new_configuration)
+    configuration = await asyncio.to_thread(new_configuration)
     await first_login(account, configuration)
     identity = Identity(
         context=None,
@@ -100,9 +101,3 @@ async def _from_service_account(account: ServiceAccount) -> Cluster:
         in_cluster=True,
     )
     return Cluster(identity, configuration, account)
-
-
-def _new_configuration() -> Any:
-    from kubernetes.aio.client.configuration import Configuration  # late: see ServiceAccount.load
-
-    return Configuration()

@@ -8,10 +8,11 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import Clock
+from declctl.transport.configuration import OfficialConfiguration
 
 LOGIN_SECONDS = 60  # an exec plugin may open a browser; it may not hold up a controller for ever
 AGAIN_SECONDS = 10  # after a login that failed, and between two that a server's refusal has forced
@@ -21,7 +22,7 @@ TOKEN = "BearerToken"
 class Login(Protocol):
     """One way to log in."""
 
-    async def load(self, configuration: Any, *, afresh: bool) -> None:
+    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
         """Put token and certificates into an official Configuration.
 
         `afresh`: what was remembered has been refused. Raises UsageError with a sentence.
@@ -48,7 +49,7 @@ class Credentials:
     is somebody else's, and refreshes itself through its own hook.
     """
 
-    def __init__(self, configuration: Any, *, login: Login | None, clock: Clock) -> None:
+    def __init__(self, configuration: OfficialConfiguration, *, login: Login | None, clock: Clock) -> None:
         self.configuration = configuration
         self.fault: str | None = None
         self._login = login
@@ -97,14 +98,11 @@ class Credentials:
         return Proof(await self._authorization(), self._files) != refused
 
     async def _authorization(self) -> str | None:
-        if self._login is None:
-            # Somebody else's configuration: asking it this way calls its own hook for refreshing.
-            settings = await self.configuration.auth_settings()
-            value = (settings.get(TOKEN) or {}).get("value")
-        else:
-            value = self.configuration.api_key.get(TOKEN)
-        # A token file may end in a newline, which no header may hold.
-        return str(value).strip() if value else None
+        if self._login is not None:
+            return self.configuration.api_key.get(TOKEN)
+        # Somebody else's configuration: asking it this way calls its own hook for refreshing.
+        value = (await self.configuration.auth_settings()).get(TOKEN, {}).get("value")
+        return value.strip() if value else None
 
     def _is_due(self) -> bool:
         return self._due is not None and self._clock.now() >= self._due
@@ -132,7 +130,7 @@ class Credentials:
             self._due = self._clock.now() + timedelta(seconds=AGAIN_SECONDS)
 
 
-async def first_login(login: Login, configuration: Any) -> None:
+async def first_login(login: Login, configuration: OfficialConfiguration) -> None:
     """Log in for the first time; raises UsageError with a sentence, also when it takes too long."""
     try:
         async with asyncio.timeout(LOGIN_SECONDS):
@@ -143,7 +141,7 @@ async def first_login(login: Login, configuration: Any) -> None:
         ) from fault
 
 
-def _files(configuration: Any) -> tuple[tuple[str, int, int], ...]:
+def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], ...]:
     # Mounted certificates rotate under the same name: their state tells whether the TLS context
     # is still theirs.
     found: list[tuple[str, int, int]] = []

@@ -6,9 +6,10 @@ Its token is projected and rotates, and so may its CA: both are read again every
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from declctl.errors import UsageError
+from declctl.transport.configuration import OfficialConfiguration, new_configuration, take_token
 
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 FOLDER_VARIABLE = "DECLCTL_SERVICE_ACCOUNT_DIR"
@@ -37,25 +38,21 @@ class ServiceAccount:
         except OSError:
             return None
 
-    async def load(self, configuration: Any, *, afresh: bool) -> None:  # noqa: ARG002
+    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:  # noqa: ARG002
         """Read token and CA, `afresh` or not; raises UsageError when they can't be used."""
-        # Late: the official client costs half a second, and `import declctl.transport` shall not.
-        from kubernetes.aio.client.configuration import Configuration
+        # Late: see `configuration`.
         from kubernetes.aio.config import ConfigException
         from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
-        read: Any = Configuration()
+        token, authority = str(self._folder / "token"), str(self._folder / "ca.crt")
+        found = new_configuration()
         try:
-            InClusterConfigLoader(
-                token_filename=str(self._folder / "token"),
-                cert_filename=str(self._folder / "ca.crt"),
-                environ=os.environ,
-            ).load_and_set(read)
+            InClusterConfigLoader(token, authority, environ=os.environ).load_and_set(cast("Any", found))
         except (ConfigException, OSError, UnicodeDecodeError) as fault:
             raise UsageError(f"The service account in {self._folder} can't be used: {fault}") from fault
-        configuration.host = read.host
-        configuration.ssl_ca_cert = read.ssl_ca_cert
-        configuration.api_key.update({name: token.strip() for name, token in read.api_key.items()})
+        configuration.host = found.host
+        configuration.ssl_ca_cert = found.ssl_ca_cert
+        take_token(configuration, found)
 
     def good_for(self, now: datetime) -> timedelta:  # noqa: ARG002
         """A minute, as the official loader has it."""

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -19,6 +18,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from declctl.errors import ApiError, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.transport.answers import answer_error
+from declctl.transport.configuration import OfficialConfiguration
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
 from declctl.transport.request import Request
@@ -194,7 +194,7 @@ class _Connections(RESTClientObject):
     # Each watch holds a connection for as long as it runs: a pool with a limit would stall the
     # one that is too many.
 
-    def __init__(self, configuration: Any) -> None:
+    def __init__(self, configuration: OfficialConfiguration) -> None:
         super().__init__(configuration)
         self.maxsize = 0
 

@@ -25,7 +25,7 @@ class Counting:
         await asyncio.sleep(0)
         if self.fault:
             raise UsageError(self.fault)
-        configuration.api_key["BearerToken"] = self.token.format(self.runs) + "\n"
+        configuration.api_key["BearerToken"] = self.token.format(self.runs)
 
     def good_for(self, now):
         return self.lasts

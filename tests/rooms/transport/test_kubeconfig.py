@@ -1,6 +1,8 @@
 """Logging in with the users of a kubeconfig."""
 
 import asyncio
+import base64
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from kubernetes.aio.client import Configuration
 
 from declctl.errors import UsageError
 from declctl.transport.config import cluster_of
-from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
+from declctl.transport.kubeconfig import Kubeconfig
+from declctl.transport.kubeconfig_login import KubeconfigLogin
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -163,3 +166,33 @@ def test_a_token_file_is_read_again(kubeconfig, tmp_path):
     asyncio.run(rotate())
     assert configuration.api_key["BearerToken"] == "Bearer two"
     assert login.good_for(NOW) == timedelta(minutes=1)
+
+
+def id_token(expires):
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": expires}).encode()).decode().rstrip("=")
+    return f"head.{claims}.tail"
+
+
+def test_an_oidc_user_shows_its_id_token_and_keeps_its_loader(kubeconfig):
+    """OIDC logins work, and a refresh token that may be used once only is never read from the file again."""
+    token = id_token(32503680000)
+    config = kubeconfig("http://one", {"auth-provider": {"name": "oidc", "config": {"id-token": token}}})
+    read_again = []
+    login = KubeconfigLogin(Kubeconfig.of(config), read=lambda: read_again.append(1) or Kubeconfig.of(config))
+    configuration = Configuration()
+
+    async def twice():
+        await login.load(configuration, afresh=False)
+        await login.load(configuration, afresh=True)
+
+    asyncio.run(twice())
+    assert configuration.api_key["BearerToken"] == f"Bearer {token}"
+    assert read_again == []
+    assert login.good_for(NOW) == timedelta(minutes=1)
+
+
+def test_an_expired_oidc_login_is_told(kubeconfig):
+    """Who has to log in again is told so."""
+    config = {"name": "oidc", "config": {"id-token": id_token(1)}}
+    with pytest.raises(UsageError, match="cannot refresh without refresh-token"):
+        logged_in(kubeconfig("http://one", {"auth-provider": config}))

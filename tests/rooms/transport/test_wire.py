@@ -1,6 +1,7 @@
 """Requests over a real socket: credentials, deadlines, watches, and what is counted."""
 
 import asyncio
+import base64
 import gc
 import socket
 import ssl
@@ -287,9 +288,7 @@ def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, c
         )  # the server's side of what we refuse
         clock = ManualClock()
         cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
-        ca.write_text((certificates / "ca.crt").read_text().replace("\n", "\n\n"))
         async with serving(answer, ssl_context=context) as url:
-            ca.write_bytes((certificates / "server.crt").read_bytes())
             client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster), clock=clock)
             with pytest.raises(Unreachable, match="is not accepted"):
                 await client.version()
@@ -330,3 +329,47 @@ def test_nothing_is_left_open(serving, kubeconfig):
 
     asyncio.run(go())
     gc.collect()
+
+
+def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates):
+    """Certificates given as base64 in the kubeconfig log in, as the admin's of most clusters do."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.crt")
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def data(name):
+        return base64.b64encode((certificates / name).read_bytes()).decode()
+
+    async def answer(request):
+        subject = dict(field for (field,) in request.transport.get_extra_info("peercert")["subject"])
+        return web.json_response({"gitVersion": subject["commonName"]})
+
+    async def go():
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of a refusal
+        cluster = {"certificate-authority-data": data("ca.crt"), "tls-server-name": "localhost"}
+        user = {"client-certificate-data": data("server.crt"), "client-key-data": data("server.key")}
+        async with serving(answer, ssl_context=context) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster))
+            assert await client.version() == "localhost"
+            await client.close()
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "t"}, **cluster))
+            with pytest.raises(Unreachable):
+                await client.version()
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
+    """A cluster that is only reachable through proxy-url is reached through it."""
+
+    async def proxy(request):
+        return web.json_response({"gitVersion": f"{request.host} through the proxy"})
+
+    async def go():
+        async with serving(proxy) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig("http://far.invalid", **{"proxy-url": url}))
+            assert await client.version() == "far.invalid through the proxy"
+            await client.close()
+
+    asyncio.run(go())
