@@ -54,7 +54,10 @@ def _resource(path: Path, fields: dict[str, Json], inherited: Json) -> model.Res
         namespaces=_namespaces(fields["namespaces"] if own else inherited),
         namespaces_inherited=not own and inherited is not None,
         transform=_read(
-            model.TransformSpec, mapping_at(fields, "transform"), _TRANSFORM, path=(*path, "transform")
+            model.TransformSpec,
+            mapping_at(fields, "transform"),
+            _TRANSFORM,
+            path=(*path, "transform"),
         ),
         indexers=tuple(
             _read(model.IndexerSpec, item, _INDEXER, path=(*path, *where))

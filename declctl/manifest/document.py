@@ -80,3 +80,8 @@ class Document:
         """The text before `${env:…}` was replaced, None if nothing was: messages show only this."""
         node = self.nodes.get(path)
         return node.text if node is not None and node.kind == "scalar" and has_reference(node.text) else None
+
+    def has_environment_within(self, path: Path) -> bool:
+        """Whether this value, or anything in it, came out of the environment."""
+        below = (other for other in self.nodes if other[: len(path)] == path)
+        return any(self.from_environment(other) is not None for other in below)

@@ -36,7 +36,13 @@ class Loaded:
     warnings: tuple[Diagnostic, ...] = ()
 
     def fault(
-        self, code: str, path: Path, message: str, *, suggestion: str | None = None, key: bool = False
+        self,
+        code: str,
+        path: Path,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        key: bool = False,
     ) -> Diagnostic:
         """A fault that others have found, located at the value at `path` (or with `key` at its key)."""
         return self.document.fault(code, Place(path, key=key), message, suggestion=suggestion)
@@ -81,25 +87,32 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
 
 
 def _search(source: ManifestSource) -> _Found:
+    """All files, one after the other.
+
+    A folder may hold other people's YAML, such as templates: what can't be read there counts only
+    if no Controller is elsewhere.
+    """
     found = _Found([], [], [])
     doubtful: list[Diagnostic] = []
     for file in source.files:
-        try:
-            text = decode(file)
-        except ManifestErrors as error:
-            doubtful += [fault for fault in error.diagnostics if isinstance(fault, Diagnostic)]
-            continue
-        found.last = text
-        try:
-            _sort(text, found)
-        except UnreadableYaml as error:
-            (found.faults if not source.is_folder or _GROUP in text.text else doubtful).append(
-                error.diagnostic
-            )
-    # A folder may hold other people's YAML, such as templates: it counts only if no Controller is elsewhere.
-    if not found.candidates or not source.is_folder:
+        faults = _look_into(file, found)
+        is_ours = not source.is_folder or _GROUP.encode() in file.data
+        (found.faults if is_ours else doubtful).extend(faults)
+    if not found.candidates:
         found.faults += doubtful
     return found
+
+
+def _look_into(file: ManifestSource, found: _Found) -> list[Diagnostic]:
+    """Add the documents of one file; what stops the reading is returned."""
+    try:
+        found.last = decode(file)
+        _sort(found.last, found)
+    except ManifestErrors as error:
+        return [fault for fault in error.diagnostics if isinstance(fault, Diagnostic)]
+    except UnreadableYaml as error:
+        return [error.diagnostic]
+    return []
 
 
 def _sort(text: SourceText, found: _Found) -> None:

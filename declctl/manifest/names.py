@@ -18,7 +18,9 @@ def check_label(text: str) -> None:
     """A DNS-1123 label, as names of resources and handlers are: lower case, digits and dashes, at most 63."""
     if not _LABEL.fullmatch(text):
         raise _bad(
-            text, "use lower-case letters, digits and dashes, at most 63 of them", fixed=_as_label(text)
+            text,
+            "use lower-case letters, digits and dashes, at most 63 of them",
+            fixed=_as_label(text),
         )
 
 

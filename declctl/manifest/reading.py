@@ -78,7 +78,11 @@ class _Reading:
         if any(mapping.kind != "mapping" for mapping in mappings):
             message = '"<<" merges a mapping, or a list of mappings'
             self._fault(
-                codes.SYNTAX, value.start, message, path=path, suggestion="write *name of an anchored mapping"
+                codes.SYNTAX,
+                value.start,
+                message,
+                path=path,
+                suggestion="write *name of an anchored mapping",
             )
         return [mapping for mapping in mappings if mapping.kind == "mapping"]
 
@@ -120,7 +124,11 @@ class _Reading:
         except BadReference as error:
             position = node.position_inside(self._document.source, error.offset)
             self._fault(
-                codes.BAD_ENVIRONMENT_REFERENCE, position, str(error), path=path, suggestion=error.suggestion
+                codes.BAD_ENVIRONMENT_REFERENCE,
+                position,
+                str(error),
+                path=path,
+                suggestion=error.suggestion,
             )
             return node.text
 

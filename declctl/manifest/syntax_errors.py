@@ -9,16 +9,31 @@ from declctl.manifest.diagnostics import Diagnostic
 from declctl.manifest.source_text import Position, SourceText
 
 _ADVICE: tuple[tuple[str, str], ...] = (
-    ("mapping values are not allowed", 'put the value in quotes if it holds ": ", or check the indentation'),
+    (
+        "mapping values are not allowed",
+        'put the value in quotes if it holds ": ", or check the indentation',
+    ),
     ("did not find expected key", "indent this line like its siblings above"),
     ("expected <block end>", "indent this line like its siblings above"),
     ("did not find expected '-' indicator", "indent this line like the other items of the list"),
     ("could not find expected ':'", 'write "key: value", with a colon and a space'),
-    ("did not find expected ',' or ']'", 'close the list with "]", or separate its items with commas'),
-    ("did not find expected ',' or '}'", 'close the mapping with "}", or separate its fields with commas'),
+    (
+        "did not find expected ',' or ']'",
+        'close the list with "]", or separate its items with commas',
+    ),
+    (
+        "did not find expected ',' or '}'",
+        'close the mapping with "}", or separate its fields with commas',
+    ),
     ("found unexpected end of stream", "close the quote that was opened here or above"),
-    ("cannot start any token", 'put the value in quotes: it begins with a character such as "@", "`" or "%"'),
-    ("found unknown escape character", "use single quotes, in which a backslash is only a backslash"),
+    (
+        "cannot start any token",
+        'put the value in quotes: it begins with a character such as "@", "`" or "%"',
+    ),
+    (
+        "found unknown escape character",
+        "use single quotes, in which a backslash is only a backslash",
+    ),
     (
         "did not find expected alphabetic or numeric character",
         'put the value in quotes if it begins with "*" or "&"',

@@ -105,12 +105,10 @@ class _Trees:
             self._anchors[anchor] = node
             self._open.add(anchor)
         self._fill(node, event, depth=depth)
-        if anchor is not None:
-            self._open.discard(anchor)
+        self._open.discard(anchor or "")
         if node.weight > MAX_NODES:
-            self._refuse(
-                start, f"the document has more than {MAX_NODES:,} values when its aliases are expanded"
-            )
+            message = f"the document has more than {MAX_NODES:,} values when its aliases are expanded"
+            self._refuse(start, message)
         return node
 
     def _fill(self, node: Node, event: yaml.Event, *, depth: int) -> None:

@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
-from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, mapping_at, value_at
+from declctl.manifest.json_values import (
+    Json,
+    Path,
+    dotted,
+    entries_at,
+    items_at,
+    mapping_at,
+    value_at,
+)
 from declctl.manifest.model import RetrySpec
 from declctl.manifest.suggestions import did_you_mean, listed
 from declctl.manifest.values import BadValue, parse_duration
@@ -72,11 +80,9 @@ def _check_reference(findings: Findings, path: Path, *, section: str) -> None:
     if name in declared or not _are_known(findings, section):
         return
     what = section.removesuffix("s")
-    shown = findings.quoted(path, name)
-    message = f"{dotted(path)}: there is no {what} {shown} in spec.{section}"
-    findings.add(
-        codes.UNKNOWN_REFERENCE, Place(path), message, suggestion=_reference_advice(name, declared, section)
-    )
+    message = f"{dotted(path)}: there is no {what} {findings.quoted(path, name)} in spec.{section}"
+    advice = _reference_advice(findings.document.from_environment(path) or name, declared, section)
+    findings.add(codes.UNKNOWN_REFERENCE, Place(path), message, suggestion=advice)
 
 
 def _reference_advice(name: str, declared: list[str], section: str) -> str:
@@ -122,9 +128,13 @@ def _check_config_sources(findings: Findings, path: Path, config: dict[str, Json
     for where, source in entries_at(findings.data, *path, "configFrom"):
         name = source.get("name")
         if isinstance(name, str) and name in config:
-            message = f'{dotted(where)} sets "{name}", which config sets too'
+            shown = findings.quoted((*where, "name"), name)
+            message = f"{dotted(where)} sets {shown}, which config sets too"
             findings.add(
-                codes.CONTRADICTION, Place((*where, "name")), message, suggestion="remove one of them"
+                codes.CONTRADICTION,
+                Place((*where, "name")),
+                message,
+                suggestion="remove one of them",
             )
 
 
@@ -139,7 +149,10 @@ def _check_names(findings: Findings, path: Path) -> None:
     ):
         message = f"{dotted(where)} selects by metadata.name, and so does names"
         findings.add(
-            codes.CONTRADICTION, Place(where), message, suggestion="keep names, and drop the condition"
+            codes.CONTRADICTION,
+            Place(where),
+            message,
+            suggestion="keep names, and drop the condition",
         )
 
 

@@ -70,18 +70,17 @@ def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
     present = fault.instance if isinstance(fault.instance, dict) else {}
     absent = [name for name in fields if name not in present]
     hints = {name: field for name, field in _hints(fault.schema).items() if field in absent}
-    for name in present:
-        if name in fields:
-            continue
+    for name in (name for name in present if name not in fields):
         meant = closest(name, absent, synonyms=hints)
+        where = (*path, name)
         if meant is not None:
             findings.mean((*path, meant))
-        if findings.is_blamed((*path, name)):
-            _remember_trap(findings, (*path, name))
+        if findings.is_blamed(where):
+            _remember_trap(findings, where)
             continue
         advice = f'did you mean "{meant}"?' if meant else _other_advice(path, name, absent)
         message = f'unknown field "{name}" in {dotted(path)}'
-        findings.add(codes.UNKNOWN_FIELD, Place((*path, name), key=True), message, suggestion=advice)
+        findings.add(codes.UNKNOWN_FIELD, Place(where, key=True), message, suggestion=advice)
 
 
 def _hints(schema: Schema) -> dict[str, str]:

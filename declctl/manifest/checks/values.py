@@ -94,7 +94,8 @@ def _check_dropped_path(text: str) -> None:
     for kept in _KEPT_FIELDS:
         if kept == dropped or kept.startswith(f"{dropped}."):
             raise BadValue(
-                f'"{text}" can\'t be dropped: the cache needs {kept}', suggestion="remove it from the list"
+                f'"{text}" can\'t be dropped: the cache needs {kept}',
+                suggestion="remove it from the list",
             )
 
 

@@ -16,6 +16,8 @@ _WANTED = {
     "boolean": "true or false",
 }
 
+_SCALAR_ADVICE = {"integer": "write a number, without quotes and unit", "boolean": "write true or false"}
+
 
 def report_wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
     """Report one value; a duration without a unit and the traps of YAML 1.1 have codes of their own."""
@@ -67,10 +69,12 @@ def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) 
     if kind == "versionRange":
         suggestion = f'put it in quotes, with a comparison: ">={written}"'
     elif kind == "duration" and what == "number":
-        code, message = codes.BAD_DURATION, f"{dotted(path)} is {written}, and a duration needs a unit"
+        code = codes.BAD_DURATION
+        message = f"{dotted(path)} is {written}, and a duration needs a unit"
         suggestion = f'did you mean "{written}s" or "{written}m"?'
     elif kind == "address" and what == "number":
-        code, message = codes.BAD_ADDRESS, f"{dotted(path)} is {written}, and an address needs a host"
+        code = codes.BAD_ADDRESS
+        message = f"{dotted(path)} is {written}, and an address needs a host"
         suggestion = f'did you mean "127.0.0.1:{written}"?'
     findings.add(code, Place(path), message, suggestion=suggestion)
 
@@ -78,16 +82,11 @@ def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) 
 def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> str | None:
     types = _types(schema)
     shown = findings.quoted(path, value)
-    if "array" in types and isinstance(value, dict):
-        return 'begin each item with "- "'
-    if "array" in types and not isinstance(value, list):
-        return f"write [{shown}]"
-    if "object" in types and isinstance(value, str) and list(mapping_at(schema, "properties")) == ["name"]:
-        return f"write {{name: {shown}}}"
+    if "array" in types:
+        return 'begin each item with "- "' if isinstance(value, dict) else f"write [{shown}]"
+    if "object" in types and isinstance(value, str):
+        names = list(mapping_at(schema, "properties"))
+        return f"write {{name: {shown}}}" if names == ["name"] else None
     if "object" in types and isinstance(value, list):
         return 'write fields without "- " before them'
-    if types == ["integer"] and isinstance(value, str):
-        return "write a number, without quotes and unit"
-    if types == ["boolean"]:
-        return "write true or false"
-    return None
+    return _SCALAR_ADVICE.get(types[0]) if types else None

@@ -34,7 +34,9 @@ def _metadata() -> Schema:
             "As on any Kubernetes object.",
             {
                 "name": words.text(
-                    "The name, in status, logs and metrics.", value="subdomain", examples=["pod-guard"]
+                    "The name, in status, logs and metrics.",
+                    value="subdomain",
+                    examples=["pod-guard"],
                 ),
                 "namespace": words.text("As on any Kubernetes object; not read.", value="label"),
                 "labels": notes,
@@ -59,5 +61,10 @@ def _spec() -> Schema:
         "admin": operations.admin(),
         "metrics": operations.metrics(),
     }
-    hints = {"namespace": "namespaces", "hooks": "handlers", "listeners": "handlers", "watches": "resources"}
+    hints = {
+        "namespace": "namespaces",
+        "hooks": "handlers",
+        "listeners": "handlers",
+        "watches": "resources",
+    }
     return words.noted(words.record("What the controller does.", fields), hints=dict(hints))

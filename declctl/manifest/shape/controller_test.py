@@ -42,7 +42,9 @@ def _step() -> Schema:
         {
             "create": words.record("A new object.", create, required=("resource", "object")),
             "modify": words.record(
-                "A changed object.", {**target, "patch": patch}, required=("resource", "name", "patch")
+                "A changed object.",
+                {**target, "patch": patch},
+                required=("resource", "name", "patch"),
             ),
             "delete": words.record("An object goes.", target, required=("resource", "name")),
             "expect": _expectation(),

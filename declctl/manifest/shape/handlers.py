@@ -12,8 +12,18 @@ def handlers() -> Schema:
         {**_target(), **_selection(), **_pace(), **_failure()},
         required=("name", "resourceRef"),
     )
-    hints = {"on": "events", "resource": "resourceRef", "plugin": "pluginRef", "resync": "resyncPeriod"}
-    hints |= {"retries": "retry", "when": "filter", "function": "entryPoint", "buffer": "bufferBytes"}
+    hints = {
+        "on": "events",
+        "resource": "resourceRef",
+        "plugin": "pluginRef",
+        "resync": "resyncPeriod",
+    }
+    hints |= {
+        "retries": "retry",
+        "when": "filter",
+        "function": "entryPoint",
+        "buffer": "bufferBytes",
+    }
     item = words.exactly_one(item, "entryPoint", "pluginRef")
     return words.listing("Who listens, in the order of calling.", words.noted(item, hints=dict(hints)))
 
@@ -81,7 +91,9 @@ def _selection() -> dict[str, Schema]:
         ),
         "replay": words.refused(
             words.choice(
-                "Whether changed code hears the cache again.", ["Never", "OnCodeChange"], default="Never"
+                "Whether changed code hears the cache again.",
+                ["Never", "OnCodeChange"],
+                default="Never",
             ),
             codes.REPLAY,
             accepts=("Never",),
@@ -112,7 +124,9 @@ def _pace() -> dict[str, Schema]:
             default="Event",
         ),
         "bufferBytes": words.quantity(
-            "How much may wait before the changes of a key are merged.", default="64Mi", examples=["16Mi"]
+            "How much may wait before the changes of a key are merged.",
+            default="64Mi",
+            examples=["16Mi"],
         ),
         "queue": words.record(
             "The queue that the handler works from.",
@@ -123,7 +137,10 @@ def _pace() -> dict[str, Schema]:
                     accepts=("default",),
                 ),
                 "concurrency": words.whole(
-                    "How many calls at a time; never two for one key.", minimum=1, default=1, examples=[4]
+                    "How many calls at a time; never two for one key.",
+                    minimum=1,
+                    default=1,
+                    examples=[4],
                 ),
             },
         ),

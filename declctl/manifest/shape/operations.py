@@ -18,7 +18,8 @@ def plugins() -> Schema:
                 default="Fail",
             ),
             "config": words.mapping(
-                "What the plugin is told; the plugin says what is allowed.", examples=[{"channel": "#ops"}]
+                "What the plugin is told; the plugin says what is allowed.",
+                examples=[{"channel": "#ops"}],
             ),
             "configFrom": words.listing("Values of the config that come from elsewhere.", _config_source()),
         },
@@ -105,7 +106,9 @@ def _config_source() -> Schema:
             "name": words.text("The key of the config that gets the value.", examples=["token"]),
             "env": words.text("An environment variable.", value="variable", examples=["SLACK_TOKEN"]),
             "file": words.text(
-                "A file, from the folder of the manifest.", value="fileName", examples=["secrets/token"]
+                "A file, from the folder of the manifest.",
+                value="fileName",
+                examples=["secrets/token"],
             ),
             "secretKeyRef": words.refused(secret, codes.SECRET_REFERENCE),
         },
@@ -145,7 +148,9 @@ def _cut() -> dict[str, Schema]:
             default="20s",
         ),
         "informerLinger": words.duration(
-            "How long a resource that nobody uses any more is still watched.", zero=True, default="60s"
+            "How long a resource that nobody uses any more is still watched.",
+            zero=True,
+            default="60s",
         ),
     }
 

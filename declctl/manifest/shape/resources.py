@@ -45,7 +45,13 @@ def namespaces(description: str) -> Schema:
         required=("labelSelector",),
         examples=[["default", "team-a"], ["*"]],
     )
-    return {**schema, "type": ["array", "object"], "items": name, "minItems": 1, "uniqueItems": True}
+    return {
+        **schema,
+        "type": ["array", "object"],
+        "items": name,
+        "minItems": 1,
+        "uniqueItems": True,
+    }
 
 
 def resources() -> Schema:
@@ -168,5 +174,6 @@ def _indexers() -> Schema:
     )
     hints = {"field": "fieldPath", "path": "fieldPath", "function": "entryPoint"}
     return words.listing(
-        "Indexes.", words.noted(words.exactly_one(item, "fieldPath", "entryPoint"), hints=dict(hints))
+        "Indexes.",
+        words.noted(words.exactly_one(item, "fieldPath", "entryPoint"), hints=dict(hints)),
     )

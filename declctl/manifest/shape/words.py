@@ -56,7 +56,12 @@ def whole(description: str, *, minimum: int | None = None, **more: Json) -> Sche
 
 def duration(description: str, *, minimum: float = 0.001, zero: bool = False, **more: Json) -> Schema:
     """A length of time in Go's form, with a unit."""
-    schema: Schema = {"type": "string", "pattern": DURATION_PATTERN, "description": description, **more}
+    schema: Schema = {
+        "type": "string",
+        "pattern": DURATION_PATTERN,
+        "description": description,
+        **more,
+    }
     schema.setdefault("examples", ["500ms", "10s", "1h30m"])
     return noted(schema, value="duration", minimum=minimum, zero=zero)
 
@@ -77,7 +82,11 @@ def record(
     description: str, fields: Mapping[str, Schema], *, required: tuple[str, ...] = (), **more: Json
 ) -> Schema:
     """A mapping with these fields and no others."""
-    schema: Schema = {"type": "object", "description": description, "properties": dict[str, Json](fields)}
+    schema: Schema = {
+        "type": "object",
+        "description": description,
+        "properties": dict[str, Json](fields),
+    }
     if required:
         schema["required"] = list[Json](required)
     return {**schema, "additionalProperties": False, **more}

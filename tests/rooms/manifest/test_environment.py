@@ -87,6 +87,13 @@ def test_a_reference_that_fails_is_shown_where_it_begins(only_fault, value, mess
         ("resources: [{name: a, apiVersion: v1, kind: Pod, fieldSelector: §'${env:SECRET}'}]", "DCL033"),
         (
             (
+                "resources: [{name: a, apiVersion: v1, kind: Pod, labelSelector: "
+                "{matchExpressions: [§{key: a, operator: In, values: ['${env:SECRET}']}]}}]"
+            ),
+            "DCL032",
+        ),
+        (
+            (
                 "resources: [{name: a, apiVersion: v1, kind: Pod}]\n"
                 "handlers: [{name: a, resourceRef: {name: §'${env:SECRET}'}, entryPoint: m}]"
             ),
