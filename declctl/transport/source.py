@@ -4,7 +4,7 @@ A source decides nothing about versions, back-off or fallbacks: that is the refl
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Protocol
 
 from declctl.errors import ApiError, InvalidRequest, NotFound
@@ -96,7 +96,7 @@ class ResourceSource:
             return await asyncio.to_thread(self._page, body, known)
         return self._page(body, known)
 
-    async def watch(self, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
+    async def watch(self, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events in batches, as reads of the socket bring them, until the server ends the watch.
 
         Raises the ApiError family; events before a fault are given first. Whoever consumes it

@@ -79,6 +79,12 @@ def test_a_page_of_a_proxy_is_told_by_its_code_and_its_beginning(code, kind):
     assert len(error.message) == 200
 
 
+def test_a_status_without_a_code_has_that_of_the_answer():
+    """Aggregated API servers that leave the code out of their Status are understood by the HTTP status."""
+    error = answer_error(403, {}, b'{"kind": "Status", "message": "no"}', now=NOW)
+    assert (type(error), error.code, error.message) == (Forbidden, 403, "no")
+
+
 def test_the_header_says_when_to_come_back():
     """An overloaded server is left alone for as long as it asks, header before body (client-go 219)."""
     body = status(429, "TooManyRequests", retryAfterSeconds=9)

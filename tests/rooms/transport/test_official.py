@@ -9,6 +9,7 @@ from kubernetes.aio.client import ApiClient, Configuration, VersionApi
 
 from declctl.kit import ManualClock
 from declctl.transport import Client
+from declctl.transport.credentials import Credentials
 
 NAMES = "major minor gitVersion gitCommit gitTreeState buildDate goVersion compiler platform"
 VERSION = dict.fromkeys(NAMES.split(), "1")
@@ -60,9 +61,17 @@ def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeco
     assert seen == ["Bearer one", "Bearer two", "Bearer three"]
 
 
-def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file):
+def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, monkeypatch):
     """Async handlers run on another loop than the machinery, and their client works there, token and all."""
     server, seen = answering
+    renewed_on = set()
+    keep_fresh = Credentials.keep_fresh
+
+    async def noting(credentials):
+        renewed_on.add(asyncio.get_running_loop())
+        await keep_fresh(credentials)
+
+    monkeypatch.setattr(Credentials, "keep_fresh", noting)
 
     async def on_the_other_loop(client):
         api = await client.api_client()
@@ -87,6 +96,7 @@ def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file):
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+            assert renewed_on == {asyncio.get_running_loop()}  # one loop logs in, whoever asks
 
     asyncio.run(go())
     assert seen == ["Bearer two"]
