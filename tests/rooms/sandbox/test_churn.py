@@ -1,0 +1,54 @@
+"""The demo cluster."""
+
+import random
+from collections import Counter
+
+from declctl.kit import ManualClock
+from declctl.sandbox.churn import Churn
+from tests.rooms.sandbox.shapes import store
+
+
+def live(steps, seed=3):
+    cluster = store()
+    changes = []
+    cluster.history.subscribe(lambda resource, change: changes.append((resource[1], change)))
+    churn = Churn(cluster, clock=ManualClock(), chance=random.Random(seed))
+    churn.begin()
+    told = [churn.step() for _ in range(steps)]
+    return cluster, [change for plural, change in changes if plural == "pods"], told
+
+
+def test_a_life_looks_real():
+    """Pods come, get a node, run, are relabelled, finish or fail, and go, in two namespaces."""
+    _, changes, _ = live(400)
+    assert Counter(change.type for change in changes).keys() == {"ADDED", "MODIFIED", "DELETED"}
+    phases = {change.new.decode()["status"]["phase"] for change in changes}
+    assert phases == {"Pending", "Running", "Succeeded", "Failed"}
+    assert {change.new.namespace for change in changes} == {"demo", "default"}
+
+
+def test_it_settles_at_its_size():
+    """The cluster neither dies out nor grows without end."""
+    cluster, _, _ = live(400)
+    assert 5 <= len(cluster.objects("Pod")) <= 11
+
+
+def test_a_seed_repeats_a_life():
+    """The same seed makes the same changes."""
+    assert live(100)[2] == live(100)[2]
+    assert live(100)[2] != live(100, seed=4)[2]
+
+
+def test_pods_that_others_delete_are_replaced():
+    """Deleting everything in the middle, even the namespace, doesn't disturb it."""
+    cluster = store()
+    churn = Churn(cluster, clock=ManualClock(), chance=random.Random(1))
+    churn.begin()
+    for _ in range(50):
+        churn.step()
+    cluster.delete("Namespace", "demo")
+    for pod in cluster.objects("Pod"):
+        cluster.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
+    for _ in range(100):
+        churn.step()
+    assert {pod["metadata"]["namespace"] for pod in cluster.objects("Pod")} == {"demo", "default"}

@@ -1,0 +1,185 @@
+"""Rules and orders, without a server."""
+
+import pytest
+
+from declctl.sandbox import control, reviews
+from declctl.sandbox.faults import Faults, Match
+from declctl.sandbox.ledger import Ledger, Request
+from declctl.sandbox.status import Refusal
+from tests.rooms.sandbox.shapes import pod, store
+
+
+def faults():
+    return Faults(store().history, lambda resource: 0)
+
+
+class Stream:
+    resource = "pods"
+
+    def __init__(self):
+        self.done = []
+
+    def cut(self, *, clean):
+        self.done.append(f"cut {clean}")
+
+    def cut_mid_line(self):
+        self.done.append("mid line")
+
+    def inject(self, text):
+        self.done.append(text[-20:])
+
+    def wake(self):
+        self.done.append("wake")
+
+
+def test_a_rule_meets_what_it_matches():
+    """A refusal for lists of pods in one namespace touches nothing else."""
+    given = faults()
+    given.refuse(500, Match(verb="list", resource="pods", namespace="team"))
+    assert given.meet("list", "pods", "other") == (0.0, None)
+    assert given.meet("watch", "pods", "team") == (0.0, None)
+    assert given.meet("list", "pods", "team")[1].code == 500
+
+
+def test_a_rule_is_used_up():
+    """With `times` it meets so many requests and is gone."""
+    given = faults()
+    rule = given.refuse(503, times=2)
+    codes = [refusal.code if (refusal := given.meet("get", "pods", "")[1]) else 200 for _ in range(4)]
+    assert codes == [503, 503, 200, 200]
+    assert (rule.hits, given.rules) == (2, [])
+
+
+def test_too_many_requests_says_when_to_come_back():
+    """A 429 has a Retry-After of a second, or of as long as told."""
+    assert faults().refuse(429).refusal.retry_after == 1
+    assert faults().refuse(429, retry_after=7).refusal.document()["details"]["retryAfterSeconds"] == 7
+
+
+def test_latency_adds_up():
+    """Delays of several rules are added, and a refusal can be late."""
+    given = faults()
+    given.delay(0.5)
+    given.delay(0.25, Match(resource="pods"))
+    given.refuse(500)
+    wait, refusal = given.meet("get", "pods", "")
+    assert (wait, refusal.code) == (0.75, 500)
+
+
+def test_orders_reach_the_watches_of_one_resource():
+    """Cuts and broken lines go to the watches of that resource only, and say how many."""
+    given = faults()
+    stream = Stream()
+    given.streams.append(stream)
+    assert given.cut_watches("nodes") == 0
+    assert given.cut_watches("pods", clean=True) == 1
+    assert given.cut_mid_line() == 1
+    assert given.malformed_line() == 1
+    assert given.huge_line(5000) == 1
+    assert stream.done[:2] == ["cut True", "mid line"]
+    assert len(stream.done) == 4
+
+
+def test_silence_and_speech():
+    """Silence holds for one resource or for all, until somebody speaks."""
+    given = faults()
+    given.silence("pods")
+    assert given.is_silent("pods")
+    assert not given.is_silent("nodes")
+    given.silence()
+    assert given.is_silent("nodes")
+    given.speak()
+    assert not given.is_silent("pods")
+
+
+def test_clear_is_a_good_day():
+    """After clear nothing is left of any fault."""
+    given = faults()
+    fresh = given.document()
+    given.refuse(500)
+    given.silence()
+    given.watch_list = "invalid"
+    given.expired_watch = "status"
+    given.withhold_initial_events_end = True
+    given.clear()
+    assert given.document() == fresh
+
+
+def test_compaction_on_demand():
+    """Compaction makes what was before too old."""
+    cluster = store()
+    cluster.create(pod("a"))
+    cluster.create(pod("b"))
+    Faults(cluster.history, lambda resource: 0).compact()
+    with pytest.raises(Refusal):
+        cluster.history.collection(("", "pods")).since(1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fault": "refuse", "status": 429, "verb": "list", "times": 2},
+        {"fault": "delay", "seconds": 1},
+        {"fault": "cut", "resource": "pods"},
+        {"fault": "cutMidLine"},
+        {"fault": "malformedLine"},
+        {"fault": "hugeLine", "size": 10},
+        {"fault": "silence", "resource": "pods"},
+        {"fault": "speak"},
+        {"fault": "compact"},
+        {"fault": "bookmark"},
+        {"fault": "withholdInitialEventsEnd"},
+        {"fault": "watchList", "mode": "invalid"},
+        {"fault": "expiredWatch", "mode": "status"},
+    ],
+    ids=lambda given: given["fault"],
+)
+def test_every_fault_can_be_ordered_over_http(given):
+    """A POST does what the method does, and tells what is in force."""
+    assert control.order(faults(), given, lambda seconds: None)["fault"] == given["fault"]
+
+
+def test_an_outage_is_ordered_over_http():
+    """The seconds of an outage reach the server."""
+    asked = []
+    control.order(faults(), {"fault": "outage", "seconds": 3}, asked.append)
+    assert asked == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"fault": "dance"}, "there is no fault 'dance': give one of bookmark, compact, cut"),
+        ("x", "there is no fault None"),
+        ({"fault": "refuse"}, "can't be ordered like this: 'status'"),
+        ({"fault": "delay", "seconds": "soon"}, "can't be ordered like this"),
+        ({"fault": "watchList", "mode": "maybe"}, "mode is on, invalid or ignored"),
+        ({"fault": "expiredWatch", "mode": "maybe"}, "mode is event or status"),
+    ],
+)
+def test_a_wrong_order_says_what_is_wrong(given, words):
+    """An unknown fault, or a field that doesn't fit, is 400 with a sentence."""
+    with pytest.raises(Refusal, match=words) as refused:
+        control.order(faults(), given, lambda seconds: None)
+    assert refused.value.code == 400
+
+
+def test_reviews_know_the_faults():
+    """Everybody may do everything, until a 403 is ordered for it."""
+    given = faults()
+    body = b'{"spec":{"resourceAttributes":{"verb":"list","resource":"pods","namespace":"a"}}}'
+    assert reviews.review(body, given)["status"]["allowed"]
+    given.refuse(403, Match(verb="list", resource="pods"))
+    assert not reviews.review(body, given)["status"]["allowed"]
+
+
+def test_the_ledger_counts():
+    """Requests are counted by verb, resource and namespace, and forgotten on demand."""
+    ledger = Ledger()
+    for verb, namespace in (("list", "a"), ("list", "b"), ("watch", "a")):
+        ledger.record(Request(verb, "pods", namespace, "", {}, 0.0, 1, "test"))
+    assert ledger.count("list", resource="pods") == 2
+    assert ledger.count(namespace="a") == 2
+    assert control.ledger_document(ledger, {"verb": "watch"})["requests"][0]["namespace"] == "a"
+    ledger.clear()
+    assert ledger.count() == 0
