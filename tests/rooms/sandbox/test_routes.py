@@ -117,7 +117,7 @@ def test_aggregated_discovery_tells_the_same():
 
 
 def test_openapi_allows_server_side_validation():
-    """A kubectl finds fieldValidation and dryRun at the PATCH of each kind, and the schema of custom kinds."""
+    """For kubectl, each PATCH has fieldValidation and dryRun, and custom kinds have their schema."""
     registry = with_widgets()
     assert "apis/example.com/v1" in page("/openapi/v3", registry=registry)["paths"]
     document = page("/openapi/v3/apis/example.com/v1", registry=registry)
