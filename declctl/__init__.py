@@ -1,1 +1,106 @@
-"""Kubernetes controllers that are declared, not programmed."""
+"""Kubernetes controllers that are declared, not programmed.
+
+These are the public names: what a handler file, a plugin or a program that uses the machinery as a
+library may import. Each is loaded when it is first asked for, so that `import declctl` costs nothing.
+What is not listed here belongs to the rooms and may change.
+"""
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declctl.errors import DeclctlError, ManifestErrors, NotSynced, StatusError, UnknownIndex, UsageError
+    from declctl.hooks import hookimpl, hookspec
+    from declctl.informer import (
+        DeletedFinalStateUnknown,
+        FilteringResourceEventHandler,
+        Lister,
+        ResourceEventHandlerFuncs,
+        SharedIndexInformer,
+        field_index,
+    )
+    from declctl.objects import Change, ChangeReason, ChangeType, ObjectKey, ObjectView
+    from declctl.runtime.library import SharedInformerFactory
+    from declctl.transport import Client
+    from declctl.work import WorkQueue
+
+    __version__: str
+
+_ROOMS = MappingProxyType(
+    {
+        "errors": (
+            "DeclctlError",
+            "ManifestErrors",
+            "NotSynced",
+            "StatusError",
+            "UnknownIndex",
+            "UsageError",
+        ),
+        "hooks": ("hookimpl", "hookspec"),
+        "informer": (
+            "DeletedFinalStateUnknown",
+            "FilteringResourceEventHandler",
+            "Lister",
+            "ResourceEventHandlerFuncs",
+            "SharedIndexInformer",
+            "field_index",
+        ),
+        "objects": ("Change", "ChangeReason", "ChangeType", "ObjectKey", "ObjectView"),
+        "runtime.library": ("SharedInformerFactory",),
+        "transport": ("Client",),
+        "work": ("WorkQueue",),
+    }
+)
+
+__all__ = [
+    "Change",
+    "ChangeReason",
+    "ChangeType",
+    "Client",
+    "DeclctlError",
+    "DeletedFinalStateUnknown",
+    "FilteringResourceEventHandler",
+    "Lister",
+    "ManifestErrors",
+    "NotSynced",
+    "ObjectKey",
+    "ObjectView",
+    "ResourceEventHandlerFuncs",
+    "SharedIndexInformer",
+    "SharedInformerFactory",
+    "StatusError",
+    "UnknownIndex",
+    "UsageError",
+    "WorkQueue",
+    "__version__",
+    "field_index",
+    "hookimpl",
+    "hookspec",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name (PEP 562); AttributeError for any other."""
+    if name == "__version__":
+        value: object = _version()
+    else:
+        room = next((room for room, names in _ROOMS.items() if name in names), None)
+        if room is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib import metadata  # late: it costs more than everything else here
+
+    try:
+        return metadata.version("declctl")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

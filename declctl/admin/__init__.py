@@ -1,0 +1,10 @@
+"""The admin address: probes, status, metrics, reads of the live cache, a page, and the order to reload.
+
+It renders what the runtime says of itself and decides nothing. It runs on the machinery loop, so that it
+answers exactly when the machinery does; whatever takes long is done in a thread.
+"""
+
+from declctl.admin.access import TOKEN_VARIABLE
+from declctl.admin.server import front, serve
+
+__all__ = ["TOKEN_VARIABLE", "front", "serve"]

@@ -1,0 +1,110 @@
+"""`GET /metrics`: the status as Prometheus reads it, under the names of the contract.
+
+Nothing is counted here. A registry of its own keeps out what handlers register globally, and asks the
+runtime at each scrape.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from declctl.admin.controlled import Controlled
+from declctl.runtime.handler import HandlerStatistics
+from declctl.runtime.status import ResourceStatus, Status
+
+_RESULTS = ("succeeded", "failed", "retried")
+
+
+class Metrics:
+    """The endpoint."""
+
+    def __init__(self, runtime: Controlled) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(StatusCollector(runtime.status))
+
+    async def scrape(self, request: web.Request) -> web.StreamResponse:
+        """All metrics, in the format that the scraper asks for."""
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+class StatusCollector(Collector):
+    """Metrics out of one status."""
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric that this version fills."""
+        status = self._status()
+        yield from _process(status)
+        yield from _caches(status.resources)
+        yield from _handlers(status.handlers)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the names are known at a scrape."""
+        return ()
+
+
+def _process(status: Status) -> Iterable[Metric]:
+    yield _gauge("declctl_generation", "The generation that runs.", status.generation)
+    yield _gauge(
+        "declctl_generations_alive",
+        "Generations in memory: more than one while one drains.",
+        status.generations_alive,
+    )
+    reloads = CounterMetricFamily("declctl_reloads", "Attempts to reload, by result.", labels=("result",))
+    for result in ("Applied", "Unchanged", "Refused"):
+        reloads.add_metric((result,), status.reloads.get(result, 0))
+    yield reloads
+    yield _gauge("declctl_reload_seconds", "How long the last reload took.", status.last_reload_seconds)
+    zombies = sum(handler.zombies for handler in status.handlers)
+    yield _gauge(
+        "declctl_zombie_invocations", "Calls that nobody waits for and that have not returned.", zombies
+    )
+    yield _gauge("declctl_leader", "1 if this process acts.", int(status.leader))
+
+
+def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
+    by = ("resource",)
+    objects = GaugeMetricFamily("declctl_cache_objects", "Objects in the cache.", labels=by)
+    size = GaugeMetricFamily("declctl_cache_bytes", "Bytes that their frames take.", labels=by)
+    lists = CounterMetricFamily("declctl_lists", "LISTs begun.", labels=by)
+    watches = CounterMetricFamily("declctl_watches", "WATCHes begun.", labels=by)
+    events = CounterMetricFamily(
+        "declctl_watch_events", "Watch events that came in, by type.", labels=("resource", "type")
+    )
+    for resource in resources:
+        name = (resource.name,)
+        objects.add_metric(name, resource.objects)
+        size.add_metric(name, resource.bytes)
+        lists.add_metric(name, resource.lists)
+        watches.add_metric(name, resource.watches)
+        for kind, count in sorted(resource.events.items()):
+            events.add_metric((resource.name, str(kind)), count)
+    yield from (objects, size, lists, watches, events)
+
+
+def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
+    by = ("handler",)
+    results = CounterMetricFamily(
+        "declctl_handler_results", "Calls, by what became of them.", labels=("handler", "result")
+    )
+    depth = GaugeMetricFamily("declctl_handler_queue_depth", "Changes that wait.", labels=by)
+    merged = CounterMetricFamily(
+        "declctl_handler_merged", "Changes that were merged with another.", labels=by
+    )
+    for handler in handlers:
+        for result, count in zip(_RESULTS, (handler.succeeded, handler.failed, handler.retried), strict=True):
+            results.add_metric((handler.name, result), count)
+        depth.add_metric((handler.name,), handler.queued)
+        merged.add_metric((handler.name,), handler.merged)
+    yield from (results, depth, merged)
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)

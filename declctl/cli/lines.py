@@ -1,0 +1,112 @@
+"""Log entries as lines: sentences for people, JSON for machines.
+
+Both are the last processor of structlog's chain.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
+from textwrap import indent
+from typing import Any
+
+from declctl.cli.terminal import visible
+from declctl.manifest import Diagnostic, render_json, render_text
+
+Entry = MutableMapping[str, Any]
+
+_PLAIN, _DIM = "\x1b[0m", "\x1b[2m"
+_MARKS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m", "debug": _DIM}
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_HEAD = "Traceback (most recent call last):"
+_BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
+
+
+class TextLines:
+    """Lines such as `12:00:01 generation 7: ~handler notify (code)`.
+
+    Local time, a mark for what is wrong, the sentence, the rest.
+    Fields that the sentence says already are not repeated; a `traceback` follows below, with handler and
+    key in its head.
+    """
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
+        """One entry as text, without the last line end."""
+        level = str(entry.get("level", "info"))
+        moment: datetime = entry["timestamp"]
+        sentence = visible(str(entry.get("event", "")))
+        parts = [self._paint(moment.astimezone().strftime("%H:%M:%S"), _DIM)]
+        if level in _MARKS:
+            parts.append(self._paint(level, _MARKS[level]))
+        parts.append(sentence)
+        fields = [
+            f"{name}={_shown(value)}" for name, value in entry.items() if _is_new(name, value, sentence)
+        ]
+        if fields:
+            parts.append(self._paint(" ".join(fields), _DIM))
+        line = " ".join(parts)
+        if trace := entry.get("traceback"):
+            line = f"{line}\n{self._traceback(str(trace), entry)}"
+        if faults := entry.get("diagnostics"):
+            line = f"{line}\n{self._faults(faults)}"
+        return line
+
+    def _faults(self, faults: Sequence[Diagnostic]) -> str:
+        return indent(render_text(faults, color=self._colour).rstrip("\n"), "  ")
+
+    def _traceback(self, trace: str, entry: Mapping[str, Any]) -> str:
+        whose = " on ".join(str(entry[name]) for name in ("handler", "key") if entry.get(name))
+        if whose:
+            trace = trace.replace(_HEAD, f"Traceback of {whose} (most recent call last):", 1)
+        lines = visible(trace).rstrip("\n").split("\n")
+        return "\n".join(f"  {self._tinted(line)}" for line in lines)
+
+    def _tinted(self, line: str) -> str:
+        if not self._colour:
+            return line
+        if _FRAME.match(line):
+            return _FRAME.sub('  File "\x1b[36m\\g<file>\x1b[0m", line \x1b[36m\\g<line>\x1b[0m', line)
+        return line if line.startswith((" ", "Traceback")) or not line else self._paint(line, _MARKS["error"])
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._colour else text
+
+
+class JsonLines:
+    """One object a line: `ts`, `level`, `event`, then the fields."""
+
+    def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
+        """One entry as JSON; what JSON can't write is written as text."""
+        moment: datetime = entry.pop("timestamp")
+        head = {
+            "ts": moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": entry.pop("level", "info"),
+            "event": entry.pop("event", ""),
+        }
+        if "diagnostics" in entry:
+            entry["diagnostics"] = render_json(entry["diagnostics"])
+        return json.dumps({**head, **entry}, default=str, ensure_ascii=False)
+
+
+Renderer = Callable[[object, str, Entry], str]
+
+
+def _is_new(name: str, value: object, sentence: str) -> bool:
+    """Whether a field says more than the sentence does.
+
+    A number counts as said only together with its name.
+    """
+    if name in _BESIDE or value is None:
+        return False
+    text = str(value)
+    said = f"{name} {text}" if isinstance(value, int | float) else text
+    return not re.search(rf"(?<![\w-]){re.escape(said)}(?![\w-])", sentence)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = visible(text).replace("\n", "\\n")
+    return f'"{text}"' if isinstance(value, str) and (not text or " " in text) else text

@@ -1,0 +1,109 @@
+"""The one place where errors become sentences and exit statuses.
+
+0 done; 1 the user's input or a handler failed; 2 usage or no cluster; 3 internal error, with a request to
+report it.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NoReturn
+
+from declctl.errors import ApiError, DeclctlError, Located, ManifestErrors, UsageError
+
+
+class Status(IntEnum):
+    """The exit statuses of the contract."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    INTERNAL = 3
+
+
+_REPORT = (
+    "This is a fault in declctl, not in your manifest or handlers. Please report it with the traceback above "
+    "and the output of `declctl version`."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that `arguments` (by default the process's) name, and exit with its status."""
+    sys.exit(status_of(arguments))
+
+
+def status_of(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status; raises nothing but what ends the process anyway."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        _run(given)
+    except SystemExit as ended:
+        return _flushed(ended.code if isinstance(ended.code, int) else Status.DONE)
+    except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is shown whole, with whom to tell
+        return _told(_only(error))
+    return _flushed(Status.DONE)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    if arguments in (["version"], ["--version"]):
+        # Without the parser, which costs ten times as much as the answer.
+        from declctl.cli.version import version
+
+        version()
+        return
+    from declctl.cli.app import app
+
+    app(args=arguments, prog_name="declctl")
+
+
+def _told(error: Exception) -> Status:
+    match error:
+        case ManifestErrors():
+            _show(error.diagnostics)
+            return Status.FAILED
+        case UsageError() | ApiError():  # the cluster that is configured doesn't answer, or not to us
+            sys.stderr.write(f"declctl: {error}\n")
+            return Status.USAGE
+        case DeclctlError():
+            sys.stderr.write(f"declctl: {error}\n")
+            return Status.FAILED
+        case BrokenPipeError():
+            return _deaf()
+        case _:
+            return _internal(error)
+
+
+def _only(error: Exception) -> Exception:
+    """What a task group raised, if it was one thing."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _show(diagnostics: Sequence[Located]) -> None:
+    from declctl.cli.faults import show_faults
+
+    show_faults(diagnostics)
+
+
+def _internal(error: Exception) -> Status:
+    import traceback
+
+    traceback.print_exception(error)
+    sys.stderr.write(f"\ndeclctl: {_REPORT}\n")
+    return Status.INTERNAL
+
+
+def _flushed(status: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _deaf()
+    return status
+
+
+def _deaf() -> Status:
+    """Nobody reads any longer (`declctl schema | head`): end quietly, Python's own last flush included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Status.DONE

@@ -1,0 +1,121 @@
+"""The document of `GET /status`, as a person reads it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+from declctl.cli.terminal import print_table, visible
+
+Document = Mapping[str, Any]
+
+
+def print_status(document: Document, *, now: datetime) -> None:
+    """Print all of it on stdout; `now` is for ages."""
+    typer.echo(visible(headline(document, now=now)))
+    _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
+    _section(
+        "RESOURCE",
+        ("SYNCED", "OBJECTS", "BYTES", "LISTS", "WATCHES", "RELISTS", "LAST EVENT", "STATE"),
+        _resources(document),
+    )
+    _section(
+        "HANDLER",
+        (
+            "SYNCED",
+            "DELIVERED",
+            "SUCCEEDED",
+            "FAILED",
+            "RETRIED",
+            "MERGED",
+            "QUEUED",
+            "RUNNING",
+            "P95",
+            "LAST ERROR",
+        ),
+        _handlers(document),
+    )
+    plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
+    _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
+
+
+def headline(document: Document, *, now: datetime) -> str:
+    """`pod-guard generation 6`, and what is wrong with it: a reload that failed, or not being ready."""
+    doubts: list[str] = []
+    reloaded = _condition(document, "Reloaded")
+    if reloaded is not None and reloaded["status"] == "False":
+        since = age(reloaded["lastTransitionTime"], now=now)
+        doubts.append(f"STALE: reload failed {since} ago: {reloaded['reason']}: {reloaded['message']}")
+    if not document["ready"]:
+        ready = _condition(document, "Ready")
+        why = f": {ready['message'] or ready['reason']}" if ready is not None else ""
+        doubts.append(f"NOT READY{why}")
+    line = f"{document['name']} generation {document['generation']}"
+    return f"{line} ({'; '.join(doubts)})" if doubts else line
+
+
+def age(moment: str, *, now: datetime) -> str:
+    """How long ago, in one unit, as kubectl says it: `42s`, `5m`, `3h`, `2d`."""
+    try:
+        then = datetime.fromisoformat(moment)
+    except ValueError:
+        return "an unknown time"
+    seconds = max(0, int((now - then.astimezone(UTC)).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size or (unit == "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def size(number: int) -> str:
+    """Bytes in the unit that leaves at most four digits: `812Ki`."""
+    value, unit = float(number), ""
+    for larger in ("Ki", "Mi", "Gi"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f}{unit}"
+
+
+def _condition(document: Document, kind: str) -> Document | None:
+    return next((c for c in document["conditions"] if c["type"] == kind), None)
+
+
+def _section(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    rows = list(rows)
+    if rows:
+        typer.echo()
+        print_table((name, *headers), rows)
+
+
+def _conditions(document: Document, now: datetime) -> list[tuple[object, ...]]:
+    return [
+        (c["type"], c["status"], c["reason"], age(c["lastTransitionTime"], now=now), c["message"])
+        for c in document["conditions"]
+    ]
+
+
+def _resources(document: Document) -> list[tuple[object, ...]]:
+    return [
+        (
+            r["name"],
+            r["synced"],
+            r["objects"],
+            size(r["bytes"]),
+            r["lists"],
+            r["watches"],
+            r["relists"],
+            None if r["lastEventAge"] is None else f"{r['lastEventAge']:.1f}s ago",
+            r["error"] or r.get("state"),
+        )
+        for r in document["resources"]
+    ]
+
+
+def _handlers(document: Document) -> list[tuple[object, ...]]:
+    numbers = ("synced", "delivered", "succeeded", "failed", "retried", "merged", "queued", "running")
+    return [
+        (h["name"], *(h[n] for n in numbers), f"{h['p95Seconds'] * 1000:.3g}ms", h.get("lastError"))
+        for h in document["handlers"]
+    ]

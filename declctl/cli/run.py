@@ -1,0 +1,132 @@
+"""`declctl run`: run a manifest."""
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from declctl.cli.options import (
+    BindOption,
+    ContextOption,
+    DryRunOption,
+    KubeconfigOption,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    ManifestArgument,
+    ObjectsOption,
+    OnceOption,
+    SandboxOption,
+    TimeoutOption,
+    WatchOption,
+)
+from declctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from declctl.cli.screen import Screen
+    from declctl.runtime.runtime import Front
+    from declctl.transport import Client
+
+
+def run(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: ManifestArgument,
+    *,
+    watch: WatchOption = None,
+    once: OnceOption = False,
+    timeout: TimeoutOption = None,
+    sandbox: SandboxOption = False,
+    objects: ObjectsOption = None,
+    dry_run: DryRunOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+    admin: BindOption = None,
+) -> None:
+    """Run a manifest, until SIGTERM or Ctrl-C."""
+    _refuse_dry_run(dry_run)
+    _refuse_two_clusters(sandbox, objects, kubeconfig or context)
+    seconds = _seconds(timeout, once=once)
+    from declctl.cli.logging import set_up_logs, stderr_screen  # late: the machinery is loaded from here on
+    from declctl.kit import SystemClock
+    from declctl.runtime.runtime import RunOptions, Runtime
+
+    clock, screen = SystemClock(), stderr_screen()
+    log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
+    fronts = _fronts(admin, screen, once=once, log=log)
+    options = RunOptions(manifest=manifest, watch=watch, once=once, timeout=seconds)
+    with ExitStack() as stack:
+        connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
+        raise typer.Exit(Runtime(options, connect=connect, fronts=fronts, clock=clock, log=log).run())
+
+
+def _refuse_dry_run(asked: bool) -> None:
+    if asked:
+        raise UsageError(
+            "This version does not do `declctl run --dry-run` yet; `declctl run --sandbox` runs a manifest "
+            "without touching a cluster."
+        )
+
+
+def _refuse_two_clusters(sandbox: bool, objects: list[str] | None, named: str | None) -> None:
+    if sandbox and named:
+        raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
+    if objects and not sandbox:
+        raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+
+
+def _seconds(timeout: str | None, *, once: bool) -> float:
+    """The time limit of --once."""
+    if timeout is None:
+        return 60.0
+    if not once:
+        raise UsageError("--timeout limits --once: add --once, or leave it out.")
+    return _duration(timeout)
+
+
+def _duration(text: str) -> float:
+    from declctl.manifest.values import BadValue, parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except BadValue as error:
+        raise UsageError(f"--timeout: {error}; {error.suggestion}.") from error
+    if seconds <= 0:
+        raise UsageError("--timeout: it must be longer than nothing, such as 60s.")
+    return seconds
+
+
+def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> "Callable[[], Awaitable[Client]]":
+    from declctl.cli.objects import read_objects
+    from declctl.sandbox import SandboxThread
+    from declctl.transport import Client
+
+    documents = read_objects(files)
+    server = stack.enter_context(SandboxThread())
+    loaded = server.load(documents)
+    number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if files else "no objects yet"
+    log.info(f"sandbox at {server.url}: an API server in this process, with {number}; it ends with it")
+    return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
+
+
+def _cluster(kubeconfig: str | None, context: str | None) -> "Callable[[], Awaitable[Client]]":
+    from declctl.transport import Client
+
+    return lambda: Client.connect(kubeconfig=kubeconfig, context=context)
+
+
+def _fronts(admin: str | None, screen: "Screen", *, once: bool, log: Any) -> "Sequence[Front]":
+    from declctl.admin import TOKEN_VARIABLE, front
+    from declctl.cli.asking import parse_admin
+    from declctl.cli.progress import progress
+    from declctl.kit import SystemClock
+
+    fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
+    # A run that ends by itself serves nobody, unless it is told to: it must not fail beside one that stays.
+    if admin is not None or not once:
+        address = None if admin is None else parse_admin(admin)
+        fronts.append(front(address, token=os.environ.get(TOKEN_VARIABLE), log=log))
+    return fronts

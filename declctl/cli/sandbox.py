@@ -1,0 +1,107 @@
+"""`declctl sandbox`: an API server in memory, alone, for kubectl and any client."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from declctl.cli.options import ObjectsOption
+from declctl.errors import SandboxError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from declctl.objects import KubeObject
+    from declctl.sandbox import Sandbox
+
+_OURS = "current-context: sandbox"
+
+
+def sandbox(
+    *,
+    objects: ObjectsOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 0,
+    kubeconfig_out: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig-out",
+            metavar="FILE",
+            help="Where to write its kubeconfig; by default a temporary file.",
+        ),
+    ] = None,
+    churn: Annotated[
+        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
+    ] = 0.0,
+) -> None:
+    """Serve a Kubernetes API from memory, until Ctrl-C."""
+    import asyncio  # late, as everything here: `declctl version` shall not load it
+    import tempfile
+    from pathlib import Path
+
+    from declctl.cli.objects import read_objects
+
+    documents = read_objects(objects or [])
+    with tempfile.TemporaryDirectory(prefix="declctl-sandbox-") as folder:
+        target = Path(kubeconfig_out) if kubeconfig_out else Path(folder) / "kubeconfig"
+        _refuse_foreign(target)
+        asyncio.run(_serve(documents, port=port, churn=churn, target=target))
+
+
+async def _serve(documents: "list[KubeObject]", *, port: int, churn: float, target: "Path") -> None:
+    import asyncio
+    import signal
+
+    from declctl.sandbox import Sandbox
+
+    server = Sandbox()
+    loaded = server.load(documents)
+    asked_to_end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked_to_end.set)
+    try:
+        await server.start(port=port)
+    except SandboxError as error:
+        raise UsageError(f"{error}; name another port with --port, or none for any.") from error
+    try:
+        _write(target, server.kubeconfig())
+        _introduce(server, target, loaded)
+        changes = asyncio.create_task(server.churn(churn)) if churn else None
+        await asked_to_end.wait()
+        if changes is not None:
+            changes.cancel()
+    finally:
+        await server.stop()
+
+
+def _introduce(server: "Sandbox", target: "Path", loaded: list[str]) -> None:
+    import shlex
+
+    number = f", with {len(loaded)} object{'s' * (len(loaded) != 1)}" if loaded else ""
+    for line in (
+        f"sandbox at {server.url}{number}; Ctrl-C ends it. Try:",
+        f"  export KUBECONFIG={shlex.quote(str(target.absolute()))}",
+        "  kubectl get pods -A -w",
+    ):
+        typer.echo(line)
+
+
+def _refuse_foreign(target: "Path") -> None:
+    """A kubeconfig of somebody else's cluster is not overwritten."""
+    try:
+        if _OURS in target.read_text("utf-8"):
+            return
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--kubeconfig-out {target}: it can't be written to: {error}.") from error
+    raise UsageError(f"--kubeconfig-out {target}: there is another file already; name one that is free.")
+
+
+def _write(target: "Path", kubeconfig: "KubeObject") -> None:
+    import yaml
+
+    try:
+        target.write_text(yaml.safe_dump(kubeconfig, sort_keys=False), "utf-8")
+        target.chmod(0o600)
+    except OSError as error:
+        raise UsageError(f"--kubeconfig-out {target}: it can't be written: {error.strerror}.") from error
