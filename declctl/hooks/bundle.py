@@ -1,0 +1,87 @@
+"""Bundles: the handler files of a generation, in memory."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Sources by POSIX path below `root`, such as `handlers/pods.py`.
+
+    `root` is how people know the folder.
+    """
+
+    root: str
+    files: Mapping[str, bytes]
+
+    def path_of(self, module: str) -> str | None:
+        """The file of a dotted module name, package fronts included.
+
+        None if it isn't in the bundle.
+        """
+        stem = module.replace(".", "/")
+        return next((path for path in (f"{stem}.py", f"{stem}/__init__.py") if path in self.files), None)
+
+    def has_package(self, module: str) -> bool:
+        """Whether the name is a folder of modules, with a front or without."""
+        return any(path.startswith(module.replace(".", "/") + "/") for path in self.files)
+
+    def display(self, path: str) -> str:
+        """How people know a file of the bundle."""
+        return path if self.root in ("", ".") else f"{self.root.rstrip('/')}/{path}"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The top-level modules and packages: these belong to the generation alone."""
+        return frozenset(path.split("/", 1)[0].removesuffix(".py") for path in self.files)
+
+
+def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -> Bundle:
+    """Read what entry points reach: their top-level modules beside the manifest, and those that these import.
+
+    A package is read whole. Imports are found by looking at the sources, inside functions too; a
+    file with a syntax error imports nothing, and is read all the same. Modules that are not beside
+    the manifest are left to Python. Raises OSError.
+    """
+    files: dict[str, bytes] = {}
+    waiting = [module.partition(".")[0] for module in modules]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for path in _files_of(root, name):
+            data = files[path.relative_to(root).as_posix()] = path.read_bytes()
+            waiting += _imported(data)
+    return Bundle(str(root) if display is None else display, dict(sorted(files.items())))
+
+
+def _files_of(root: Path, name: str) -> Iterator[Path]:
+    module, package = root / f"{name}.py", root / name
+    if module.is_file():
+        yield module
+    elif package.is_dir():
+        for path in sorted(package.rglob("*.py")):
+            inner = path.relative_to(root).parts
+            if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in inner):
+                yield path
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # `from . import b` in a top-level module names a sibling.
+            yield from (
+                [alias.name for alias in node.names]
+                if node.module is None
+                else [node.module.partition(".")[0]]
+            )

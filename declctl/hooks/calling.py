@@ -1,0 +1,88 @@
+"""The one gate to foreign code.
+
+Everything that a plugin or a handler file has written is called here, and whatever it raises comes
+out as one error.
+"""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from declctl.errors import HandlerFailed
+from declctl.objects import ChangeType
+
+_HOST = str(Path(__file__).resolve().parents[1])
+_HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
+    ChangeType.ADDED: ("declctl_event", "declctl_added"),
+    ChangeType.MODIFIED: ("declctl_event", "declctl_modified"),
+    ChangeType.RESYNC: ("declctl_event", "declctl_modified"),
+    ChangeType.DELETED: ("declctl_event", "declctl_deleted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One function of foreign code that implements a hook, and the arguments that it takes, by name."""
+
+    hook: str
+    plugin: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    is_async: bool
+
+
+class EventTarget:
+    """What one handler calls for a change: for each type its implementations, in their order."""
+
+    def __init__(self, implementations: tuple[Implementation, ...]) -> None:
+        self.implementations = implementations
+        self.all_async = bool(implementations) and all(i.is_async for i in implementations)
+        self._by_type = {
+            kind: tuple(i for hook in hooks for i in implementations if i.hook == hook)
+            for kind, hooks in _HOOKS_BY_TYPE.items()
+        }
+
+    def select(self, kind: ChangeType) -> tuple[Implementation, ...]:
+        """The implementations that hear of changes of that type."""
+        return self._by_type[kind]
+
+
+def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
+    """Call a synchronous implementation with the arguments that it takes; returns what it returns.
+
+    Raises HandlerFailed from whatever it raises, SystemExit included; only KeyboardInterrupt
+    passes.
+    """
+    try:
+        return implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise HandlerFailed(_sentence(implementation, error)) from error
+
+
+async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
+    """The same for an asynchronous implementation; cancelling it from outside passes."""
+    try:
+        return await implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except (Exception, SystemExit, GeneratorExit) as error:
+        raise HandlerFailed(_sentence(implementation, error)) from error
+
+
+def readable_traceback(error: BaseException) -> str:
+    """The traceback of what foreign code raised, from the first frame that is not the host's."""
+    cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
+    trace = cause.__traceback__
+    while (
+        trace is not None
+        and trace.tb_frame.f_code.co_filename.startswith(_HOST)
+        and trace.tb_next is not None
+    ):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(cause), cause, trace))
+
+
+def _sentence(implementation: Implementation, error: BaseException) -> str:
+    return f"{implementation.hook} of {implementation.plugin} raised {type(error).__name__}: {error}"
