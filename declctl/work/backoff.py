@@ -74,7 +74,7 @@ class ItemExponentialFailureRateLimiter:
         self._failures: dict[Hashable, int] = {}
 
     def when(self, item: Hashable) -> float:
-        """Count one more failure; returns base × 2^(failures before), at most the maximum."""
+        """Count one more failure; returns base times 2^(failures before), at most the maximum."""
         with self._lock:
             failures = self._failures[item] = self._failures.get(item, 0) + 1
         return self._backoff.delay(failures)
