@@ -1,7 +1,7 @@
 """`make demo`: a lively cluster in memory, and examples/01-hello in front of it.
 
-Two processes, as it would be anywhere: an API server (`declctl sandbox`) and a controller (`declctl run`). Ctrl-C
-ends both.
+Two processes, as it would be anywhere: an API server (`declctl sandbox`) and a controller (`declctl run`).
+Ctrl-C ends both.
 """
 
 import os
@@ -23,7 +23,7 @@ INTRODUCTION = f"""\
 An API server in memory, with pods that come and go, and a controller declared in {EXAMPLE}/manifest.yaml.
 
   Now edit {EXAMPLE}/handlers.py while it runs: change "pod" to "POD", and save.
-  The next change is told in your words, and a line says "generation 2: … 0 LIST": nothing was asked for again.
+  The next change is told in your words, and a line says "generation 2: … 0 LIST": nothing was read again.
 
 Ctrl-C ends it all.
 """
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def start_sandbox() -> "subprocess.Popen[str]":
-    """In a session of its own: Ctrl-C is for the controller, which still needs its cluster to say good bye."""
+    """In a session of its own: Ctrl-C is for the controller, which needs its cluster to the end."""
     command = [*DECLCTL, "sandbox", "--churn", "3", "--kubeconfig-out", str(KUBECONFIG)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -62,7 +62,8 @@ def wait_until_it_listens(sandbox: "subprocess.Popen[str]") -> None:
     too_long.cancel()
     if not first:
         sys.exit("the sandbox did not start; what it said stands above")
-    threading.Thread(target=sandbox.stdout.read, daemon=True).start()  # the rest is for somebody without a demo
+    # The rest is for somebody without a demo; it is read, so that the sandbox never waits for a reader.
+    threading.Thread(target=sandbox.stdout.read, daemon=True).start()
 
 
 def arguments() -> list[str]:
@@ -76,7 +77,8 @@ def arguments() -> list[str]:
 def pass_signals_on(controller: "subprocess.Popen[bytes]") -> None:
     """Ctrl-C reaches the controller by itself; whoever ends this process means both."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: controller.terminate())
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: controller.terminate())
 
 
 if __name__ == "__main__":

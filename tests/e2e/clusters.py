@@ -1,0 +1,146 @@
+"""The two kinds of cluster that every scenario meets: the sandbox, and a real API server."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import yaml
+from controlplane import ControlPlane, audited
+from rest import Rest
+from waiting import until
+
+from declctl.sandbox import SandboxThread
+
+_NUMBERS = itertools.count(1)
+
+
+class Cluster(Protocol):
+    """What a scenario needs of a cluster."""
+
+    name: str
+    kubeconfig: Path
+    rest: Rest
+    has_controllers: bool
+
+    def asked(self, verb: str, resource: str) -> int:
+        """How many LISTs or WATCHes declctl has asked for, since the beginning."""
+        ...
+
+    def outage(self) -> None:
+        """The API server goes, without a word, and comes back on its port with all it knew."""
+        ...
+
+
+def new_namespace(cluster: Cluster) -> str:
+    """A namespace that no other test knows."""
+    name = f"e2e-{os.getpid()}-{next(_NUMBERS)}"
+    make_namespace(cluster, name)
+    return name
+
+
+def make_namespace(cluster: Cluster, name: str) -> None:
+    """Create a namespace."""
+    cluster.rest.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def drop_namespace(cluster: Cluster, name: str) -> None:
+    """Delete a namespace, and return when it is gone."""
+    cluster.rest.delete("namespaces", name)
+    until(f"{name} is gone", lambda: not cluster.rest.is_there("namespaces", name), seconds=60)
+
+
+class SandboxCluster:
+    """The sandbox, with its ledger."""
+
+    name = "sandbox"
+    has_controllers = False
+
+    def __init__(self, server: SandboxThread, folder: Path) -> None:
+        self.server = server
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), "utf-8")
+        self.rest = Rest.of_kubeconfig(server.kubeconfig())
+
+    def asked(self, verb: str, resource: str) -> int:
+        """From the ledger."""
+        requests = self.server.ledger.requests(verb, resource=resource)
+        return sum(1 for request in requests if request.user_agent.startswith("declctl/"))
+
+    def outage(self) -> None:
+        """It stops listening and starts again."""
+        self.server.stop()
+        self.server.start()
+
+
+class RealCluster:
+    """A kube-apiserver that is ours, with its audit log."""
+
+    name = "real"
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.kubeconfig = plane.kubeconfig
+        self.has_controllers = plane.has_controllers
+        self.rest = Rest.of_kubeconfig(yaml.safe_load(plane.kubeconfig.read_text("utf-8")))
+
+    def asked(self, verb: str, resource: str) -> int:
+        """From the audit log."""
+        return sum(
+            1
+            for entry in audited(self.plane.audit_log)
+            if entry["verb"] == verb
+            and entry.get("objectRef", {}).get("resource") == resource
+            and entry.get("userAgent", "").startswith("declctl/")
+        )
+
+    def outage(self) -> None:
+        """It is killed and started again."""
+        self.plane.kill_api_server()
+        self.plane.start_api_server()
+
+
+class GivenCluster:
+    """The cluster of DECLCTL_TEST_KUBECONFIG: somebody's, so that nothing is stopped, and nothing counted."""
+
+    name = "given"
+    has_controllers = True
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.rest = Rest.of_kubeconfig(yaml.safe_load(kubeconfig.read_text("utf-8")))
+
+    def asked(self, verb: str, resource: str) -> int:
+        """Not known here."""
+        pytest.skip(f"the {verb} requests for {resource} of a given cluster can't be counted")
+
+    def outage(self) -> None:
+        """Not ours to stop."""
+        pytest.skip("a given cluster is not stopped")
+
+
+@contextmanager
+def sandbox(folder: Path) -> Iterator[SandboxCluster]:
+    """A sandbox for the length of the context."""
+    with SandboxThread(bookmark_interval=1.0) as server:
+        yield SandboxCluster(server, folder)
+
+
+@contextmanager
+def real(folder: Path) -> Iterator[Cluster]:
+    """The real API server that the environment offers; skips, and says so, if it offers none."""
+    if given := os.environ.get("DECLCTL_TEST_KUBECONFIG"):
+        yield GivenCluster(Path(given))
+        return
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        pytest.skip("no real API server: set KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG")
+    plane = ControlPlane(Path(assets), folder)
+    try:
+        plane.start()
+        yield RealCluster(plane)
+    finally:
+        plane.stop()

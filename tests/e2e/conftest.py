@@ -1,0 +1,36 @@
+"""Every scenario runs against the sandbox and, where there is one, against a real API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import pytest
+from clusters import Cluster, SandboxCluster
+
+
+@pytest.fixture(scope="session")
+def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The real API server, one for all tests: it takes seconds to start."""
+    with clusters.real(tmp_path_factory.mktemp("controlplane")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def sandbox_cluster(tmp_path: Path) -> Iterator[SandboxCluster]:
+    """A sandbox, one for each test: it takes milliseconds to start."""
+    folder = tmp_path / "sandbox"
+    folder.mkdir()
+    with clusters.sandbox(folder) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["sandbox", pytest.param("real", marks=pytest.mark.real)])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Either."""
+    return request.getfixturevalue(f"{request.param}_cluster")
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> str:
+    """A namespace of the test's own."""
+    return clusters.new_namespace(cluster)

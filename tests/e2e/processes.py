@@ -1,0 +1,158 @@
+"""`declctl run` as a child, as a person or a pod runs it: its lines, its admin address, its exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+from urllib.error import HTTPError
+from urllib.parse import quote
+
+from waiting import until
+
+_ADMIN = re.compile(r"admin address http://([\d.]+:\d+)")
+# Whoever runs the tests may have a cluster of their own: it is none of the tests' business.
+_NOT_INHERITED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "DECLCTL_LOAD_PLUGINS")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **more}
+
+
+class Declctl:
+    """One `declctl run`. `out` and `err` are its lines so far; they only grow."""
+
+    def __init__(
+        self,
+        manifest: Path,
+        *arguments: str,
+        kubeconfig: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        where = ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
+        command = [
+            python,
+            "-m",
+            "declctl",
+            "run",
+            str(manifest),
+            "--admin",
+            "127.0.0.1:0",
+            *where,
+            *arguments,
+        ]
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**(env or {}))
+        )
+        self._readers = [
+            _reader(self._process.stdout, self.out),
+            _reader(self._process.stderr, self.err),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if kind is not None:  # pytest shows it beside the failure
+            print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-80:]]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def admin(self) -> str:
+        """The base URL of its admin address."""
+
+        def named() -> str | None:
+            assert self.alive, "\n".join(self.err)
+            found = _ADMIN.search("\n".join(self.err))
+            return found and f"http://{found[1]}"
+
+        return until("the admin address is named", named) or ""
+
+    def ask(self, path: str) -> Any:
+        """A document of the admin address; None for 404."""
+        try:
+            with urllib.request.urlopen(f"{self.admin()}{path}", timeout=10) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def status(self) -> Any:
+        """What it says of itself."""
+        return self.ask("/status")
+
+    def condition(self, kind: str) -> dict[str, str]:
+        """One of its conditions."""
+        return next(one for one in self.status()["conditions"] if one["type"] == kind)
+
+    def resource(self, name: str) -> dict[str, Any]:
+        """One of its resources."""
+        return next(one for one in self.status()["resources"] if one["name"] == name)
+
+    def wait_until_synced(self) -> Self:
+        """Return when every resource has synced, and every handler has heard of what there was."""
+        until("it is ready", lambda: self.status()["ready"] and self._at_rest())
+        return self
+
+    def wait_for_generation(self, number: int) -> None:
+        """Return when that generation runs."""
+        until(f"generation {number} runs", lambda: self.status()["generation"] == number)
+
+    def cache(self, resource: str) -> dict[str, str]:
+        """Key → resourceVersion of what is in its cache."""
+        found: dict[str, str] = {}
+        for key in self.ask(f"/cache/{resource}")["keys"]:
+            obj = self.ask(f"/cache/{resource}/{quote(key)}")
+            if obj is not None:  # gone meanwhile
+                found[key] = obj["metadata"]["resourceVersion"]
+        return found
+
+    def stop(self, *, seconds: float = 30.0) -> int:
+        """SIGTERM, as a kubelet sends it; returns the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(seconds=seconds)
+
+    def wait(self, *, seconds: float = 60.0) -> int:
+        """Return its exit status when it ends by itself, with all it has said."""
+        status = self._process.wait(seconds)
+        for reader in self._readers:
+            reader.join(5.0)
+        return status
+
+    def _at_rest(self) -> bool:
+        handlers: Sequence[dict[str, Any]] = self.status()["handlers"]
+        return all(handler["synced"] and not handler["queued"] for handler in handlers)
+
+
+def _reader(stream: IO[str] | None, lines: list[str]) -> threading.Thread:
+    assert stream is not None
+
+    def read() -> None:
+        with stream:
+            for line in stream:
+                lines.append(line.rstrip("\n"))  # noqa: PERF401 - one by one: a test reads them meanwhile
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,28 @@
+"""Waiting for conditions, with an end: no test sleeps for a time that somebody guessed."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_PAUSE = 0.02
+
+
+def until(what: str, condition: Callable[[], T], *, seconds: float = 30.0) -> T:
+    """The first true value of `condition`; AssertionError, with the last one, if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last: {value!r}"
+        time.sleep(_PAUSE)
+
+
+def stays(what: str, condition: Callable[[], object], *, seconds: float) -> None:
+    """The condition holds, and goes on to hold for so long: for what must not happen."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert condition(), f"not for {seconds:g} s: {what}"
+        time.sleep(_PAUSE)
