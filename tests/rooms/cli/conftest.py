@@ -1,0 +1,41 @@
+"""What the tests of the command line share: the command, run in this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from declctl.cli.main import status_of
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture(name="declctl")
+def _declctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Runs a command and gives its exit status and what it wrote."""
+
+    def run(*arguments: str) -> Ended:
+        capsys.readouterr()
+        status = status_of(arguments)
+        written = capsys.readouterr()
+        return Ended(int(status), written.out, written.err)
+
+    return run
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, in which no cluster and no token are configured."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "DECLCTL_ADMIN_TOKEN", "DECLCTL_LOAD_PLUGINS", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path

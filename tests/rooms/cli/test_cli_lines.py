@@ -1,0 +1,98 @@
+"""Log lines as people and machines read them."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from declctl.cli.lines import JsonLines, TextLines
+from declctl.manifest import Diagnostic
+
+MOMENT = datetime(2026, 1, 2, 12, 0, 1, 234000, UTC)
+TRACE = 'Traceback (most recent call last):\n  File "handlers/pods.py", line 14, in on_pod\n    x["y"]\nKeyError: \'y\'\n'
+
+
+def text(*, colour: bool = False, **entry: Any) -> str:
+    """An entry as a line, without its time, which depends on the machine's time zone."""
+    line = TextLines(colour=colour)(None, "info", {"timestamp": MOMENT, "level": "info", **entry})
+    return line.partition(" ")[2]
+
+
+def test_a_line_is_time_sentence_and_the_rest():
+    """A line begins with the time and the sentence; fields follow as name=value."""
+    line = TextLines(colour=False)(
+        None, "info", {"timestamp": MOMENT, "level": "info", "event": "late", "pod": "a"}
+    )
+    assert line == f"{MOMENT.astimezone():%H:%M:%S} late pod=a"
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"event": "notify failed on Modified default/a", "handler": "notify", "key": "default/a"}, ""),
+        ({"event": "generation 7: ~handler notify", "generation": 7}, ""),
+        ({"event": "again in 7 s", "attempts": 7}, " attempts=7"),
+        ({"event": "notify-2 is slow", "handler": "notify"}, " handler=notify"),
+        ({"event": "x", "why": "two words", "nothing": None}, ' why="two words"'),
+        ({"event": "x", "names": ["a", "b"]}, ' names=["a", "b"]'),
+    ],
+)
+def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: str):
+    """A field is left out when its value stands in the sentence as a word; numbers need their name."""
+    assert text(**fields) == fields["event"] + shown
+
+
+def test_only_what_is_wrong_has_a_mark():
+    """Warnings and errors begin with their level, everything else with the sentence."""
+    assert text(event="fine") == "fine"
+    assert text(event="hm", level="warning") == "warning hm"
+    assert text(event="no", level="error") == "error no"
+
+
+def test_colours_only_where_they_are_wanted():
+    """Without a terminal there is no escape sequence anywhere in a line."""
+    entry = {"event": "no", "level": "error", "a": 1, "traceback": TRACE}
+    assert "\x1b" not in text(**entry)
+    assert "\x1b[31merror\x1b[0m" in text(colour=True, **entry)
+
+
+def test_a_traceback_stands_below_with_handler_and_key():
+    """Whoever reads a traceback sees whose it is, and where it happened."""
+    lines = text(event="failed", level="error", handler="notify", key="default/a", traceback=TRACE).split(
+        "\n"
+    )
+    assert lines[1] == "  Traceback of notify on default/a (most recent call last):"
+    assert lines[2] == '    File "handlers/pods.py", line 14, in on_pod'
+    assert lines[-1] == "  KeyError: 'y'"
+
+
+def test_faults_stand_below_with_their_place():
+    """A refused reload shows each fault of the files with its place and help."""
+    fault = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field", suggestion="remove it")
+    assert text(event="reload refused", level="error", diagnostics=(fault,)).split("\n")[1:] == [
+        "  m.yaml:3:2: error DCL012: unknown field",
+        "    help: remove it",
+    ]
+
+
+def test_control_characters_of_others_do_nothing():
+    """A label or a message with an escape sequence can't repaint the terminal."""
+    assert "\x1b" not in text(event="pod \x1b[2Jgone", note="\x1b]0;x", traceback="\x1b[31m")
+
+
+def test_json_has_the_head_first():
+    """A machine gets ts, level and event, then the fields, one object a line."""
+    entry = {"timestamp": MOMENT, "level": "info", "event": "late", "pod": "a", "when": MOMENT, "n": 1}
+    line = JsonLines()(None, "info", entry)
+    assert "\n" not in line
+    assert line.startswith('{"ts": "2026-01-02T12:00:01.234Z", "level": "info", "event": "late"')
+    assert json.loads(line)["n"] == 1
+    assert json.loads(line)["when"] == str(MOMENT)
+
+
+def test_json_has_faults_as_objects():
+    """A machine gets the faults of a refused reload with file and line."""
+    fault = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field")
+    line = JsonLines()(None, "error", {"timestamp": MOMENT, "event": "x", "diagnostics": (fault,)})
+    assert json.loads(line)["diagnostics"][0]["line"] == 3

@@ -1,0 +1,135 @@
+"""Exit statuses, and what a person sees when something goes wrong."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from declctl.cli import app as commands
+from declctl.errors import ManifestErrors, SandboxError, Unreachable, UsageError
+from declctl.manifest import Diagnostic
+
+FAULT = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field", suggestion="remove it", source_line="  x: 1")
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let every command raise this."""
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commands, "app", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("No cluster is configured."), 2),
+        (Unreachable("connection refused"), 2),
+        (SandboxError("objects.yaml:3: no kind"), 1),
+        (ManifestErrors([FAULT]), 1),
+        (RuntimeError("oh"), 3),
+        (ExceptionGroup("tasks", [ExceptionGroup("more", [UsageError("No cluster.")])]), 2),
+        (ExceptionGroup("tasks", [UsageError("a"), RuntimeError("b")]), 3),
+    ],
+)
+def test_each_error_has_its_exit_status(
+    monkeypatch: pytest.MonkeyPatch, declctl: Callable, error: Exception, status: int
+):
+    """Scripts can tell a fault of their input from a missing cluster and from a bug."""
+    raising(monkeypatch, error)
+    assert declctl("anything").status == status
+
+
+def test_an_expected_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch, declctl: Callable):
+    """A missing cluster is told in a sentence on stderr, without a traceback."""
+    raising(monkeypatch, UsageError("No cluster is configured."))
+    ended = declctl("anything")
+    assert ended.err == "declctl: No cluster is configured.\n"
+    assert ended.out == ""
+
+
+def test_a_located_fault_is_shown_with_its_line(monkeypatch: pytest.MonkeyPatch, declctl: Callable):
+    """A fault of the manifest is shown where it stands, in plain text when stderr is no terminal."""
+    raising(monkeypatch, ManifestErrors([FAULT]))
+    ended = declctl("anything")
+    assert ended.err == "m.yaml:3:2: error DCL012: unknown field\n  3 |   x: 1\n    |  ^\n  help: remove it\n"
+
+
+def test_an_internal_error_asks_for_a_report(monkeypatch: pytest.MonkeyPatch, declctl: Callable):
+    """A bug shows its traceback, says that it is one, and what to do."""
+    raising(monkeypatch, RuntimeError("oh"))
+    ended = declctl("anything")
+    assert "RuntimeError: oh" in ended.err
+    assert "Please report it" in ended.err
+    assert "declctl version" in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["nonsense"], ["run"], ["run", "m", "--log-level", "x"]]
+)
+def test_wrong_usage_ends_with_2(declctl: Callable, arguments: list[str]):
+    """A misspelled command or option is a usage error that names what is wrong."""
+    ended = declctl(*arguments)
+    assert ended.status == 2
+    assert "Error" in ended.err
+
+
+def test_help_needs_no_command(declctl: Callable):
+    """`declctl --help` lists the commands that there are, and hides those that are not done yet."""
+    ended = declctl("--help")
+    assert ended.status == 0
+    for name in ("run", "validate", "status", "reload", "sandbox", "explain", "schema", "version", "plugins"):
+        assert f"  {name} " in ended.out
+    assert "  tap " not in ended.out
+
+
+def test_a_closed_pipe_is_quiet():
+    """`declctl schema | head -1` ends without a word about a broken pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "declctl", "schema"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_version_imports_nothing_heavy():
+    """`declctl version` answers at once: no client, no parser, no machinery is loaded for it."""
+    program = (
+        "import sys; from declctl.cli.main import status_of; status = status_of(['version']);"
+        "heavy = {'kubernetes', 'aiohttp', 'jsonschema', 'typer', 'rich', 'structlog', 'yaml', 'pydantic', 'asyncio'};"
+        "print(sorted(heavy & set(sys.modules)), status)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("declctl ")
+    assert second == "[] 0"
+
+
+def test_parsing_imports_no_client():
+    """`declctl --help` loads the parser alone, so that completion in a shell is quick."""
+    program = (
+        "import sys; from declctl.cli.main import status_of; status_of(['--help']);"
+        "print(sorted({'kubernetes', 'aiohttp', 'jsonschema', 'rich', 'structlog', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("way", [["version"], ["--version"], ["--no-plugins", "version"]])
+def test_version_is_said_in_every_way(declctl: Callable, way: list[str], monkeypatch: pytest.MonkeyPatch):
+    """The version and the Python are on one line of stdout, however one asks."""
+    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "x")  # put back what --no-plugins sets
+    ended = declctl(*way)
+    assert ended.status == 0
+    assert ended.out.startswith("declctl ")
+    assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in ended.out

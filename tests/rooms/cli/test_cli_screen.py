@@ -1,0 +1,116 @@
+"""The stream that log lines and the progress line share."""
+
+import asyncio
+import io
+from dataclasses import dataclass
+
+import pytest
+
+from declctl.cli.progress import progress, progress_line
+from declctl.cli.screen import Screen
+from declctl.cli.terminal import has_colour
+from declctl.kit import ManualClock
+
+ERASE = "\r\x1b[2K"
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass
+class Resource:
+    """What is shown of one."""
+
+    name: str
+    synced: bool
+    items_listed: int
+
+
+class Runtime:
+    """A runtime with resources."""
+
+    def __init__(self, *resources: Resource) -> None:
+        self.resources = resources
+
+    def status(self) -> "Runtime":
+        return self
+
+
+def test_no_terminal_sees_no_progress():
+    """In a log file there are lines only, and nothing that moves a cursor."""
+    stream = io.StringIO()
+    screen = Screen(stream)
+    screen.progress("pods: 1 listed…")
+    screen.line("synced")
+    assert stream.getvalue() == "synced\n"
+
+
+def test_a_line_goes_above_the_progress():
+    """A log line while a list comes in takes the progress line away and puts it back below."""
+    stream = Terminal()
+    screen = Screen(stream)
+    screen.progress("pods: 1 listed…")
+    screen.line("hello")
+    screen.progress("")
+    assert stream.getvalue() == f"{ERASE}pods: 1 listed…\r{ERASE}hello\npods: 1 listed…\r{ERASE}"
+
+
+def test_a_closed_stream_ends_the_log_not_the_process():
+    """A controller goes on when whoever read its log has gone."""
+    stream = io.StringIO()
+    screen = Screen(stream)
+    stream.close()
+    screen.line("nobody hears this")
+    assert stream.closed
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colour_can_be_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
+    """NO_COLOR and dumb terminals get plain text."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert has_colour(Terminal())
+    assert not has_colour(io.StringIO())
+    monkeypatch.setenv(name, value)
+    assert not has_colour(Terminal())
+
+
+def test_the_progress_line_names_what_is_under_way():
+    """Only resources whose list is coming in are named."""
+    resources = [Resource("pods", False, 12_500), Resource("nodes", True, 3), Resource("jobs", False, 0)]
+    assert progress_line(resources) == "pods: 12,500 listed…"
+
+
+def test_progress_is_shown_after_a_second_and_removed_when_synced():
+    """A large first list shows its progress, a small one nothing, and nothing is left behind."""
+
+    async def scenario() -> None:
+        clock, stream = ManualClock(), Terminal()
+        pods = Resource("pods", False, 500)
+        async with progress(Screen(stream), clock)(Runtime(pods)):
+            await clock.advance(0.9)
+            assert stream.getvalue() == ""
+            await clock.advance(0.2)
+            assert "pods: 500 listed…" in stream.getvalue()
+            pods.synced = True
+            await clock.advance(0.3)
+            assert stream.getvalue().endswith(ERASE)
+            assert clock.next_wake is None
+
+    asyncio.run(scenario())
+
+
+def test_the_progress_line_goes_when_the_process_ends():
+    """Ctrl-C during the first list leaves a clean terminal."""
+
+    async def scenario() -> None:
+        clock, stream = ManualClock(), Terminal()
+        async with progress(Screen(stream), clock)(Runtime(Resource("pods", False, 500))):
+            await clock.advance(2)
+        assert stream.getvalue().endswith(ERASE)
+
+    asyncio.run(scenario())
