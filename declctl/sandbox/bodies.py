@@ -9,26 +9,26 @@ from typing import Any
 import msgspec
 
 from declctl.errors import SandboxError
-from declctl.sandbox import status
+from declctl.sandbox import protobuf, status
 from declctl.sandbox.documents import read_documents
 from declctl.sandbox.options import truth
 from declctl.sandbox.routes import Call
 from declctl.sandbox.status import Cause
 from declctl.sandbox.targets import Deletion, Write
 
-_ACCEPTED = ("application/json", "application/yaml")
+_ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 
 
 def read_object(call: Call, media_type: str, body: bytes) -> Any:
     """The object of a create or update; refused with 400 or 415."""
     if media_type not in ("", *_ACCEPTED):
         raise status.unsupported_media_type(_ACCEPTED)
-    return _parse(call, body, yaml=media_type == "application/yaml")
+    return _parse(call, media_type, body)
 
 
 def read_patch(call: Call, media_type: str, body: bytes) -> Any:
     """The body of a patch, whatever kind of patch it is."""
-    return _parse(call, body, yaml=media_type.endswith("+yaml"))
+    return _parse(call, media_type, body)
 
 
 def read_write(call: Call, params: Mapping[str, str], user_agent: str) -> Write:
@@ -39,9 +39,9 @@ def read_write(call: Call, params: Mapping[str, str], user_agent: str) -> Write:
     return Write(dry_run=dry_run, manager=manager, subresource=call.subresource)
 
 
-def read_deletion(call: Call, params: Mapping[str, str], body: bytes) -> Deletion:
+def read_deletion(call: Call, params: Mapping[str, str], media_type: str, body: bytes) -> Deletion:
     """How to delete, from the body or the query; refused with 400 or 422."""
-    given = _parse(call, body, yaml=False) if body.strip() else {}
+    given = _parse(call, media_type, body) if body.strip() else {}
     if not isinstance(given, dict):
         raise status.bad_request("DeleteOptions must be an object")
     preconditions = given.get("preconditions") or {}
@@ -64,10 +64,19 @@ def forced(params: Mapping[str, str]) -> bool:
     return truth(params.get("force"))
 
 
-def _parse(call: Call, body: bytes, *, yaml: bool) -> Any:
+def decoded(media_type: str, body: bytes) -> Any:
+    """A body by its media type, by default JSON; raises ValueError, or SandboxError for YAML."""
+    if media_type == protobuf.MEDIA_TYPE:
+        return protobuf.decode(body)
+    if media_type.endswith(("/yaml", "+yaml")):
+        return next(iter(read_documents(body)), None)
+    return msgspec.json.decode(body)
+
+
+def _parse(call: Call, media_type: str, body: bytes) -> Any:
     try:
-        return read_documents(body)[0] if yaml else msgspec.json.decode(body)
-    except (msgspec.DecodeError, SandboxError, IndexError, RecursionError) as error:
+        return decoded(media_type, body)
+    except (ValueError, SandboxError, RecursionError) as error:
         shown = body[:64].decode(errors="replace") or "<empty>"
         raise status.bad_request(
             f"the object provided is unrecognized (must be of type {call.kind.kind}): couldn't get "

@@ -48,9 +48,14 @@ def _of(name: str, cell: Callable[[KubeObject], Any], *, wide: bool = False) -> 
     return Column(name, lambda obj, _: cell(obj), priority=int(wide))
 
 
-def _since(name: str, path: str, *, wide: bool = False) -> Column:
+def _since(name: str, path: str, *, wide: bool = False, otherwise: str = "<unknown>") -> Column:
     read = _field(path, None)
-    return Column(name, lambda obj, now: durations.age(read(obj, now), now), priority=int(wide))
+
+    def cell(obj: KubeObject, now: datetime) -> str:
+        moment = read(obj, now)
+        return durations.age(moment, now) if moment else otherwise
+
+    return Column(name, cell, priority=int(wide))
 
 
 def _spec(obj: KubeObject) -> KubeObject:
@@ -273,7 +278,7 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         _column("Timezone", "spec.timeZone"),
         _column("Suspend", "spec.suspend", False),
         _of("Active", lambda obj: len(_status(obj).get("active") or ())),
-        _since("Last Schedule", "status.lastScheduleTime"),
+        _since("Last Schedule", "status.lastScheduleTime", otherwise="<none>"),
         AGE,
         *_CONTAINERS,
     ),

@@ -9,8 +9,8 @@ of changes; what is older was compacted.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import msgspec
 
@@ -73,16 +73,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """One step of history. For DELETED, `new` is the last state under the version of the deletion.
-
-    `lines` is where watchers keep what they encoded, so that it is done once for all of them.
-    """
+    """One step of history. For DELETED, `new` is the last state under the version of the deletion."""
 
     type: ChangeKind
     version: int
     new: Stored
     old: Stored | None
-    lines: dict[Any, bytes] = field(default_factory=dict[Any, bytes])
 
 
 def key_of(namespace: str, name: str) -> str:

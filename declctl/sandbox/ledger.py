@@ -3,6 +3,7 @@
 Tests count LISTs here.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -33,10 +34,10 @@ class Request:
 
 
 class Ledger:
-    """The requests since the start, or since the last `clear`."""
+    """The requests since the start, or since the last `clear`; of very many, the newest `limit`."""
 
-    def __init__(self) -> None:
-        self._requests: list[Request] = []
+    def __init__(self, *, limit: int = 200_000) -> None:
+        self._requests: deque[Request] = deque(maxlen=limit)
 
     def record(self, request: Request) -> None:
         """Write one down."""

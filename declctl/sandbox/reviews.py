@@ -2,21 +2,20 @@
 
 from typing import Any, Final
 
-import msgspec
-
+from declctl.errors import SandboxError
 from declctl.objects import KubeObject
-from declctl.sandbox import status
+from declctl.sandbox import bodies, status
 from declctl.sandbox.faults import Faults
 
 PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def review(body: bytes, faults: Faults) -> KubeObject:
+def review(media_type: str, body: bytes, faults: Faults) -> KubeObject:
     """The review with its status; refused with 400 if it isn't one."""
     try:
-        given: Any = msgspec.json.decode(body)
+        given: Any = bodies.decoded(media_type, body)
         attributes: KubeObject = given["spec"].get("resourceAttributes") or {}
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, SandboxError, KeyError, TypeError, AttributeError) as error:
         raise status.bad_request(f"the body is no SelfSubjectAccessReview: {error}") from error
     resource = attributes.get("resource", "")
     if attributes.get("subresource"):

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import bodies, control, patching, reviews, scaling, status
+from declctl.sandbox import bodies, control, patching, reviews, scaling, status, validation
 from declctl.sandbox.faults import Faults
 from declctl.sandbox.forms import AnyForm, Plain, negotiate
 from declctl.sandbox.history import Stored
@@ -91,7 +91,8 @@ class Api:
                 body=found.body, status=found.code, headers={"Content-Type": found.media_type}
             )
         if path.rstrip("/") == reviews.PATH and request.method == "POST":
-            return _json(reviews.review(await request.read(), self._parts.faults), code=201)
+            body = await request.read()
+            return _json(reviews.review(_media_type(request), body, self._parts.faults), code=201)
         call = resolve(request.method, path, params, registry)
         if call is None:
             return web.Response(text="404 page not found\n", status=404)
@@ -101,7 +102,8 @@ class Api:
             await self._parts.clock.sleep(wait)
         if refusal is not None:
             raise refusal
-        return await self._verbs[call.verb](request, call, params)
+        with validation.readable(call.kind.kind):
+            return await self._verbs[call.verb](request, call, params)
 
     def _record(self, request: web.Request, call: Call, params: Mapping[str, str]) -> None:
         transport = request.transport
@@ -203,7 +205,7 @@ class Api:
     async def _delete(
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
-        deletion = bodies.read_deletion(call, params, await request.read())
+        deletion = bodies.read_deletion(call, params, _media_type(request), await request.read())
         last, gone = self._parts.store.remover.delete(_target(call), deletion)
         if call.kind.returned or not gone:
             return self._one(request, call, last)
@@ -213,7 +215,7 @@ class Api:
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
         options = read_options(params, call.namespace, watch=False)
-        deletion = bodies.read_deletion(call, params, await request.read())
+        deletion = bodies.read_deletion(call, params, _media_type(request), await request.read())
         page = list_page(self._parts.store.history, call.kind.resource, options)
         for stored in page.items:
             target = Target(call.kind, stored.namespace, stored.name)

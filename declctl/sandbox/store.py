@@ -14,6 +14,7 @@ from typing import Any
 from declctl.errors import SandboxError
 from declctl.kit import Clock
 from declctl.objects import KubeObject
+from declctl.sandbox import validation
 from declctl.sandbox.deleting import Remover
 from declctl.sandbox.history import History
 from declctl.sandbox.kinds import Registry, ServedKind
@@ -150,7 +151,8 @@ class ObjectStore:
 
 def _told(call: Any) -> Any:
     try:
-        return call()
+        with validation.readable("the object"):
+            return call()
     except Refusal as refusal:
         raise SandboxError(str(refusal)) from refusal
 

@@ -46,7 +46,7 @@ class WatchStream:
         self._injected.append(text)
         self.wake()
 
-    async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:  # noqa: ASYNC109 - of the watch
+    async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:
         """Send until the watcher ends, the client leaves, or `timeout` seconds have passed."""
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}

@@ -6,7 +6,8 @@ Schemas of built-in kinds are not checked: that is what a real API server is for
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from declctl.objects import KubeObject
@@ -46,6 +47,20 @@ _VALUE_RULE: Final = (
     f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     f"'({_WORD})?')"
 )
+
+
+@contextmanager
+def readable(kind: str) -> Generator[None]:
+    """Refuse with 400 an object of which a field is of another shape than its kind's.
+
+    Schemas are not checked beforehand, so that such a field shows itself where it is read.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        raise status.bad_request(
+            f"{kind} can't be handled: a field has another type than it should: {error}"
+        ) from error
 
 
 def check(kind: ServedKind, obj: KubeObject) -> None:

@@ -52,6 +52,9 @@ class Subscription:
     form: Form
 
 
+Written = dict[tuple[EventName, str, Form], bytes]
+
+
 class Watcher:
     """One watch: its lines wait in an outbox until they are taken.
 
@@ -111,9 +114,10 @@ def error_line(refusal: status.Refusal) -> bytes:
     return line("ERROR", msgspec.json.encode(refusal.document()))
 
 
-def seen(change: Change, subscription: Subscription) -> bytes | None:
+def seen(change: Change, subscription: Subscription, written: Written | None = None) -> bytes | None:
     """The line that a subscription gets for a change; None if it does not concern it.
 
+    `written` keeps what was encoded for this change, so that it is done once for all who want the same.
     Who stops matching is DELETED, with its old content under the new version; who starts matching is ADDED.
     """
     selection = subscription.selection
@@ -122,20 +126,23 @@ def seen(change: Change, subscription: Subscription) -> bytes | None:
     before = change.old is not None and selection.matches(change.old)
     after = change.type != "DELETED" and selection.matches(change.new)
     if change.type == "DELETED":
-        return _encoded("DELETED", change, change.new, subscription) if before else None
+        return _encoded("DELETED", change.new, subscription, written) if before else None
     if after:
-        return _encoded("MODIFIED" if before else "ADDED", change, change.new, subscription)
+        return _encoded("MODIFIED" if before else "ADDED", change.new, subscription, written)
     if before and change.old is not None:
-        return _encoded("DELETED", change, change.old.as_of(change.version), subscription)
+        return _encoded("DELETED", change.old.as_of(change.version), subscription, written)
     return None
 
 
-def _encoded(event: EventName, change: Change, stored: Stored, subscription: Subscription) -> bytes:
+def _encoded(event: EventName, stored: Stored, subscription: Subscription, written: Written | None) -> bytes:
     kind, form = subscription.kind, subscription.form
     key = (event, kind.api_version, form)
-    if key not in change.lines:
-        change.lines[key] = line(event, form.item(kind, stored))
-    return change.lines[key]
+    text = written.get(key) if written is not None else None
+    if text is None:
+        text = line(event, form.item(kind, stored))
+        if written is not None:
+            written[key] = text
+    return text
 
 
 class Hub:
@@ -173,8 +180,9 @@ class Hub:
 
     def tell(self, resource: ResourceId, change: Change) -> None:
         """Hand a change to everybody whom it concerns."""
+        written: Written = {}
         for subscription, group in self._watchers.get(resource, {}).items():
-            text = seen(change, subscription)
+            text = seen(change, subscription, written)
             if text is not None:
                 for watcher in tuple(group):
                     watcher.put(text)

@@ -271,3 +271,19 @@ def _until(true, seconds=10.0):
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.kubectl
+def test_kubectl_creates_with_typed_clients(kubectl, sandbox):
+    """Its create commands and can-i, which speak protobuf, work too."""
+    kubectl("create", "namespace", "typed")
+    kubectl("create", "configmap", "x", "--from-literal=a=b", "-n", "typed")
+    kubectl("create", "deployment", "d", "--image=nginx", "--replicas=0", "--port=80", "-n", "typed")
+    (deployment,) = sandbox.objects("Deployment", "typed")
+    assert deployment["spec"]["replicas"] == 0
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["ports"] == [
+        {"containerPort": 80, "protocol": "TCP"}
+    ]
+    assert sandbox.objects("ConfigMap", "typed")[0]["data"] == {"a": "b"}
+    assert kubectl("auth", "can-i", "list", "pods") == "yes\n"
+    kubectl("delete", "namespace", "typed")

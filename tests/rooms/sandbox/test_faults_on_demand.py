@@ -168,9 +168,9 @@ def test_reviews_know_the_faults():
     """Everybody may do everything, until a 403 is ordered for it."""
     given = faults()
     body = b'{"spec":{"resourceAttributes":{"verb":"list","resource":"pods","namespace":"a"}}}'
-    assert reviews.review(body, given)["status"]["allowed"]
+    assert reviews.review("", body, given)["status"]["allowed"]
     given.refuse(403, Match(verb="list", resource="pods"))
-    assert not reviews.review(body, given)["status"]["allowed"]
+    assert not reviews.review("", body, given)["status"]["allowed"]
 
 
 def test_the_ledger_counts():

@@ -1,0 +1,164 @@
+"""Protobuf bodies, as Go's typed clients send them, read into objects.
+
+`kubectl create namespace` and `kubectl auth can-i` are such clients. Only reading: answers are JSON, which
+they take as well. The fields are those of `protobuf_fields.txt`. The wire does not tell an unset field from
+one that is zero, so that zeros are left out but for replicas. Custom kinds have no protobuf.
+"""
+
+import base64
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Final
+
+from declctl.objects import KubeObject
+
+MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
+_MAGIC: Final = b"k8s\x00"
+_PACKAGES: Final = {"": "core", "rbac.authorization.k8s.io": "rbac", "meta.k8s.io": "meta"}
+_MEANT_ZEROS: Final = frozenset({"replicas"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    type: str
+    repeated: bool
+    mapping: bool
+    inline: bool
+
+
+_Messages = Mapping[str, Mapping[int, _Field]]
+
+
+def decode(body: bytes) -> KubeObject:
+    """The object in a protobuf body; raises ValueError with a sentence if there is none that can be read."""
+    if not body.startswith(_MAGIC):
+        raise ValueError("the body is no Kubernetes protobuf: it does not begin with k8s")
+    try:
+        envelope = dict(_entries(body[len(_MAGIC) :]))
+        names = dict(_entries(envelope[1]))
+        api_version, kind = names[1].decode(), names[2].decode()
+        message = _message_name(api_version, kind)
+        if message not in _messages():
+            raise ValueError(f"{kind} of {api_version} can't be read from protobuf: send it as JSON")
+        return {"apiVersion": api_version, "kind": kind, **_object(envelope.get(2, b""), message)}
+    except (KeyError, IndexError, AttributeError, TypeError) as error:
+        raise ValueError(f"the protobuf is broken: {error!r}") from error
+
+
+def _message_name(api_version: str, kind: str) -> str:
+    group, _, version = api_version.rpartition("/")
+    if kind == "DeleteOptions":
+        return "meta.v1.DeleteOptions"
+    return f"{_PACKAGES.get(group, group.partition('.')[0])}.{version}.{kind}"
+
+
+def _object(data: bytes, message: str) -> KubeObject:
+    fields = _messages()[message]
+    obj: KubeObject = {}
+    for number, raw in _entries(data):
+        field = fields.get(number)
+        if field is None:  # newer than this table
+            continue
+        if field.mapping:
+            entry = dict(_entries(raw))
+            value = _value(entry.get(2, b""), field.type)
+            obj.setdefault(field.name, {})[entry.get(1, b"").decode()] = value
+        elif field.repeated:
+            obj.setdefault(field.name, []).append(_value(raw, field.type))
+        elif field.inline:
+            obj.update(_value(raw, field.type))
+        else:
+            value = _value(raw, field.type)
+            if value not in ("", 0, False, None) or (value == 0 and field.name in _MEANT_ZEROS):
+                obj[field.name] = value
+    return obj
+
+
+def _value(raw: Any, of_type: str) -> Any:
+    read = _SCALARS.get(of_type)
+    return read(raw) if read is not None else _object(raw, of_type)
+
+
+def _integer(raw: int) -> int:
+    return raw - (1 << 64) if raw >= 1 << 63 else raw
+
+
+def _time(raw: bytes, *, micro: bool = False) -> str | None:
+    entry = dict(_entries(raw))
+    seconds, nanos = _integer(entry.get(1, 0)), _integer(entry.get(2, 0))
+    if not seconds:
+        return None
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{nanos // 1000:06d}Z" if micro else f"{text}Z"
+
+
+def _int_or_string(raw: bytes) -> Any:
+    entry = dict(_entries(raw))
+    return entry.get(3, b"").decode() if entry.get(1) else _integer(entry.get(2, 0))
+
+
+def _raw_json(raw: bytes) -> Any:
+    return json.loads(dict(_entries(raw)).get(1) or b"{}")
+
+
+_SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "s": lambda raw: raw.decode(),
+    "b": lambda raw: base64.b64encode(raw).decode(),
+    "B": bool,
+    "i": _integer,
+    "meta.v1.Time": _time,
+    "meta.v1.MicroTime": lambda raw: _time(raw, micro=True),
+    "resource.Quantity": lambda raw: dict(_entries(raw)).get(1, b"").decode(),
+    "intstr.IntOrString": _int_or_string,
+    "meta.v1.FieldsV1": _raw_json,
+    "runtime.RawExtension": _raw_json,
+}
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Field numbers and raw values: integers for varints, bytes for the rest."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                value, at = _varint(data, at)
+                yield tag >> 3, value
+            case 2:
+                length, at = _varint(data, at)
+                if at + length > len(data):
+                    raise ValueError("the protobuf is cut off")
+                yield tag >> 3, data[at : at + length]
+                at += length
+            case 1 | 5 as wire:
+                at += 8 if wire == 1 else 4  # no field of the table is fixed-width
+            case wire:
+                raise ValueError(f"the protobuf has the wire type {wire}")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at
+
+
+@functools.cache
+def _messages() -> _Messages:
+    text = resources.files("declctl.sandbox").joinpath("protobuf_fields.txt").read_text(encoding="utf-8")
+    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    return {name: dict(_field(entry) for entry in entries) for name, *entries in lines}
+
+
+def _field(entry: str) -> tuple[int, _Field]:
+    name, number, of_type = entry.split(":")
+    marks = of_type[: len(of_type) - len(of_type.lstrip("*%~"))]
+    return int(number), _Field(name, of_type.lstrip("*%~"), "*" in marks, "%" in marks, "~" in marks)
