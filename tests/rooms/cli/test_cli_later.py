@@ -4,10 +4,28 @@ from collections.abc import Callable
 
 import pytest
 
-NAMES = (
-    "plan test tap top get graph trigger requeue rollback history record replay new generate fmt lint migrate set "
-    "doctor bench"
-).split()
+NAMES = [
+    "plan",
+    "test",
+    "tap",
+    "top",
+    "get",
+    "graph",
+    "trigger",
+    "requeue",
+    "rollback",
+    "history",
+    "record",
+    "replay",
+    "new",
+    "generate",
+    "fmt",
+    "lint",
+    "migrate",
+    "set",
+    "doctor",
+    "bench",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,12 @@ from declctl.cli.lines import JsonLines, TextLines
 from declctl.manifest import Diagnostic
 
 MOMENT = datetime(2026, 1, 2, 12, 0, 1, 234000, UTC)
-TRACE = 'Traceback (most recent call last):\n  File "handlers/pods.py", line 14, in on_pod\n    x["y"]\nKeyError: \'y\'\n'
+TRACE = """\
+Traceback (most recent call last):
+  File "handlers/pods.py", line 14, in on_pod
+    x["y"]
+KeyError: 'y'
+"""
 
 
 def text(*, colour: bool = False, **entry: Any) -> str:

@@ -1,0 +1,73 @@
+"""The metrics, under the names and types of the contract."""
+
+from collections.abc import Callable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+TYPES = {
+    "declctl_generation": "gauge",
+    "declctl_generations_alive": "gauge",
+    "declctl_reloads_total": "counter",
+    "declctl_reload_seconds": "gauge",
+    "declctl_cache_objects": "gauge",
+    "declctl_cache_bytes": "gauge",
+    "declctl_lists_total": "counter",
+    "declctl_watches_total": "counter",
+    "declctl_watch_events_total": "counter",
+    "declctl_handler_results_total": "counter",
+    "declctl_handler_queue_depth": "gauge",
+    "declctl_handler_merged_total": "counter",
+    "declctl_zombie_invocations": "gauge",
+    "declctl_leader": "gauge",
+}
+
+
+@pytest.fixture(name="samples")
+def _samples(ask: Callable) -> tuple[dict[str, str], dict[tuple[str, ...], float]]:
+    """The types by name, and the values by name and label values."""
+    families = list(text_string_to_metric_families(ask("/metrics").text))
+    types = {sample.name: family.type for family in families for sample in family.samples}
+    values = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    return types, values
+
+
+def test_names_and_types_are_those_of_the_contract(samples):
+    """Dashboards and alerts find every metric under its documented name and type, and no others."""
+    assert samples[0] == TYPES
+
+
+@pytest.mark.parametrize(
+    ("sample", "value"),
+    [
+        (("declctl_generation",), 6),
+        (("declctl_generations_alive",), 2),
+        (("declctl_reloads_total", "Applied"), 5),
+        (("declctl_reloads_total", "Unchanged"), 0),
+        (("declctl_reloads_total", "Refused"), 1),
+        (("declctl_reload_seconds",), 0.003),
+        (("declctl_cache_objects", "pods"), 2),
+        (("declctl_cache_bytes", "pods"), 640),
+        (("declctl_lists_total", "pods"), 1),
+        (("declctl_watches_total", "pods"), 3),
+        (("declctl_watch_events_total", "pods", "ADDED"), 5),
+        (("declctl_watch_events_total", "pods", "MODIFIED"), 2),
+        (("declctl_handler_results_total", "notify", "succeeded"), 9),
+        (("declctl_handler_results_total", "notify", "failed"), 1),
+        (("declctl_handler_results_total", "notify", "retried"), 2),
+        (("declctl_handler_queue_depth", "notify"), 4),
+        (("declctl_handler_merged_total", "notify"), 3),
+        (("declctl_zombie_invocations",), 1),
+        (("declctl_leader",), 1),
+    ],
+)
+def test_values_are_those_of_the_status(samples, sample: tuple[str, ...], value: float):
+    """Each figure of the status is scraped under its labels."""
+    assert samples[1][sample] == value
+
+
+def test_the_scraper_chooses_the_format(ask: Callable):
+    """A Prometheus that asks for OpenMetrics gets it."""
+    answer = ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
