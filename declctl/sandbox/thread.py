@@ -60,11 +60,13 @@ class SandboxThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandbox", daemon=True)
         self._thread.start()
+        started = False
         try:
             self.start()
-        except BaseException:
-            self._end_loop()
-            raise
+            started = True
+        finally:
+            if not started:
+                self._end_loop()
         return self
 
     def __exit__(

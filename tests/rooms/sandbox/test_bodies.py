@@ -56,10 +56,9 @@ def test_special_values_in_protobuf():
     assert protobuf.decode(message(b"Service", b"v1", field(2, port)))["spec"]["ports"] == [
         {"port": 80, "targetPort": "web"}
     ]
-    time = field(1, field(9, bytes((8, 0x80, 0xC0, 0xD5, 0xCA, 0x06))))
-    assert protobuf.decode(message(b"Pod", b"v1", time))["metadata"]["deletionTimestamp"].startswith(
-        "2026-01-"
-    )
+    time = field(1, field(9, bytes((8, 0x80, 0xF2, 0xD6, 0xCA, 0x06))))
+    deleted = protobuf.decode(message(b"Pod", b"v1", time))["metadata"]["deletionTimestamp"]
+    assert deleted == "2026-01-01T00:00:00Z"
     volume = field(2, field(1, field(1, b"v") + field(2, field(2, b""))))
     assert protobuf.decode(message(b"Pod", b"v1", volume))["spec"]["volumes"] == [
         {"name": "v", "emptyDir": {}}
