@@ -1,0 +1,72 @@
+"""A kind that the cluster does not have yet."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bundles import TELLING, Bundle
+from clusters import Cluster
+from processes import Declctl
+from rest import Refused, documents, pod
+from waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "05-custom-resource"
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: e2e}}
+spec:
+  namespaces: [{namespace}]
+  resources:
+    - {{name: backups, apiVersion: example.com/v1, kind: Backup}}
+    - {{name: pods, apiVersion: v1, kind: Pod}}
+  handlers:
+    - {{name: backups, resourceRef: {{name: backups}}, entryPoint: "handlers:tell"}}
+    - {{name: pods, resourceRef: {{name: pods}}, entryPoint: "handlers:tell"}}
+"""
+
+
+@pytest.fixture
+def definition(cluster: Cluster) -> Iterator[dict[str, object]]:
+    """The CustomResourceDefinition of the example; it goes with the test."""
+    (document,) = documents(EXAMPLE / "crd.yaml")
+    name = document["metadata"]["name"]
+    yield document
+    if cluster.rest.is_there("customresourcedefinitions", name):
+        cluster.rest.delete("customresourcedefinitions", name)
+
+
+def test_a_kind_that_appears_later_starts_then(
+    cluster: Cluster, definition: dict[str, object], tmp_path: Path, namespace: str
+) -> None:
+    """The rest runs at once, the status says what is missing, and it starts when its kind appears."""
+    bundle = Bundle(tmp_path / "bundle", MANIFEST.format(namespace=namespace), TELLING)
+    cluster.rest.create(pod("there", namespace))
+    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+        until("pods are told", lambda: any(f"Added pods {namespace}/there" in line for line in declctl.out))
+        error = until("the status names it", lambda: declctl.resource("backups")["error"])
+        assert "Backup" in error
+        assert "example.com/v1" in error
+        cluster.rest.create(definition)
+        until("the kind is served", lambda: cluster.rest.request("GET", "/apis/example.com/v1")["resources"])
+        for document in documents(EXAMPLE / "objects.yaml"):
+            document["metadata"]["namespace"] = namespace
+            _create(cluster, document)
+        key = f"{namespace}/orders-daily"
+        until("it is told", lambda: any(f"Added backups {key}" in line for line in declctl.out), seconds=60)
+        assert declctl.resource("backups")["error"] is None
+        assert declctl.resource("pods")["relists"] == 0
+        assert declctl.stop() == 0
+
+
+def _create(cluster: Cluster, document: dict[str, object]) -> None:
+    """The kind may be served a moment before its objects can be stored."""
+
+    def created() -> bool:
+        try:
+            cluster.rest.create(document)
+        except Refused:
+            return False
+        return True
+
+    until("the object is stored", created)
