@@ -1,17 +1,14 @@
 """Every error that declctl raises, in one tree.
 
-DeclctlError
-├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
-├── ManifestErrors           the manifest or a handler file is wrong; carries every located fault (exit 1)
-├── HookError                foreign code broke the plugin contract
-│   ├── EntryPointError      an entry point can't be resolved; says where
-│   └── HandlerFailed        a call raised; carries the cause
-├── ReloadRefused            a reload failed before its commit: nothing has changed
-├── CacheError
-│   ├── UnknownIndex         a lister was asked for an index that isn't declared
-│   └── NotSynced            a cache was read before its first list was in
-├── SandboxError             the embedded API server was given an object that it can't hold
-└── ApiError                 a server's answer, or the lack of one
+DeclctlError ├── UsageError               the command line was used wrongly, or no cluster is
+configured (exit 2) ├── ManifestErrors           the manifest or a handler file is wrong; carries
+every located fault (exit 1) ├── HookError                foreign code broke the plugin contract │
+├── EntryPointError      an entry point can't be resolved; says where │   └── HandlerFailed        a
+call raised; carries the cause ├── ReloadRefused            a reload failed before its commit:
+nothing has changed ├── CacheError │   ├── UnknownIndex         a lister was asked for an index that
+isn't declared │   └── NotSynced            a cache was read before its first list was in ├──
+SandboxError             the embedded API server was given an object that it can't hold └── ApiError
+a server's answer, or the lack of one
     ├── Unreachable          refused, reset, timed out, name not found: no answer at all
     ├── WatchSilent          a watch said nothing, not even a bookmark, for its idle timeout
     ├── MalformedAnswer      an answer that is not what the protocol says
@@ -50,7 +47,10 @@ class Located(Protocol):
 
 
 class ManifestErrors(DeclctlError):
-    """The manifest or what it refers to is wrong; `diagnostics` has every fault, sorted by position."""
+    """The manifest or what it refers to is wrong.
+
+    `diagnostics` has every fault, sorted by position.
+    """
 
     def __init__(self, diagnostics: Sequence[Located]) -> None:
         super().__init__("\n".join(str(diagnostic) for diagnostic in diagnostics))
@@ -128,11 +128,17 @@ class Unreachable(ApiError):
 
 
 class WatchSilent(ApiError):
-    """A watch said nothing, not even a bookmark, for its idle timeout: the connection is taken for dead."""
+    """A watch said nothing, not even a bookmark, for its idle timeout.
+
+    The connection is taken for dead.
+    """
 
 
 class MalformedAnswer(ApiError):
-    """An answer that breaks the protocol: broken JSON, a cut line, a list without a resource version."""
+    """An answer that breaks the protocol.
+
+    Broken JSON, a cut line, a list without a resource version.
+    """
 
 
 class StatusError(ApiError):
@@ -178,7 +184,10 @@ class TooManyRequests(StatusError):
 
 
 class InvalidRequest(StatusError):
-    """400, 405, 406, 415 or 422: the request is at fault, or asks for what the server does not know."""
+    """400, 405, 406, 415 or 422.
+
+    The request is at fault, or asks for what the server does not know.
+    """
 
 
 class ServerError(StatusError):

@@ -7,7 +7,6 @@ and would serve yesterday's code after a quick edit.
 
 import builtins
 import importlib
-import importlib.util
 import linecache
 import sys
 from collections.abc import Mapping, Sequence

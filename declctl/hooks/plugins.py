@@ -108,10 +108,13 @@ def load(plugin: InstalledPlugin) -> object:
 
 def check_config(schema: Mapping[str, Any], config: Any) -> None:
     """Raise PluginConfigError at the first place where a config doesn't fit the plugin's schema."""
-    import jsonschema  # 140 ms that only a plugin with a schema is worth
+    # 140 ms that only a plugin with a schema is worth.
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+    from jsonschema.validators import validator_for
 
-    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema)
-    worst = jsonschema.exceptions.best_match(validator.iter_errors(config))
+    validator = validator_for(schema, default=Draft202012Validator)(schema)
+    worst = best_match(validator.iter_errors(config))
     if worst is not None:
         raise PluginConfigError(tuple(worst.absolute_path), worst.message)
 

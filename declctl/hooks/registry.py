@@ -97,6 +97,12 @@ class GenerationPlugins:
         found = [i for name in wanted for i in self._implementations.get(name, ()) if i.hook == hook]
         return tuple(sorted(found, key=lambda i: self._ranks[id(i)]))
 
+    def implement(self, hook: str, name: str, function: Callable[..., Any]) -> Implementation:
+        """A function that a manifest names for a hook without being a plugin; raises EntryPointError."""
+        made = implementation(hook, name, function, self._bundle)
+        self._ranks[id(made)] = 1
+        return made
+
     def _add(self, name: str, plugin: object, members: list[_Member]) -> None:
         found = [self._implementation(name, member) for member in members]
         self._manager.register(plugin, name=name)

@@ -1,6 +1,7 @@
 """The foundation: clocks, latches and lanes. Knows no Kubernetes.
 
-What belongs here could be moved to a library of its own without a change. What waits for a cluster does not belong here.
+What belongs here could be moved to a library of its own without a change. What waits for a cluster
+does not belong here.
 """
 
 from declctl.kit.clock import Clock, ManualClock, SystemClock

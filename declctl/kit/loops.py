@@ -12,8 +12,8 @@ T = TypeVar("T")
 class LoopThread:
     """An event loop that runs in a daemon thread from `start` to `stop`.
 
-    It is a daemon so that a coroutine which never yields cannot keep the process from ending; `stop` cancels what is
-    still running and waits for it, but only for a while.
+    It is a daemon so that a coroutine which never yields cannot keep the process from ending;
+    `stop` cancels what is still running and waits for it, but only for a while.
     """
 
     def __init__(self, name: str) -> None:

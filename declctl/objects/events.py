@@ -13,7 +13,10 @@ from declctl.objects.view import ObjectView
 
 
 class EventType(StrEnum):
-    """The types of watch events; DROPPED is ours: the transform took the object out of the cache."""
+    """The types of watch events.
+
+    DROPPED is ours: the transform took the object out of the cache.
+    """
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -42,13 +45,17 @@ class DeltaType(StrEnum):
 
 
 class Delta(NamedTuple):
-    """One change on its way to the store. `record` is None for a tombstone without a known object."""
+    """One change on its way to the store.
+
+    `record` is None for a tombstone without a known object.
+    """
 
     type: DeltaType
     key: str
     record: Record | None
     final_state_unknown: bool = False
     initial: bool = False
+    out_of_scope: bool = False
 
 
 class ChangeType(StrEnum):

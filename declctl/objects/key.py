@@ -21,7 +21,10 @@ class ObjectKey(str):
 
     @classmethod
     def parse(cls, text: str) -> "ObjectKey":
-        """The key that `text` prints; raises ValueError when it has more than one slash or an empty part."""
+        """The key that `text` prints.
+
+        Raises ValueError when it has more than one slash or an empty part.
+        """
         parts = text.split("/")
         if len(parts) > 2 or not all(parts):
             raise ValueError(f"{text!r} is no key: a key is namespace/name, or name for cluster-scoped kinds")

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """One page of a LIST. `resource_version` None is the most recent (quorum read), "0" is any version."""
+    """One page of a LIST.
+
+    `resource_version` None is the most recent (quorum read), "0" is any version.
+    """
 
     resource_version: str | None = None
     resource_version_match: str | None = None

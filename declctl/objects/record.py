@@ -16,7 +16,10 @@ Projected = str | tuple[str, ...] | None
 
 
 class Layout:
-    """What all records of one projection share: kind, places of the projected paths, codec of the frames."""
+    """What all records of one projection share.
+
+    Kind, places of the projected paths, codec of the frames.
+    """
 
     __slots__ = ("api_version", "codec", "kind", "positions")
 
@@ -61,7 +64,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.layout.decode(self.frame)
 
     def field(self, path: FieldPath) -> tuple[str, ...]:
-        """The scalars at `path` as strings: from the projection, from the metadata, or, last, by decoding."""
+        """The scalars at `path` as strings.
+
+        From the projection, from the metadata, or, last, by decoding.
+        """
         position = self.layout.positions.get(path)
         if position is None:
             return self._metadata(path) or path.values(self.decode())

@@ -37,7 +37,10 @@ class Resource:
     verbs: frozenset[str] = frozenset({"list", "watch"})
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """The URL path of the collection or of one object; `namespace` None means all (or cluster-scoped)."""
+        """The URL path of the collection or of one object.
+
+        `namespace` None means all (or cluster-scoped).
+        """
         root = f"/apis/{self.gvk.group}/{self.gvk.version}" if self.gvk.group else f"/api/{self.gvk.version}"
         scope = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
         tail = f"/{quote(name, safe='')}" if name else ""

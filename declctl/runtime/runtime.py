@@ -7,7 +7,7 @@ synchronous hooks in threads; the main thread only waits for signals.
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,7 @@ class ClusterDoor:
         """The official synchronous ApiClient."""
         return self._client.sync_api_client()
 
-    def record_event(self, obj: ObjectView, event: dict[str, str]) -> None:
+    def record_event(self, obj: ObjectView, event: Mapping[str, str]) -> None:
         """Post an event in the background."""
         self._recorder.record(obj, event)
 

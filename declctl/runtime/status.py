@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from declctl.kit import Clock
+from declctl.runtime.foreign import ForeignPlugin
 from declctl.runtime.handler import HandlerStatistics
 
 
@@ -94,20 +95,6 @@ class ResourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginStatus:
-    """One plugin. `state` is Ready or Disabled, with the reason why."""
-
-    name: str
-    version: str
-    state: str
-    reason: str | None = None
-
-    def document(self) -> dict[str, str | None]:
-        """As JSON has it."""
-        return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The whole controller at one moment."""
 
@@ -120,7 +107,7 @@ class Status:
     conditions: Sequence[Condition]
     resources: Sequence[ResourceStatus]
     handlers: Sequence[HandlerStatistics]
-    plugins: Sequence[PluginStatus]
+    plugins: Sequence[ForeignPlugin]
     reloads: Mapping[str, int]
     last_reload_seconds: float
 

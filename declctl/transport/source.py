@@ -68,7 +68,7 @@ class ResourceSource:
             for name, text in (("labelSelector", label_selector), ("fieldSelector", field_selector))
             if text
         }
-        self._projection = projection
+        self.projection = projection
         self._name = str(gvk)
 
     @property
@@ -132,7 +132,7 @@ class ResourceSource:
 
     def _decode(self, lines: Sequence[bytes]) -> tuple[Sequence[WatchEvent], ApiError | None]:
         events: list[WatchEvent] = []
-        decode = self._projection.event
+        decode = self.projection.event
         try:
             for line in lines:
                 events.append(decode(line))  # noqa: PERF401 - what was decoded before a fault is kept
@@ -141,7 +141,7 @@ class ResourceSource:
         return events, None
 
     def _page(self, body: bytes, known: Known | None) -> ListPage:
-        return self._projection.page(body) if known is None else self._projection.page(body, known=known)
+        return self.projection.page(body) if known is None else self.projection.page(body, known=known)
 
     async def _path(self, verb: str) -> str:
         resource = await self._gate.discover(self._gvk)

@@ -1,6 +1,7 @@
 """The bench: keys wait here until somebody works on them, and failed ones wait longer.
 
-What a key means, and who works on it, does not belong here.
+What a key means does not belong here, and neither does the delivery of changes in their order: that
+is what lanes are for.
 """
 
 from declctl.work.backoff import (
@@ -11,12 +12,24 @@ from declctl.work.backoff import (
     RateLimiter,
     default_rate_limiter,
 )
+from declctl.work.delay import DelayingQueue, Delays
+from declctl.work.limiting import RateLimitingQueue
+from declctl.work.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
+from declctl.work.worker import run_workers
 
 __all__ = [
     "Backoff",
     "BucketRateLimiter",
+    "DelayingQueue",
+    "Delays",
     "ItemExponentialFailureRateLimiter",
     "MaxOfRateLimiter",
+    "QueueEmpty",
+    "QueueShutDown",
+    "QueueStatistics",
     "RateLimiter",
+    "RateLimitingQueue",
+    "WorkQueue",
     "default_rate_limiter",
+    "run_workers",
 ]

@@ -1,0 +1,35 @@
+"""Where a reflector lists and watches: a protocol, so that the line knows no HTTP."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from declctl.objects import Known, ListOptions, ListPage, Projection, WatchEvent, WatchOptions
+
+
+class Source(Protocol):
+    """One resource of one server, or what a namespace and selectors leave of it.
+
+    Both methods raise the ApiError family and nothing else. `projection` is what decodes; it may be
+    exchanged between two events.
+    """
+
+    projection: Projection
+
+    @property
+    def description(self) -> str:
+        """What is listed and watched, as people call it: `pods in team-a`."""
+        ...
+
+    async def list(self, options: ListOptions, *, known: Known | None = None) -> ListPage:
+        """One page of a LIST.
+
+        `known` is what the cache holds, so that what has not changed is given back as it is.
+        """
+        ...
+
+    def watch(self, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+        """Events in batches until the server ends the watch.
+
+        Closing the generator closes the connection.
+        """
+        ...

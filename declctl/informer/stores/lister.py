@@ -1,0 +1,89 @@
+"""Listers: read-only views of the store, as handlers read it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from declctl.errors import UnknownIndex
+from declctl.informer.stores.indexer import Indexer
+from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
+
+Views = list[ObjectView]
+Keys = list[ObjectKey]
+Selector = LabelSelector | str | Mapping[str, Any]
+
+
+class Lister:
+    """One resource, over one store or several (a resource in several namespaces). Safe from any thread.
+
+    Views are made for the caller and decode nothing until they are read. `index_names` maps the
+    names that callers know to those in the store, for a generation that defines an index in its own
+    way; without it they are the same.
+    """
+
+    def __init__(self, indexers: Sequence[Indexer], *, index_names: Mapping[str, str] | None = None) -> None:
+        self._indexers = tuple(indexers)
+        self._index_names = index_names
+
+    def get(self, key: str) -> ObjectView | None:
+        """The object of a key (`namespace/name`, or `name`); None if it isn't there."""
+        for indexer in self._indexers:
+            record = indexer.get_by_key(key)
+            if record is not None:
+                return ObjectView(record)
+        return None
+
+    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> list[ObjectView]:
+        """Every object, or those in a namespace, or those whose labels are selected."""
+        wanted = _selector(selector)
+        prefix = f"{namespace}/" if namespace else ""
+        return [
+            ObjectView(record)
+            for record in self._records()
+            if record.key.startswith(prefix) and (wanted is None or wanted.matches(record.labels))
+        ]
+
+    def by_index(self, name: str, value: str) -> Views:
+        """The objects that have a value in an index; raises UnknownIndex."""
+        internal = self._internal(name)
+        return [ObjectView(record) for i in self._indexers for record in i.by_index(internal, value)]
+
+    def index_values(self, name: str) -> Sequence[str]:
+        """Every value of an index, each once; raises UnknownIndex."""
+        internal = self._internal(name)
+        return list(dict.fromkeys(v for i in self._indexers for v in i.list_index_func_values(internal)))
+
+    def keys(self) -> Keys:
+        """Every key."""
+        return [ObjectKey(key) for indexer in self._indexers for key in indexer.list_keys()]
+
+    def index_names(self) -> Sequence[str]:
+        """The indexes that can be asked for."""
+        if self._index_names is not None:
+            return sorted(self._index_names)
+        return sorted({name for indexer in self._indexers for name in indexer.get_indexers()})
+
+    def __len__(self) -> int:
+        return sum(len(indexer) for indexer in self._indexers)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in indexer for indexer in self._indexers)
+
+    def _records(self) -> Iterable[Record]:
+        for indexer in self._indexers:
+            yield from indexer.list()
+
+    def _internal(self, name: str) -> str:
+        if self._index_names is None:
+            return name
+        if name not in self._index_names:
+            known = ", ".join(self.index_names()) or "none"
+            raise UnknownIndex(f"there is no index {name!r}; there are: {known}")
+        return self._index_names[name]
+
+
+def _selector(selector: Selector | None) -> LabelSelector | None:
+    if selector is None or isinstance(selector, LabelSelector):
+        return selector
+    return (
+        LabelSelector.parse(selector) if isinstance(selector, str) else LabelSelector.from_mapping(selector)
+    )
