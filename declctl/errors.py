@@ -1,14 +1,17 @@
 """Every error that declctl raises, in one tree.
 
-DeclctlError ├── UsageError               the command line was used wrongly, or no cluster is
-configured (exit 2) ├── ManifestErrors           the manifest or a handler file is wrong; carries
-every located fault (exit 1) ├── HookError                foreign code broke the plugin contract │
-├── EntryPointError      an entry point can't be resolved; says where │   └── HandlerFailed        a
-call raised; carries the cause ├── ReloadRefused            a reload failed before its commit:
-nothing has changed ├── CacheError │   ├── UnknownIndex         a lister was asked for an index that
-isn't declared │   └── NotSynced            a cache was read before its first list was in ├──
-SandboxError             the embedded API server was given an object that it can't hold └── ApiError
-a server's answer, or the lack of one
+DeclctlError
+├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
+├── ManifestErrors           the manifest or a handler file is wrong; carries every fault (exit 1)
+├── HookError                foreign code broke the plugin contract
+│   ├── EntryPointError      an entry point can't be resolved; says where
+│   └── HandlerFailed        a call raised; carries the cause
+├── ReloadRefused            a reload failed before its commit: nothing has changed
+├── CacheError
+│   ├── UnknownIndex         a lister was asked for an index that isn't declared
+│   └── NotSynced            a cache was read before its first list was in
+├── SandboxError             the embedded API server was given an object that it can't hold
+└── ApiError                 a server's answer, or the lack of one
     ├── Unreachable          refused, reset, timed out, name not found: no answer at all
     ├── WatchSilent          a watch said nothing, not even a bookmark, for its idle timeout
     ├── MalformedAnswer      an answer that is not what the protocol says
