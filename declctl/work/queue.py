@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from declctl.kit import Clock
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class QueueEmpty(Exception):
@@ -58,6 +59,7 @@ class WorkQueue(Generic[K]):
         self._dirty: dict[K, float] = {}  # to be worked on → added at; not all of them wait in the queue
         self._processing: dict[K, float] = {}  # with a worker → since when
         self._shutting_down = False
+        self._draining = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._adds = self._retries = self._taken = self._finished = 0
         self._waited = self._worked = 0.0
@@ -107,9 +109,13 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def shut_down(self) -> None:
-        """Take no more items, and let workers leave when what waits is handed out."""
+        """Take no more items, and let workers leave when what waits is handed out.
+
+        Ends the wait of a `shut_down_with_drain`.
+        """
         with self._lock:
             self._shutting_down = True
+            self._draining = False
             self._wake()
 
     def count_retry(self) -> None:
@@ -123,7 +129,9 @@ class WorkQueue(Generic[K]):
 
     async def shut_down_with_drain(self) -> None:
         """Shut down, and return when everything was handed out and is done (client-go 238, 241)."""
-        self.shut_down()
+        with self._lock:
+            self._shutting_down = self._draining = True
+            self._wake()
         await self._when(self._check_drained)
 
     @property
@@ -154,10 +162,10 @@ class WorkQueue(Generic[K]):
 
     def _check_drained(self) -> None:
         with self._lock:
-            if self._waiting or self._processing:
+            if self._draining and (self._waiting or self._processing):
                 raise QueueEmpty  # not yet
 
-    async def _when(self, attempt: "Callable[[], T]") -> "T":
+    async def _when(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns as soon as it doesn't raise QueueEmpty any longer."""
         loop = asyncio.get_running_loop()
         while True:
@@ -180,9 +188,6 @@ class WorkQueue(Generic[K]):
         for loop, future in waiters:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, future)
-
-
-T = TypeVar("T")
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
