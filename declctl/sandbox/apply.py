@@ -207,7 +207,8 @@ def _content(obj: KubeObject) -> KubeObject:
 
 def _with_owners(obj: KubeObject, owners: Sequence[Owner]) -> KubeObject:
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-    entries = [owner.document() for owner in owners if owner.fields]
+    ordered = sorted(owners, key=lambda owner: (owner.operation, owner.time, *owner.identity))
+    entries = [owner.document() for owner in ordered if owner.fields]
     if entries:
         metadata["managedFields"] = entries
     return {**obj, "metadata": metadata}

@@ -48,7 +48,8 @@ def read_deletion(call: Call, params: Mapping[str, str], media_type: str, body: 
     dry_run = given.get("dryRun") or ([params["dryRun"]] if "dryRun" in params else [])
     policy = given.get("propagationPolicy") or params.get("propagationPolicy", "")
     if policy not in ("", "Orphan", "Background", "Foreground"):
-        message = f'Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"'
+        known = '"Foreground", "Background", "Orphan", "nil"'
+        message = f'Unsupported value: "{policy}": supported values: {known}'
         cause = Cause("FieldValueNotSupported", message, "propagationPolicy")
         raise status.invalid_options("DeleteOptions", [cause])
     return Deletion(

@@ -106,6 +106,8 @@ class Remover:
         moment = self._clock.now() + dt.timedelta(seconds=grace)
         metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata["deletionGracePeriodSeconds"] = grace
+        if "generation" in metadata and not crds.is_definition(kind):
+            metadata["generation"] += 1  # whoever controls it behaves differently from now on
         if kind.resource == ("", "namespaces"):
             del metadata["deletionGracePeriodSeconds"]
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}

@@ -59,6 +59,11 @@ class ServedKind:
         return (self.group, self.plural)
 
     @property
+    def conditional(self) -> bool:
+        """Whether an update must name the version that it replaces."""
+        return self.custom or self.plural in ("leases", "customresourcedefinitions")
+
+    @property
     def verbs(self) -> tuple[str, ...]:
         """What can be done with it, as discovery names it."""
         verbs = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -123,7 +128,7 @@ BUILT_IN: tuple[ServedKind, ...] = (
         "apiextensions.k8s.io/v1",
         "CustomResourceDefinition",
         "customresourcedefinitions",
-        "cluster status generations api-extensions",
+        "cluster status generations api-extensions returned",
         "crd crds",
     ),
 )
@@ -163,6 +168,10 @@ class Registry:
     def at(self, group: str, version: str, plural: str) -> ServedKind | None:
         """The kind of a URL."""
         return self._kinds.get((group, version, plural))
+
+    def serves(self, group: str, version: str) -> bool:
+        """Whether there is anything in that group and version."""
+        return any(path[:2] == (group, version) for path in self._kinds)
 
     def versions(self, resource: ResourceId) -> tuple[ServedKind, ...]:
         """Every served version of one resource."""

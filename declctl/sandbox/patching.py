@@ -65,7 +65,11 @@ class Patcher:
         metadata.setdefault("name", target.name)
         if target.kind.namespaced:
             metadata.setdefault("namespace", target.namespace)
-        if target.kind.status and write.subresource != "status":
+        if write.subresource == "status":
+            config = {
+                key: config[key] for key in ("apiVersion", "kind", "metadata", "status") if key in config
+            }
+        elif target.kind.status:
             config.pop("status", None)
         live = self._live(target, write)
         applied = server_side_apply(

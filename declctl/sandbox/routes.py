@@ -46,6 +46,8 @@ def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry
     if address is None or not address.rest:
         return None
     plural, name, subresource = (*address.rest, "", "")[:3]
+    if not registry.serves(address.group, address.version):
+        return None
     kind = registry.at(address.group, address.version, plural)
     if kind is None or len(address.rest) > 3 or (address.namespace and not kind.namespaced):
         raise status.no_such_resource()

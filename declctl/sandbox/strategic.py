@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from declctl.objects import KubeObject
 from declctl.sandbox.merge_keys import merges_as_set, strategic_key
-from declctl.sandbox.status import bad_request
+from declctl.sandbox.status import Refusal, bad_request
 
 _DIRECTIVE: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
@@ -65,7 +65,8 @@ def _merge_list(old: list[Any], new: list[Any], key: str) -> list[Any]:
     merged = list(old)
     for element in new:
         if not isinstance(element, Mapping) or key not in element:
-            raise bad_request(f"map: {element} does not contain declared merge key: {key}")
+            # The real server takes this for its own fault too.
+            raise Refusal(500, "", f"map: {element} does not contain declared merge key: {key}")
         place = next((at for at, other in enumerate(merged) if other.get(key) == element[key]), None)
         fields = cast("Mapping[str, Any]", element)
         if fields.get(_DIRECTIVE) == "delete":

@@ -15,9 +15,10 @@ from declctl.sandbox import status
 from declctl.sandbox.kinds import ServedKind
 from declctl.sandbox.status import Cause
 
+_SHORT_NAMES: Final = frozenset({("", "namespaces"), ("", "services")})
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
-_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_JSON_NAMES: Final = {str: "string", bool: "bool", list: "array"}
 _WORD: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 _SUBDOMAIN_RULE: Final = (
@@ -29,12 +30,6 @@ _LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
     "and end with an "
     f"alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
-)
-_DNS1035_RULE: Final = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-    "character, and end "
-    f"with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
-    f"'{_DNS1035}')"
 )
 _NAME_PART_RULE: Final = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
@@ -71,6 +66,20 @@ def check(kind: ServedKind, obj: KubeObject) -> None:
         raise status.invalid(kind.kind, metadata.get("name", ""), causes, group=kind.group)
 
 
+def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None:
+    """Refuse with 422 finalizers that are added to an object that is being deleted."""
+    before: KubeObject = old["metadata"]
+    added = sorted(set(new["metadata"].get("finalizers") or ()) - set(before.get("finalizers") or ()))
+    if added and "deletionTimestamp" in before:
+        found = ", ".join(f'"{finalizer}"' for finalizer in added)
+        message = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, "
+            f"found new finalizers []string{{{found}}}"
+        )
+        cause = Cause("FieldValueForbidden", message, "metadata.finalizers")
+        raise status.invalid(kind.kind, before["name"], [cause], group=kind.group)
+
+
 def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
     """Refuse with 400 what isn't an object of this kind at all; fills in apiVersion, kind and metadata."""
     if not isinstance(obj, dict):
@@ -86,6 +95,14 @@ def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
             f'{name} in version "{api_version}" cannot be handled as a {kind.kind}: it is sent to '
             f"{kind.plural} of {kind.api_version}"
         )
+    for field in () if kind.custom else ("spec", "status"):
+        if not isinstance(given.get(field) or {}, dict):
+            found = _JSON_NAMES.get(type(given[field]), "number")
+            raise status.bad_request(
+                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: cannot '
+                f"unmarshal {found} into Go struct field {kind.kind}.{field} of type "
+                f"{kind.version}.{kind.kind}{field.capitalize()}"
+            )
     metadata = given.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise status.bad_request(f"metadata must be an object, not {type(metadata).__name__}")
@@ -97,7 +114,7 @@ def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[Cause]:
     if not name:
         yield Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")
         return
-    longest = 63 if kind.plural in ("namespaces", "services") and not kind.group else 253
+    longest = 63 if kind.resource in _SHORT_NAMES else 253
     rule = _name_rule(kind, str(name))
     if rule:
         yield Cause("FieldValueInvalid", f'Invalid value: "{name}": {rule}', "metadata.name")
@@ -109,10 +126,9 @@ def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[Cause]:
 def _name_rule(kind: ServedKind, name: str) -> str | None:
     if kind.group == "rbac.authorization.k8s.io":  # path segment names: anything that fits into a URL
         return "may not be '.' or '..' or contain '/' or '%'" if re.search(r"^\.\.?$|[/%]", name) else None
-    if kind.plural == "namespaces":
-        return None if re.fullmatch(_LABEL, name) else _LABEL_RULE
-    if kind.plural == "services":
-        return None if re.fullmatch(_DNS1035, name) else _DNS1035_RULE
+    if kind.resource in _SHORT_NAMES:
+        fits = re.fullmatch(_LABEL, name)
+        return None if fits else "must not contain dots" if "." in name else _LABEL_RULE
     return None if re.fullmatch(_SUBDOMAIN, name) else _SUBDOMAIN_RULE
 
 

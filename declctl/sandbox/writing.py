@@ -19,6 +19,7 @@ from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.targets import Target, Write
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, so that no words come out
+_OMITTED_IF_EMPTY: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
 _KEPT: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -70,7 +71,7 @@ class Writer:
                 f"({target.name})"
             )
         stored = self.existing(target)
-        _check_identity(target, stored, metadata)
+        _check_identity(target, stored, metadata, write)
         return self._put(target, stored.rendered(kind), obj, write)
 
     def modify(self, target: Target, change: Callable[[KubeObject], KubeObject], write: Write) -> KubeObject:
@@ -97,6 +98,7 @@ class Writer:
         new = _combined(kind, old, given, write)
         defaults.apply_defaults(kind, new)
         validation.check(kind, new)
+        validation.check_finalizers(kind, old, new)
         ownership = new["metadata"].get("managedFields")
         if ownership == old["metadata"].get("managedFields") or ownership in ([], [{}]):
             new = apply.track_update(old, new, kind=kind, author=self.author(write))
@@ -147,8 +149,12 @@ def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) ->
         )
 
 
-def _check_identity(target: Target, stored: Stored, metadata: KubeObject) -> None:
+def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write: Write) -> None:
     version, uid = metadata.get("resourceVersion"), metadata.get("uid")
+    if not version and target.kind.conditional and not write.keep_status:
+        message = "Invalid value: 0: must be specified for an update"
+        cause = status.Cause("FieldValueInvalid", message, "metadata.resourceVersion")
+        raise status.invalid(target.kind.plural, target.name, [cause], group=target.kind.group)
     if uid and uid != stored.uid:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
         raise status.conflict(target.kind, target.name, why)
@@ -172,7 +178,9 @@ def _combined(kind: ServedKind, old: KubeObject, given: KubeObject, write: Write
             new["status"] = old.get("status")
     before: KubeObject = old["metadata"]
     given_metadata: KubeObject = new["metadata"] or {}
-    metadata: KubeObject = {key: value for key, value in given_metadata.items() if value is not None}
+    metadata: KubeObject = {
+        key: value for key, value in given_metadata.items() if value or key not in _OMITTED_IF_EMPTY
+    }
     for field in (*_KEPT, "resourceVersion"):
         metadata.pop(field, None)
         if field in before:

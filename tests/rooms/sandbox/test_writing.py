@@ -145,6 +145,31 @@ def test_another_uid_is_another_object():
     assert refused(lambda: replace(cluster, given)).code == 409
 
 
+def test_custom_objects_are_replaced_by_version_only():
+    """A replace of a custom object must name the version that it replaces, unlike that of a config map."""
+    cluster = store()
+    cluster.load([definition(), widget("w")])
+    assert "must be specified for an update" in refused(lambda: replace(cluster, widget("w", size=2))).message
+
+
+def test_an_object_that_goes_takes_no_new_finalizers():
+    """Adding a finalizer to an object that is being deleted is refused with 422."""
+    cluster = store()
+    cluster.create(pod("a", finalizers=["example.com/x"]))
+    cluster.delete("Pod", "a")
+    with pytest.raises(SandboxError, match="no new finalizers can be added if the object is being deleted"):
+        cluster.patch("Pod", "a", {"metadata": {"finalizers": ["example.com/x", "example.com/y"]}})
+
+
+def test_a_spec_is_an_object():
+    """A spec that is text is refused with 400, naming the field."""
+    refusal = refused(lambda: create(store(), {**pod(), "spec": "x"}))
+    assert (refusal.code, "cannot unmarshal string into Go struct field Pod.spec" in refusal.message) == (
+        400,
+        True,
+    )
+
+
 def test_a_definition_serves_its_kinds():
     """A created CustomResourceDefinition is Established, and all served versions show the same objects."""
     cluster = store()
