@@ -8,30 +8,27 @@ field of another type) is decoded whole instead: it is never refused.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from declctl.errors import MalformedAnswer, from_status
+from declctl.errors import MalformedAnswer
+from declctl.objects.cutting import cut_managed_fields
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
 from declctl.objects.key import key_of
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.record import KubeObject, Layout, Projected, Record
+from declctl.objects.status import status_error
 
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 Transform = Callable[[KubeObject], KubeObject | None]
 Known = Callable[[str], Record | None]
 
-_PREFIXES = {
-    b'{"type":"ADDED","object":': EventType.ADDED,
-    b'{"type":"MODIFIED","object":': EventType.MODIFIED,
-    b'{"type":"DELETED","object":': EventType.DELETED,
-}
-_PREFIX_BY_LETTER = {prefix[9]: (prefix, kind) for prefix, kind in _PREFIXES.items()}
-_CHANGES = {str(kind): kind for kind in _PREFIXES.values()}
+_CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
+_PREFIXES = tuple((b'{"type":"%b","object":' % word.encode(), kind) for word, kind in _CHANGES.items())
 _NO_LABELS: Mapping[str, str] = {}
 _MOST_LABEL_SETS = 50_000  # interned; beyond it the table starts anew rather than grow for ever
 
@@ -100,6 +97,7 @@ class Projection:
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._drop_others = tuple(path for path in drop_fields if path != MANAGED_FIELDS)
         self._transform = transform
+        self._always_whole = transform is not None or bool(self._drop_others)
         self._page = msgspec.json.Decoder(_Page)
         self._event = msgspec.json.Decoder(_Event)
         self._labels: dict[bytes, Mapping[str, str]] = {}
@@ -134,16 +132,18 @@ class Projection:
         An ERROR event is raised as the StatusError that it carries; a line that is no event raises
         MalformedAnswer.
         """
-        prefix, kind = _PREFIX_BY_LETTER.get(line[9:10][0] if len(line) > 9 else 0, (b"", None))
-        if kind is not None and line.startswith(prefix):
-            raw = line[len(prefix) : line.rstrip().rfind(b"}")]
-            try:
-                return self._changed(kind, raw)
-            except MalformedAnswer:
-                pass  # the object is not the last field of the event: take the long way
+        # What every API server writes is recognised by its first and last bytes and never parsed as
+        # an envelope; everything else takes the long way.
+        end = -2 if line.endswith(b"}\n") else -1
+        for prefix, kind in _PREFIXES:
+            if line.startswith(prefix):
+                try:
+                    return self._changed(kind, line[len(prefix) : end])
+                except MalformedAnswer:
+                    break  # the object is not the last field of the event
         try:
             event = self._event.decode(line)
-        except msgspec.MsgspecError as fault:
+        except (msgspec.MsgspecError, RecursionError) as fault:
             raise MalformedAnswer(
                 f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
             ) from fault
@@ -154,17 +154,14 @@ class Projection:
 
         None where the transform dropped it. Raises MalformedAnswer if it has no name.
         """
-        self._objects += 1
-        if self._transform is not None or self._drop_others:
-            return self._record_whole(raw)
         try:
             meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
             return self._record_whole(raw)
-        except msgspec.DecodeError as fault:
-            raise MalformedAnswer(f"an object is no JSON: {fault}; it begins with {raw[:120]!r}") from fault
+        except (msgspec.DecodeError, RecursionError) as fault:
+            raise _no_json(raw, fault) from fault
         if not meta.name:
-            raise MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")
+            raise _no_name(raw)
         key = key_of(meta.namespace, meta.name)
         held = known(key)
         if (
@@ -173,19 +170,23 @@ class Projection:
             and held.uid == meta.uid
             and held.layout is self.layout
         ):
+            self._objects += 1
             return held
+        if self._always_whole:
+            return self._record_whole(raw)
         if self._drop_managed and meta.managedFields:
-            cut = _without_managed_fields(raw, bytes(meta.managedFields))
+            cut = self._without_managed_fields(raw, bytes(meta.managedFields))
             if cut is None:
                 return self._record_whole(raw)
             raw = cut
-        labels = self._intern_labels(bytes(meta.labels)) if meta.labels else _NO_LABELS
+        self._objects += 1
+        intern = self._intern
         return Record(
             key=key,
             uid=meta.uid,
             resource_version=meta.resourceVersion,
-            labels=labels,
-            values=tuple(self._intern(value) for value in values),
+            labels=self._intern_labels(bytes(meta.labels)) if meta.labels else _NO_LABELS,
+            values=tuple([intern(value) for value in values]),
             frame=self.layout.codec.encode(raw),
             layout=self.layout,
         )
@@ -195,92 +196,110 @@ class Projection:
         return ProjectionStatistics(self._objects, self._whole, self._dropped, self._failed, self._last_fault)
 
     def _any_event(self, kind: str, raw: bytes) -> WatchEvent:
-        if kind == "BOOKMARK":
-            metadata = msgspec.json.decode(raw).get("metadata") or {}
-            annotations = metadata.get("annotations") or {}
-            return WatchEvent(
-                EventType.BOOKMARK,
-                None,
-                str(metadata.get("resourceVersion") or ""),
-                initial_events_end=annotations.get(INITIAL_EVENTS_END) == "true",
-            )
-        if kind == "ERROR":
-            raise status_error(msgspec.json.decode(raw))
-        known = _CHANGES.get(kind)
-        if known is None:
+        if kind in _CHANGES:
+            return self._changed(_CHANGES[kind], raw)
+        if kind not in ("BOOKMARK", "ERROR"):
             raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind!r}")
-        return self._changed(known, raw)
+        obj = _json_object(raw)
+        if kind == "ERROR":
+            raise status_error(obj)
+        metadata = _mapping(obj.get("metadata"))
+        return WatchEvent(
+            EventType.BOOKMARK,
+            None,
+            str(metadata.get("resourceVersion") or ""),
+            initial_events_end=_mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
+        )
 
     def _changed(self, kind: EventType, raw: bytes) -> WatchEvent:
         record = self.record(raw)
         if record is not None:
             return WatchEvent(kind, record, record.resource_version)
         # The transform dropped it: whatever the cache holds of it has to go.
-        meta, _ = PartialDecoder({}).decode(raw)
-        bare = Record(
-            key=key_of(meta.namespace, meta.name),
-            uid=meta.uid,
-            resource_version=meta.resourceVersion,
-            labels=_NO_LABELS,
-            values=(),
-            frame=b"{}",
-            layout=self.layout,
-        )
-        return WatchEvent(EventType.DROPPED, bare, meta.resourceVersion)
+        bare = self._record_of(_named_object(raw)["metadata"], labels=_NO_LABELS, values=(), frame=b"{}")
+        return WatchEvent(EventType.DROPPED, bare, bare.resource_version)
+
+    def _without_managed_fields(self, raw: bytes, value: bytes) -> bytes | None:
+        found = cut_managed_fields(raw, value)
+        if found is None:
+            return None
+        cut, sure = found
+        if sure:
+            return cut
+        try:
+            meta, _ = self._partial.decode(cut)
+        except msgspec.MsgspecError:
+            return None
+        return None if meta.managedFields else cut
 
     def _record_whole(self, raw: bytes) -> Record | None:
+        obj = _named_object(raw)
+        self._objects += 1
         self._whole += 1
-        try:
-            obj = msgspec.json.decode(raw)
-        except msgspec.DecodeError as fault:
-            raise MalformedAnswer(f"an object is no JSON: {fault}; it begins with {raw[:120]!r}") from fault
-        if (
-            not isinstance(obj, dict)
-            or not isinstance(obj.get("metadata"), dict)
-            or not obj["metadata"].get("name")
-        ):
-            raise MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")
         identity = dict(obj["metadata"])
         if self._drop_managed:
             obj["metadata"].pop("managedFields", None)
         for path in self._drop_others:
             path.remove_from(obj)
-        if self._transform is not None:
-            obj = self._transformed(obj, str(identity["name"]))
-            if obj is None:
-                return None
-        labels = (obj.get("metadata") or {}).get("labels") or {}
+        plain = self._transformed(obj, str(identity["name"]))
+        if plain is None:
+            return None
+        obj = msgspec.json.decode(plain)
+        labels = _mapping(_mapping(obj.get("metadata")).get("labels"))
+        return self._record_of(
+            identity,
+            labels={str(k): str(v) for k, v in labels.items()},
+            values=tuple(self._intern(_packed(path.values(obj))) for path in self.layout.positions),
+            frame=self.layout.codec.encode(plain),
+        )
+
+    def _record_of(
+        self,
+        identity: Mapping[str, Any],
+        *,
+        labels: Mapping[str, str],
+        values: tuple[Projected, ...],
+        frame: bytes,
+    ) -> Record:
         return Record(
             key=key_of(identity.get("namespace"), str(identity["name"])),
             uid=str(identity.get("uid") or ""),
             resource_version=str(identity.get("resourceVersion") or ""),
-            labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else _NO_LABELS,
-            values=tuple(self._intern(_packed(path.values(obj))) for path in self.layout.positions),
-            frame=self.layout.codec.encode(msgspec.json.encode(obj)),
+            labels=labels,
+            values=values,
+            frame=frame,
             layout=self.layout,
         )
 
-    def _transformed(self, obj: KubeObject, name: str) -> KubeObject | None:
-        assert self._transform is not None
+    def _transformed(self, obj: KubeObject, name: str) -> bytes | None:
+        # The result is written at once, so that what is no JSON is the transform's fault as well.
+        if self._transform is None:
+            return msgspec.json.encode(obj)
         try:
             result = self._transform(obj)
+            if result is None:
+                self._dropped += 1
+                return None
+            plain = msgspec.json.encode(result)
         except Exception as fault:  # noqa: BLE001 - the user's function; the object is dropped, counted and told
-            self._failed += 1
-            self._last_fault = f"the transform raised {type(fault).__name__} on {name}: {fault}"
-            return None
-        if result is None:
-            self._dropped += 1
-        return result
+            return self._failure(f"the transform raised {type(fault).__name__} on {name}: {fault}")
+        if not plain.startswith(b"{"):
+            return self._failure(
+                f"the transform returned a {type(result).__name__} for {name}, not an object"
+            )
+        return plain
+
+    def _failure(self, message: str) -> None:
+        self._failed += 1
+        self._last_fault = message
 
     def _intern_labels(self, raw: bytes) -> Mapping[str, str]:
         labels = self._labels.get(raw)
         if labels is None:
             if len(self._labels) >= _MOST_LABEL_SETS:
                 self._labels.clear()
-            decoded = msgspec.json.decode(raw)
-            labels = {
-                self._intern_text(str(k)): self._intern_text(str(v)) for k, v in (decoded or {}).items()
-            }
+            decoded = _mapping(msgspec.json.decode(raw))
+            labels = {self._intern_text(str(k)): self._intern_text(str(v)) for k, v in decoded.items()}
             self._labels[raw] = labels
         return labels
 
@@ -288,42 +307,40 @@ class Projection:
         return self._intern_text(value) if isinstance(value, str) else value
 
     def _intern_text(self, text: str) -> str:
-        if len(self._strings) >= _MOST_LABEL_SETS:
-            self._strings.clear()
-        return self._strings.setdefault(text, text)
-
-
-def status_error(status: Mapping[str, Any], *, retry_after: float | None = None) -> Exception:
-    """The error that a Status object tells of."""
-    details = status.get("details") or {}
-    causes = [
-        text for c in details.get("causes") or () for text in (c.get("reason"), c.get("message")) if text
-    ]
-    seconds = retry_after if retry_after is not None else details.get("retryAfterSeconds")
-    return from_status(
-        int(status.get("code") or 500),
-        str(status.get("reason") or "Unknown"),
-        str(status.get("message") or ""),
-        causes=causes,
-        retry_after=float(seconds) if seconds else None,
-    )
+        strings = self._strings
+        if len(strings) >= _MOST_LABEL_SETS:
+            strings.clear()
+        return strings.setdefault(text, text)
 
 
 def _packed(found: tuple[str, ...]) -> Projected:
     return None if not found else found[0] if len(found) == 1 else found
 
 
-def _without_managed_fields(raw: bytes, value: bytes) -> bytes | None:
-    # The field is cut out of the bytes; None where it can't be told for certain which bytes are it.
-    # An unescaped quote ends a JSON string, so this needle only ever matches a real field; a second
-    # match might be somebody else's.
-    needle = b'"managedFields":' + value
-    at = raw.find(needle)
-    if at < 0:
-        return None
-    end = at + len(needle)
-    if raw.find(needle, end) >= 0:
-        return None
-    if raw[end : end + 1] == b",":
-        return raw[:at] + raw[end + 1 :]
-    return raw[: at - 1] + raw[end:] if raw[at - 1 : at] == b"," else raw[:at] + raw[end:]
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _json_object(raw: bytes) -> KubeObject:
+    try:
+        obj = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        raise _no_json(raw, fault) from fault
+    if not isinstance(obj, dict):
+        raise MalformedAnswer(f"an object is no JSON object; it begins with {raw[:120]!r}")
+    return cast("KubeObject", obj)
+
+
+def _named_object(raw: bytes) -> KubeObject:
+    obj = _json_object(raw)
+    if not _mapping(obj.get("metadata")).get("name"):
+        raise _no_name(raw)
+    return obj
+
+
+def _no_json(raw: bytes, fault: Exception) -> MalformedAnswer:
+    return MalformedAnswer(f"an object is no JSON: {fault}; it begins with {raw[:120]!r}")
+
+
+def _no_name(raw: bytes) -> MalformedAnswer:
+    return MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")

@@ -24,7 +24,10 @@ class Observer:
     Changes nothing but the conditions, and tells slots that a first sync is over.
     """
 
-    def __init__(self, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log) -> None:
+    def __init__(
+        self, name: str, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log
+    ) -> None:
+        self._name = name
         self._reloader = reloader
         self._caches = caches
         self._slots = slots
@@ -83,19 +86,18 @@ class Observer:
     def status(self) -> Status:
         """The whole controller at this moment."""
         generation = self._reloader.active
-        assert generation is not None
         ready = self._conditions.get("Ready")
         return Status(
-            name=generation.plan.name,
-            generation=generation.number,
-            bundle_hash=generation.inputs.digest,
+            name=generation.plan.name if generation is not None else self._name,
+            generation=generation.number if generation is not None else 0,
+            bundle_hash=generation.inputs.digest if generation is not None else "",
             ready=ready is not None and ready.status == "True",
             leader=True,
             generations_alive=len(self._reloader.alive),
             conditions=self._conditions.all(),
             resources=self.resources(),
             handlers=[handler.statistics() for handler in self._slots.handlers()],
-            plugins=generation.foreign.plugins,
+            plugins=generation.foreign.plugins if generation is not None else (),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
         )

@@ -17,6 +17,7 @@ import structlog
 from declctl.errors import ManifestErrors
 from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
+from declctl.manifest import Plan, plan
 from declctl.manifest.model import WatchFiles
 from declctl.objects import ObjectView
 from declctl.runtime.assembly import Surroundings, lifecycle_context
@@ -105,6 +106,7 @@ class Runtime:
         self._reloader: Reloader | None = None
         self._slots: Slots | None = None
         self._observer: Observer | None = None
+        self._first_plan: Plan | None = None
         self.client: Client | None = None
 
     def run(self) -> int:
@@ -123,7 +125,10 @@ class Runtime:
                 pass
         self._handlers.stop()
         self._machinery.stop()
-        return future.result()
+        try:
+            return future.result()
+        except BaseExceptionGroup as several:
+            raise _first_of(several) from several
 
     def stop(self) -> None:
         """Ask the process to drain and end; from any thread."""
@@ -148,6 +153,15 @@ class Runtime:
         """What the controller says of itself."""
         assert self._observer is not None
         return self._observer.status()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs, or is about to."""
+        generation = self._reloader.active if self._reloader is not None else None
+        if generation is not None:
+            return generation.plan
+        assert self._first_plan is not None
+        return self._first_plan
 
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""
@@ -178,9 +192,13 @@ class Runtime:
             reloader = self._reloader = Reloader(
                 files, around=around, slots=slots, lifecycle=lifecycle, clock=self._clock, log=self._log
             )
+            self._first_plan = plan(checked.inputs.loaded.controller)
             observer = self._observer = Observer(
-                reloader, caches=caches, slots=slots, clock=self._clock, log=self._log
+                self._first_plan.name, reloader, caches=caches, slots=slots, clock=self._clock, log=self._log
             )
+            # The doors open first: an address that is taken ends the process before any handler has run.
+            for front in self._fronts:
+                await stack.enter_async_context(front(self))
             generation = await reloader.start(checked)
             background = [
                 tasks.create_task(recorder.run(), name="events"),
@@ -188,8 +206,6 @@ class Runtime:
                 tasks.create_task(self._reload_on_change(files, generation), name="files"),
                 tasks.create_task(self._reload_on_hangup(), name="hangup"),
             ]
-            for front in self._fronts:
-                await stack.enter_async_context(front(self))
             failed = await self._until_stopped(observer)
             for task in background[1:]:
                 task.cancel()
@@ -321,6 +337,14 @@ class SignalHandlers:
             raise SystemExit(130)
         if self._asked == 1:
             self._stop()
+
+
+def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a task group wraps: the first fault that is not itself a group."""
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

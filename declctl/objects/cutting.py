@@ -1,0 +1,24 @@
+"""Cutting a field out of the bytes of an object, without decoding and encoding the rest."""
+
+_NAME = b"managedFields"
+_BACKSLASH = b"\\"
+
+
+def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
+    """`raw` without its first field `managedFields`, if that has this value, and whether it is surely it.
+
+    None where the bytes can't be told for certain. What is cut is always one whole field of some
+    object, since an unescaped quote begins or ends a JSON string. It is surely the one of the
+    metadata if no other field can be: none is spelled the same, none is spelled with escapes.
+    """
+    name = raw.find(_NAME)
+    at, start = name - 1, name + len(_NAME) + 2
+    if raw[at:start] != b'"managedFields":' or raw[at - 1 : at] not in (b",", b"{"):
+        return None
+    if value[:1] != b"[" or not raw.startswith(value, start):
+        return None
+    end = start + len(value)
+    sure = raw.find(_NAME, end) < 0 and raw.find(_BACKSLASH, 0, at) < 0 and raw.find(_BACKSLASH, end) < 0
+    if raw[end : end + 1] == b",":
+        return raw[:at] + raw[end + 1 :], sure
+    return raw[: at - 1 if raw[at - 1 : at] == b"," else at] + raw[end:], sure
