@@ -1,0 +1,204 @@
+"""Where `declctl status` and `declctl reload` ask, and what happens when nobody answers."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declctl.cli.asking import admin_address
+from declctl.errors import UsageError
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: c}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers:f"}]
+"""
+STATUS = {
+    "name": "pod-guard",
+    "generation": 6,
+    "ready": True,
+    "conditions": [],
+    "resources": [],
+    "handlers": [],
+    "plugins": [],
+}
+FAULT = {
+    "file": "handlers/pods.py",
+    "line": 14,
+    "column": 3,
+    "code": "DCL042",
+    "severity": "error",
+    "message": "invalid syntax",
+    "suggestion": None,
+}
+
+
+class Process:
+    """Something that answers at an admin address, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.body: bytes = json.dumps(STATUS).encode()
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.address = ""
+
+    def answers(self, status: int, document: Any) -> None:
+        """Answer with this from now on."""
+        self.status, self.body = status, json.dumps(document).encode()
+
+
+@pytest.fixture(name="process")
+def _process(folder: Path) -> Iterator[Process]:
+    """A running process, and an empty current folder."""
+    process = Process()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            process.asked.append((self.command, self.path, self.headers.get("Authorization")))
+            self.send_response(process.status)
+            self.end_headers()
+            self.wfile.write(process.body)
+
+        do_POST = do_GET  # noqa: N815 - as the library names it
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing on the stderr that is looked at."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    process.address = f"127.0.0.1:{server.server_port}"
+    yield process
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("admin", "asked"),
+    [
+        ("127.0.0.1:9000", "127.0.0.1:9000"),
+        ("0.0.0.0:9000", "127.0.0.1:9000"),
+        (":9000", "127.0.0.1:9000"),
+        ("[::]:9000", "[::1]:9000"),
+    ],
+)
+def test_the_manifest_of_the_folder_says_where(folder: Path, admin: str, asked: str):
+    """In the folder of the manifest no address is needed; one for all interfaces is asked on loopback."""
+    (folder / "manifest.yaml").write_text(f"{MANIFEST}  admin: {{bindAddress: '{admin}'}}\n")
+    assert str(admin_address(None)) == asked
+
+
+def test_a_manifest_that_is_being_edited_still_says_where(folder: Path):
+    """While the manifest has a fault, `declctl status` still finds the process that goes on."""
+    (folder / "manifest.yaml").write_text(
+        f"{MANIFEST}  nonsense: 1\n  admin: {{bindAddress: '127.0.0.1:9000'}}\n"
+    )
+    assert str(admin_address(None)) == "127.0.0.1:9000"
+
+
+@pytest.mark.parametrize("text", ["", "a: [", MANIFEST + "  nonsense: 1\n", "- 1\n---\nkind: Controller\n"])
+def test_without_an_address_it_is_the_default(folder: Path, text: str):
+    """Without a manifest that names one the address is 127.0.0.1:8081."""
+    (folder / "manifest.yaml").write_text(text)
+    assert str(admin_address(None)) == "127.0.0.1:8081"
+
+
+def test_any_free_port_can_not_be_guessed(folder: Path):
+    """With port 0 in the manifest the sentence says where to find the real one."""
+    (folder / "manifest.yaml").write_text(f"{MANIFEST}  admin: {{bindAddress: '127.0.0.1:0'}}\n")
+    with pytest.raises(UsageError, match="say with --admin"):
+        admin_address(None)
+
+
+def test_nobody_there_is_told_with_the_address(declctl: Callable, folder: Path):
+    """When nothing runs, the exit status is 2 and the sentence names the address and how to say another."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    ended = declctl("status", "--admin", address)
+    assert ended.status == 2
+    assert address in ended.err
+    assert "--admin" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("admin", ["8081", "http://127.0.0.1:8081", "host:99999"])
+def test_a_mistyped_address_is_a_usage_error(declctl: Callable, folder: Path, admin: str):
+    """A wrong --admin says how one is written."""
+    ended = declctl("status", "--admin", admin)
+    assert ended.status == 2
+    assert ended.err.startswith("declctl: --admin: ")
+
+
+def test_another_program_at_the_address_is_told(declctl: Callable, process: Process):
+    """When something else listens there, that is what is said."""
+    process.body = b"<html>hello</html>"
+    ended = declctl("status", "--admin", process.address)
+    assert ended.status == 2
+    assert "is not declctl" in ended.err
+
+
+def test_the_token_goes_along(declctl: Callable, process: Process, monkeypatch: pytest.MonkeyPatch):
+    """With DECLCTL_ADMIN_TOKEN set, a guarded address can be asked."""
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "secret")
+    assert declctl("status", "--admin", process.address).status == 0
+    assert process.asked == [("GET", "/status", "Bearer secret")]
+
+
+def test_a_refusal_to_answer_is_told(declctl: Callable, process: Process):
+    """A missing token is told in the words of the process."""
+    process.answers(401, {"error": "/-/reload needs the header."})
+    ended = declctl("reload", "--admin", process.address)
+    assert (ended.status, ended.err) == (2, "declctl: /-/reload needs the header.\n")
+
+
+def test_status_as_json_is_the_document(declctl: Callable, process: Process):
+    """`declctl status -o json` prints the document of GET /status and nothing else."""
+    ended = declctl("status", "--admin", process.address, "-o", "json")
+    assert json.loads(ended.out) == STATUS
+    assert ended.err == ""
+
+
+def test_status_begins_with_name_and_generation(declctl: Callable, process: Process):
+    """The first line of `declctl status` says which generation runs."""
+    assert declctl("status", "--admin", process.address).out.splitlines()[0] == "pod-guard generation 6"
+
+
+@pytest.mark.parametrize(("result", "status"), [("Applied", 0), ("Unchanged", 0), ("Refused", 1)])
+def test_reload_says_what_became_of_it(declctl: Callable, process: Process, result: str, status: int):
+    """`declctl reload` ends with 0 when the files are what runs, and with 1 when they were refused."""
+    line = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
+    process.answers(200, {"result": result, "line": line, "diagnostics": []})
+    ended = declctl("reload", "--admin", process.address)
+    assert ended.status == status
+    assert line in (ended.err if result == "Refused" else ended.out)
+    assert process.asked == [("POST", "/-/reload?wait=true", None)]
+
+
+def test_a_refused_reload_shows_each_fault(declctl: Callable, process: Process):
+    """Whoever reloads sees where the files are broken."""
+    document = {
+        "result": "Refused",
+        "line": "reload refused, generation 6 goes on: 1 error",
+        "diagnostics": [FAULT],
+    }
+    process.answers(422, document)
+    ended = declctl("reload", "--admin", process.address)
+    assert "handlers/pods.py:14:3: error DCL042: invalid syntax" in ended.err
+    assert ended.out == ""
+
+
+def test_reload_need_not_wait(declctl: Callable, process: Process):
+    """--no-wait asks and goes."""
+    process.answers(202, {"message": "reloading"})
+    ended = declctl("reload", "--no-wait", "--admin", process.address)
+    assert (ended.status, ended.out) == (0, "reloading\n")
+    assert process.asked[0][1] == "/-/reload?wait=false"

@@ -1,0 +1,92 @@
+"""`validate --cluster`: what the server says to a manifest."""
+
+import asyncio
+from typing import Any
+
+from declctl.cli.cluster_check import check_against_cluster
+from declctl.errors import ApiError, NotFound, Unreachable
+from declctl.manifest import Diagnostic, ManifestSource, load
+from declctl.objects import GroupVersionKind, KubeObject, Resource
+
+MANIFEST = b"""\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: hello}
+spec:
+  namespaces: [team-a, team-b]
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+    - name: nodes
+      apiVersion: v1
+      kind: Node
+  handlers:
+    - {name: h, resourceRef: {name: pods}, entryPoint: "handlers:f"}
+"""
+
+
+class Server:
+    """A server that has kinds and allows things."""
+
+    def __init__(
+        self, *, refuses: set[tuple[str, str, str]] = frozenset(), error: ApiError | None = None
+    ) -> None:
+        self.kinds = {"Pod": Resource(GroupVersionKind.of("v1", "Pod"), "pods", True)}
+        self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
+        self.asked: list[tuple[str, str, str]] = []
+        self._refuses, self._error = refuses, error
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        if self._error:
+            raise self._error
+        if gvk.kind not in self.kinds:
+            raise NotFound(404, "NotFound", f"the server does not serve {gvk}")
+        return self.kinds[gvk.kind]
+
+    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
+        assert body is not None
+        wanted: dict[str, Any] = body["spec"]["resourceAttributes"]
+        asked = (wanted["verb"], wanted["resource"], wanted["namespace"])
+        self.asked.append(asked)
+        return {"status": {"allowed": asked not in self._refuses}}
+
+
+def faults(server: Server) -> list[Diagnostic]:
+    """What the server has against the manifest."""
+    loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
+    return list(asyncio.run(check_against_cluster(loaded, server)))
+
+
+def test_every_watch_is_asked_for_once():
+    """List and watch are asked for in each namespace, and without one for what is cluster-scoped."""
+    server = Server()
+    assert faults(server) == []
+    assert server.asked == [
+        (verb, resource, namespace)
+        for resource, namespace in (("pods", "team-a"), ("pods", "team-b"), ("nodes", ""))
+        for verb in ("list", "watch")
+    ]
+
+
+def test_a_kind_that_the_server_lacks_is_shown_at_its_line():
+    """A custom kind whose definition is missing is told before anything runs."""
+    server = Server()
+    del server.kinds["Node"]
+    (fault,) = faults(server)
+    assert (fault.code, fault.line, fault.column) == ("DCL050", 12, 13)
+    assert "does not serve Node in v1" in fault.message
+
+
+def test_a_missing_permission_names_verb_and_namespace():
+    """A Role that lacks a verb is told with what it lacks, at the resource."""
+    (fault,) = faults(Server(refuses={("watch", "pods", "team-b")}))
+    assert (fault.code, fault.line) == ("DCL051", 7)
+    assert fault.message == "you may not watch pods in the namespace team-b"
+
+
+def test_a_silent_cluster_is_one_fault():
+    """When the cluster doesn't answer, that is said once and not for each resource."""
+    (fault,) = faults(Server(error=Unreachable("connection refused")))
+    assert fault.code == "DCL052"
+    assert "connection refused" in fault.message

@@ -1,0 +1,120 @@
+"""`declctl status` for people."""
+
+from copy import deepcopy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from declctl.cli.report import age, headline, print_status, size
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+DOCUMENT: dict[str, Any] = {
+    "name": "pod-guard",
+    "generation": 6,
+    "bundleHash": "4f2c",
+    "ready": True,
+    "leader": True,
+    "conditions": [
+        {
+            "type": "Reloaded",
+            "status": "False",
+            "reason": "SyntaxError",
+            "message": "4f2c: handlers/pods.py:14: invalid syntax",
+            "lastTransitionTime": "2026-01-01T11:57:59Z",
+        }
+    ],
+    "resources": [
+        {
+            "name": "pods",
+            "synced": True,
+            "objects": 2300,
+            "bytes": 812345,
+            "lists": 1,
+            "watches": 2,
+            "relists": 0,
+            "resourceVersion": "88123",
+            "lastEventAge": 0.4,
+            "error": None,
+            "state": "Watching",
+        }
+    ],
+    "handlers": [
+        {
+            "name": "notify",
+            "synced": True,
+            "delivered": 2311,
+            "succeeded": 2310,
+            "failed": 1,
+            "retried": 1,
+            "merged": 0,
+            "dropped": 0,
+            "queued": 0,
+            "running": 0,
+            "p95Seconds": 0.004,
+            "lastError": "default/a: KeyError: [bold]",
+        }
+    ],
+    "plugins": [],
+}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """The document with changes."""
+    return {**deepcopy(DOCUMENT), **changes}
+
+
+def test_a_failed_reload_stands_in_the_first_line():
+    """Whoever looks at the status of a stale controller can't miss it, nor why."""
+    assert headline(document(), now=NOW) == (
+        "pod-guard generation 6 "
+        "(STALE: reload failed 2m ago: SyntaxError: 4f2c: handlers/pods.py:14: invalid syntax)"
+    )
+
+
+def test_all_is_well_is_a_short_line():
+    """A healthy controller has nothing in brackets."""
+    assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"
+
+
+def test_not_ready_says_why():
+    """A controller that isn't ready says so in the first line, with the reason."""
+    ready = {**DOCUMENT["conditions"][0], "type": "Ready", "message": "not synced: pods"}
+    line = headline(document(ready=False, conditions=[ready]), now=NOW)
+    assert line == "pod-guard generation 6 (NOT READY: not synced: pods)"
+
+
+def test_tables_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]):
+    """In a pipe each resource and handler is one line, never cut or folded, without colour or markup."""
+    print_status(document(), now=NOW)
+    lines = capsys.readouterr().out.splitlines()
+    by_first = {line.split()[0]: line.split() for line in lines if line}
+    assert by_first["pods"][:5] == ["pods", "yes", "2,300", "793Ki", "1"]
+    assert by_first["notify"][-3:] == ["default/a:", "KeyError:", "[bold]"]
+    assert "PLUGIN" not in by_first
+    assert not any("\x1b" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        ("2026-01-01T12:00:00Z", "0s"),
+        ("2026-01-01T11:58:01Z", "119s"),
+        ("2026-01-01T11:57:59Z", "2m"),
+        ("2026-01-01T09:59:00Z", "2h"),
+        ("2025-12-30T12:00:00Z", "2d"),
+        ("2026-01-01T12:00:05Z", "0s"),
+        ("yesterday", "an unknown time"),
+    ],
+)
+def test_ages_are_in_one_unit(moment: str, said: str):
+    """Ages read as in kubectl, and a clock that is ahead gives no negative one."""
+    assert age(moment, now=NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0"), (1023, "1023"), (1024, "1Ki"), (812345, "793Ki"), (3 << 30, "3Gi")]
+)
+def test_sizes_are_short(number: int, said: str):
+    """Bytes are in the unit that a person reads."""
+    assert size(number) == said

@@ -1,0 +1,101 @@
+"""`declctl validate`, with real manifests and handlers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: hello}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers:
+    - name: greet
+      resourceRef: {name: pods}
+      entryPoint: "handlers:on_pod"
+"""
+
+
+@pytest.fixture(name="hello")
+def _hello(folder: Path) -> Path:
+    """A manifest without faults, and its handler."""
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    (folder / "handlers.py").write_text("def on_pod(change):\n    print(change.key)\n")
+    return folder
+
+
+def test_a_valid_manifest_is_told_and_ends_with_0(declctl: Callable, hello: Path):
+    """Who validates a good manifest reads what is in it."""
+    ended = declctl("validate", "manifest.yaml")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == "manifest.yaml: hello is valid (1 resource, 1 handler)\n"
+
+
+def test_faults_are_shown_where_they_stand(declctl: Callable, hello: Path):
+    """A misspelled field is shown with line, caret and suggestion on stderr, and the status is 1."""
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
+    ended = declctl("validate", "manifest.yaml")
+    assert (ended.status, ended.out) == (1, "")
+    assert 'manifest.yaml:8:7: error DCL012: unknown field "resoruceRef"' in ended.err
+    assert 'did you mean "resourceRef"?' in ended.err
+    assert ended.err.endswith("1 error\n")
+
+
+def test_a_fault_of_a_handler_file_is_shown_there(declctl: Callable, hello: Path):
+    """A syntax error is located in the handler file, after an import in a child process."""
+    (hello / "handlers.py").write_text("def on_pod(change)\n    pass\n")
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.status == 1
+    assert "handlers.py:1:" in ended.err
+    assert "DCL042" in ended.err
+
+
+def test_json_is_one_document_on_stdout(declctl: Callable, hello: Path):
+    """An editor gets every fault as JSON; a clean manifest is an empty list."""
+    assert json.loads(declctl("validate", "-o", "json", "manifest.yaml").out) == []
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
+    ended = declctl("validate", "-o", "json", "manifest.yaml")
+    assert (ended.status, ended.err) == (1, "")
+    (fault,) = json.loads(ended.out)
+    assert set(fault) == {"file", "line", "column", "code", "severity", "message", "suggestion"}
+    assert (fault["file"], fault["line"], fault["column"]) == ("manifest.yaml", 8, 7)
+
+
+def test_github_annotates(declctl: Callable, hello: Path):
+    """In a pull request the fault stands at its line."""
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
+    ended = declctl("validate", "-o", "github", "manifest.yaml")
+    assert ended.out.startswith("::error file=manifest.yaml,line=8,col=7,title=DCL012::")
+
+
+def test_several_manifests_are_all_checked(declctl: Callable, hello: Path):
+    """One bad manifest among several fails the command, and the good ones are told too."""
+    (hello / "other.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
+    ended = declctl("validate", "other.yaml", "manifest.yaml")
+    assert ended.status == 1
+    assert "other.yaml:8:7" in ended.err
+    assert ended.out.startswith("manifest.yaml: hello is valid")
+
+
+def test_a_missing_manifest_is_a_located_fault(declctl: Callable, folder: Path):
+    """A wrong file name is told as such."""
+    ended = declctl("validate", "nowhere.yaml")
+    assert ended.status == 1
+    assert "nowhere.yaml:1:1: error DCL000" in ended.err
+
+
+def test_a_kubeconfig_without_cluster_is_a_usage_error(declctl: Callable, hello: Path):
+    """--context without --cluster would be ignored, so it is refused."""
+    ended = declctl("validate", "--context", "x", "manifest.yaml")
+    assert ended.status == 2
+    assert "--cluster" in ended.err
+
+
+def test_cluster_needs_a_cluster(declctl: Callable, hello: Path):
+    """--cluster where none is configured ends with 2 and a sentence."""
+    ended = declctl("validate", "--cluster", "manifest.yaml")
+    assert ended.status == 2
+    assert "No cluster is configured" in ended.err
