@@ -1,10 +1,14 @@
 """Every scenario runs against the sandbox and, where there is one, against a real API server."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import clusters
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the tests share the modules beside them
+
+import clusters
 from clusters import Cluster, SandboxCluster
 
 

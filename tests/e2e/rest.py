@@ -150,7 +150,7 @@ def path(plural: str, namespace: str | None = None) -> str:
 def pod(name: str, namespace: str, **labels: str) -> dict[str, Any]:
     """A pod that nobody runs."""
     container = {"name": "main", "image": "registry.invalid/nothing"}
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    metadata = {"name": name, "namespace": namespace, **({"labels": labels} if labels else {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 

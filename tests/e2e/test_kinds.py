@@ -48,7 +48,6 @@ def test_a_kind_that_appears_later_starts_then(
         assert "Backup" in error
         assert "example.com/v1" in error
         cluster.rest.create(definition)
-        until("the kind is served", lambda: cluster.rest.request("GET", "/apis/example.com/v1")["resources"])
         for document in documents(EXAMPLE / "objects.yaml"):
             document["metadata"]["namespace"] = namespace
             _create(cluster, document)

@@ -27,6 +27,7 @@ class Context(Protocol):
 @hookimpl
 def declctl_config_schema() -> dict[str, Any]:
     """What `config` may hold."""
+    default = Settings()
     return {
         "type": "object",
         "additionalProperties": False,
@@ -35,18 +36,18 @@ def declctl_config_schema() -> dict[str, Any]:
                 "description": "Field paths that are not told, with all below them; replaces the default.",
                 "type": "array",
                 "items": {"type": "string", "minLength": 1},
-                "default": list(Settings.ignore),
+                "default": list(default.ignore),
             },
             "maxChanges": {
                 "description": "How many changed fields are told for one change; the others are counted.",
                 "type": "integer",
                 "minimum": 1,
-                "default": Settings.max_changes,
+                "default": default.max_changes,
             },
             "format": {
                 "description": "text: a line for people; json: an object a line.",
                 "enum": ["text", "json"],
-                "default": Settings.format,
+                "default": default.format,
             },
         },
     }
