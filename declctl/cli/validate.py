@@ -10,6 +10,7 @@ from declctl.errors import UsageError
 
 if TYPE_CHECKING:
     from declctl.manifest import Diagnostic, Loaded
+    from declctl.runtime.aside import Aside
     from declctl.runtime.check import Checked
 
 
@@ -40,9 +41,15 @@ def validate(
     """Check manifests; the handlers are imported in a child process, as a reload does."""
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
-    import asyncio
+    from declctl.runtime.aside import Aside
 
-    checked = asyncio.run(_check(manifests))
+    child = Aside()  # it loads what it needs while this process does
+    try:
+        import asyncio
+
+        checked = asyncio.run(_check(manifests, child))
+    finally:
+        child.close()
     faults = [fault for one in checked for fault in one.diagnostics]
     if cluster:
         faults += asyncio.run(_ask_cluster(checked, kubeconfig, context))
@@ -51,10 +58,11 @@ def validate(
         raise typer.Exit(1)
 
 
-async def _check(manifests: list[str]) -> "list[Checked]":
+async def _check(manifests: list[str], child: "Aside") -> "list[Checked]":
     from declctl.runtime.check import check
 
-    return [await check(manifest) for manifest in manifests]
+    first, *others = manifests
+    return [await check(first, child=child), *[await check(other) for other in others]]
 
 
 async def _ask_cluster(

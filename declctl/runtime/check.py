@@ -14,6 +14,7 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
 from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
+from declctl.runtime.aside import Aside
 from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, ManifestPath, Use
 from declctl.runtime.inputs import InputFiles, Inputs
 from declctl.runtime.preflight import preflight
@@ -38,13 +39,13 @@ class Checked:
         return tuple(d for d in self.diagnostics if d.severity == "error")
 
 
-async def check(manifest: str, *, in_child: bool = True) -> Checked:
+async def check(manifest: str, *, in_child: bool = True, child: Aside | None = None) -> Checked:
     """Check a manifest and its handlers.
 
     A file, a folder, or `-`. `in_child` False leaves the import out.
     """
     checked = read_files(InputFiles(manifest))
-    return await import_aside(checked) if in_child else checked
+    return await import_aside(checked, child) if in_child else checked
 
 
 def read_files(files: InputFiles) -> Checked:
@@ -58,7 +59,7 @@ def read_files(files: InputFiles) -> Checked:
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
 
-async def import_aside(checked: Checked) -> Checked:
+async def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
     """Import what was read in a child process, and add what is wrong with it.
 
     Nothing is read again: the bytes that are checked are the bytes that will run.
@@ -69,7 +70,7 @@ async def import_aside(checked: Checked) -> Checked:
     policy = inputs.loaded.controller.reload
     if not policy.preflight:
         return checked
-    faults = await preflight(declaration, timeout=policy.preflight_timeout)
+    faults = await preflight(declaration, timeout=policy.preflight_timeout, child=child)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return Checked((*checked.diagnostics, *found), inputs, declaration)
 
