@@ -5,6 +5,7 @@ Handlers may use `ctx.log`, structlog or the logging module. All of it goes to s
 """
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,8 @@ from declctl.cli.options import LogFormat, LogLevel
 from declctl.cli.screen import Screen
 from declctl.kit import Clock
 
-_HANDLERS = (
-    "_declctl_gen"  # the package below which handler modules are imported, and which names their loggers
-)
+_HANDLERS = "_declctl_gen"  # below this package handler modules are imported, and so are their loggers named
+_GENERATION = re.compile(rf"^{_HANDLERS}\.g\d+\.")
 
 
 class ScreenLogger:
@@ -44,7 +44,7 @@ class LibraryLogs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one record on; what is wrong with a record is the logging module's business to tell."""
         try:
-            fields: dict[str, Any] = {"logger": record.name}
+            fields: dict[str, Any] = {"logger": _GENERATION.sub("", record.name)}
             if record.exc_info:
                 fields["exc_info"] = record.exc_info
             self._log.log(record.levelno, record.getMessage(), **fields)

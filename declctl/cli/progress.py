@@ -35,6 +35,11 @@ class Figures(Protocol):
     """What is read of a status."""
 
     @property
+    def generation(self) -> int:
+        """The generation that runs; 0 before the first."""
+        ...
+
+    @property
     def resources(self) -> Iterable[Listing]:
         """The resources."""
         ...
@@ -74,11 +79,11 @@ async def _follow(runtime: Running, screen: Screen, clock: Clock) -> None:
     await clock.sleep(_PATIENCE)
     shown = ""
     while True:
-        resources = tuple(runtime.status().resources)
-        line = progress_line(resources)
+        figures = runtime.status()
+        line = progress_line(figures.resources)
         if line != shown:
             screen.progress(line)
             shown = line
-        if all(resource.synced for resource in resources):
+        if figures.generation and all(resource.synced for resource in figures.resources):
             return
         await clock.sleep(_EVERY)

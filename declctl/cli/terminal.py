@@ -33,7 +33,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         highlight=False,
         markup=False,
     )
-    console.print(table, soft_wrap=not terminal)
+    with console.capture() as printed:
+        console.print(table, soft_wrap=not terminal)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
 
 
 def _cell(value: object) -> str:

@@ -1,13 +1,188 @@
-"""What the tests of the admin address share."""
+"""What the tests of the admin address share: a controller that isn't one, and a way to ask it over HTTP."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
 
+import aiohttp
 import pytest
-from fake_runtime import LOOPBACK, Answer, FakeRuntime, request
 
 from declctl.admin import serve
-from declctl.manifest.model import Address
+from declctl.errors import UnknownIndex
+from declctl.manifest import Plan, plan
+from declctl.manifest.model import Address, Controller
+from declctl.objects import ObjectKey
+from declctl.runtime.foreign import ForeignPlugin
+from declctl.runtime.handler import HandlerStatistics
+from declctl.runtime.status import Condition, ResourceStatus, Status
+
+LOOPBACK = Address("127.0.0.1", 0)
+EVERYWHERE = Address("0.0.0.0", 0)
+
+PODS = ResourceStatus(
+    name="pods",
+    synced=True,
+    objects=2,
+    bytes=640,
+    lists=1,
+    watches=3,
+    relists=0,
+    resource_version="88123",
+    last_event_age=0.4,
+    error=None,
+    state="Watching",
+    items_listed=2,
+    events={"ADDED": 5, "MODIFIED": 2},
+)
+NOTIFY = HandlerStatistics(
+    name="notify",
+    generation=6,
+    synced=True,
+    delivered=12,
+    succeeded=9,
+    failed=1,
+    retried=2,
+    merged=3,
+    dropped=0,
+    queued=4,
+    running=1,
+    zombies=1,
+    p95_seconds=0.004,
+    last_error="default/<b>: KeyError: 'x'",
+)
+STATUS = Status(
+    name="pod-guard",
+    generation=6,
+    bundle_hash="4f2c" * 16,
+    ready=True,
+    leader=True,
+    generations_alive=2,
+    conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
+    resources=(PODS,),
+    handlers=(NOTIFY,),
+    plugins=(ForeignPlugin("slack", "1.2.0", "Ready"),),
+    reloads={"Applied": 5, "Refused": 1},
+    last_reload_seconds=0.003,
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """An object as a lister gives it."""
+
+    body: dict[str, Any]
+
+    @property
+    def key(self) -> ObjectKey:
+        return ObjectKey.of(self.body["metadata"].get("namespace"), self.body["metadata"]["name"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.body
+
+
+@dataclass
+class Cache:
+    """A lister over a few objects, with one index."""
+
+    objects: dict[str, View]
+
+    def get(self, key: str) -> View | None:
+        return self.objects.get(key)
+
+    def keys(self) -> Sequence[ObjectKey]:
+        return [view.key for view in self.objects.values()]
+
+    def list(self, *, namespace: str | None = None, selector: str | None = None) -> Sequence[View]:
+        if selector == "((":
+            raise ValueError("'((' is no selector")
+        return [view for view in self.objects.values() if namespace in (None, view.key.namespace)]
+
+    def by_index(self, name: str, value: str) -> Sequence[View]:
+        self._known(name)
+        return [view for view in self.objects.values() if view.body["spec"]["nodeName"] == value]
+
+    def index_values(self, name: str) -> Sequence[str]:
+        self._known(name)
+        return sorted({view.body["spec"]["nodeName"] for view in self.objects.values()})
+
+    def _known(self, name: str) -> None:
+        if name != "byNode":
+            raise UnknownIndex(f"there is no index {name!r}; there is: byNode")
+
+
+@dataclass
+class Told:
+    """What became of a reload."""
+
+    result: str
+    line: str = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
+
+    def document(self) -> dict[str, Any]:
+        return {"result": self.result, "generation": 7, "diagnostics": []}
+
+
+def pod(namespace: str, name: str, node: str) -> View:
+    """A small pod."""
+    return View({"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}})
+
+
+@dataclass
+class FakeRuntime:
+    """A controller that says what it is told to say."""
+
+    now: Status = STATUS
+    result: str = "Applied"
+    reloads: int = 0
+    gate: asyncio.Event | None = None
+    cache: Cache = field(
+        default_factory=lambda: Cache(
+            {str(v.key): v for v in (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))}
+        )
+    )
+
+    @property
+    def plan(self) -> Plan:
+        return plan(Controller("pod-guard"))
+
+    def status(self) -> Status:
+        return self.now
+
+    def say(self, **changes: Any) -> None:
+        """Change what it says."""
+        self.now = replace(self.now, **changes)
+
+    def lister(self, resource: str) -> Cache | None:
+        return self.cache if resource == "pods" else None
+
+    async def reload(self, *, asked: bool = True) -> Told:
+        assert asked
+        self.reloads += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        return Told(self.result)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+    json: Any
+
+
+async def request(
+    bound: Address, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request to a server that runs."""
+    url = f"http://127.0.0.1:{bound.port}{path}"
+    async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as response:
+        text = await response.text()
+        json = await response.json() if response.content_type == "application/json" else None
+        return Answer(response.status, response.headers, text, json)
 
 
 @pytest.fixture(name="runtime")
@@ -34,3 +209,9 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
         return asyncio.run(scenario())
 
     return ask
+
+
+@pytest.fixture(name="http")
+def _http() -> Callable[..., object]:
+    """One request to a server that runs."""
+    return request

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from fake_runtime import LOOPBACK, request
 
 from declctl.admin import serve
+from declctl.manifest.model import Address
+
+LOOPBACK = Address("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(("result", "status"), [("Applied", 200), ("Unchanged", 200), ("Refused", 422)])
@@ -19,13 +21,13 @@ def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: 
     assert answer.json["line"].startswith("generation 7: ")
 
 
-def test_not_waiting_answers_at_once(runtime):
+def test_not_waiting_answers_at_once(runtime, http: Callable):
     """?wait=false is answered while the reload goes on, and the reload is done all the same."""
 
     async def scenario() -> None:
         runtime.gate = asyncio.Event()
         async with serve(runtime, LOOPBACK) as bound:
-            answer = await request(bound, "/-/reload?wait=false", method="POST")
+            answer = await http(bound, "/-/reload?wait=false", method="POST")
             assert answer.status == 202
             assert runtime.reloads == 1
             runtime.gate.set()
@@ -33,13 +35,13 @@ def test_not_waiting_answers_at_once(runtime):
     asyncio.run(scenario())
 
 
-def test_a_reload_under_way_does_not_outlive_the_server(runtime):
+def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable):
     """Stopping the process doesn't wait for a reload that was asked for over HTTP."""
 
     async def scenario() -> None:
         runtime.gate = asyncio.Event()
         async with asyncio.timeout(5), serve(runtime, LOOPBACK) as bound:
-            await request(bound, "/-/reload?wait=false", method="POST")
+            await http(bound, "/-/reload?wait=false", method="POST")
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
 
     asyncio.run(scenario())

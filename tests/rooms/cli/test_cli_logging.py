@@ -72,10 +72,10 @@ def test_libraries_speak_from_warning_on():
 
 
 def test_handlers_may_use_the_logging_module():
-    """`logging.getLogger(__name__).info` in a handler file is seen."""
+    """`logging.getLogger(__name__).info` in a handler file is seen, under the module's own name."""
     _, stream = logs()
     logging.getLogger("_declctl_gen.g1.handlers.pods").info("hello")
-    assert lines(stream)[0]["event"] == "hello"
+    assert (lines(stream)[0]["event"], lines(stream)[0]["logger"]) == ("hello", "handlers.pods")
 
 
 def test_an_exception_has_its_traceback():

@@ -34,6 +34,7 @@ class Runtime:
     """A runtime with resources."""
 
     def __init__(self, *resources: Resource) -> None:
+        self.generation = 1
         self.resources = resources
 
     def status(self) -> "Runtime":
@@ -100,6 +101,22 @@ def test_progress_is_shown_after_a_second_and_removed_when_synced():
             await clock.advance(0.3)
             assert stream.getvalue().endswith(ERASE)
             assert clock.next_wake is None
+
+    asyncio.run(scenario())
+
+
+def test_progress_waits_for_the_first_generation():
+    """Handlers that take long to import don't keep the list that follows from being shown."""
+
+    async def scenario() -> None:
+        clock, stream = ManualClock(), Terminal()
+        runtime = Runtime()
+        runtime.generation = 0
+        async with progress(Screen(stream), clock)(runtime):
+            await clock.advance(2)
+            runtime.generation, runtime.resources = 1, (Resource("pods", False, 500),)
+            await clock.advance(0.3)
+            assert "pods: 500 listed…" in stream.getvalue()
 
     asyncio.run(scenario())
 

@@ -1,0 +1,76 @@
+"""The public names of the package."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import declctl
+
+NAMES = [
+    "Change",
+    "ChangeReason",
+    "ChangeType",
+    "Client",
+    "DeclctlError",
+    "DeletedFinalStateUnknown",
+    "FilteringResourceEventHandler",
+    "Lister",
+    "ManifestErrors",
+    "NotSynced",
+    "ObjectKey",
+    "ObjectView",
+    "ResourceEventHandlerFuncs",
+    "SharedIndexInformer",
+    "SharedInformerFactory",
+    "StatusError",
+    "UnknownIndex",
+    "UsageError",
+    "WorkQueue",
+    "__version__",
+    "field_index",
+    "hookimpl",
+    "hookspec",
+]
+
+
+def test_the_public_names_are_these():
+    """What plugins and programs import from `declctl` changes only on purpose."""
+    assert declctl.__all__ == NAMES == sorted(NAMES)
+    assert set(NAMES) <= set(dir(declctl))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there(name: str):
+    """Each public name can be imported, and has a docstring or is the version."""
+    value = getattr(declctl, name)
+    assert isinstance(value, str) if name == "__version__" else value.__doc__
+
+
+def test_another_name_is_an_attribute_error():
+    """A misspelled import fails as anywhere in Python."""
+    with pytest.raises(AttributeError, match="'declctl' has no attribute 'hookimp'"):
+        _ = declctl.hookimp
+
+
+def test_type_checkers_see_the_same_names():
+    """An editor knows every public name, and from the room that it is loaded from."""
+    tree = ast.parse(Path(declctl.__file__).read_text("utf-8"))
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: str(statement.module).removeprefix("declctl.")
+        for statement in guarded.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert seen == {name: room for room, names in declctl._ROOMS.items() for name in names}
+    assert {*seen, "__version__"} == set(NAMES)
+
+
+def test_importing_the_package_costs_nothing():
+    """`import declctl` at the top of a handler file or a plugin loads no room."""
+    program = "import sys, declctl; print([m for m in sys.modules if m.startswith('declctl.')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,197 @@
+"""`declctl run`: how options become a runtime, and one real run."""
+
+import asyncio
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from declctl.errors import UsageError
+from declctl.runtime import runtime as running
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: hello}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers:
+    - name: greet
+      resourceRef: {name: pods}
+      entryPoint: "handlers:on_pod"
+"""
+HANDLER = "def on_pod(change, ctx):\n    print(change.type, change.key)\n    ctx.log.info('seen')\n"
+OBJECTS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: default}
+spec: {containers: [{name: a, image: b}]}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: web-2, namespace: default}
+  spec: {containers: [{name: a, image: b}]}
+"""
+
+
+class FakeRuntime:
+    """Keeps what it was made with."""
+
+    made: "FakeRuntime | None" = None
+    ends_with = 0
+
+    def __init__(self, options: running.RunOptions, **given: Any) -> None:
+        type(self).made = self
+        self.options = options
+        self.given = given
+
+    def run(self) -> int:
+        return self.ends_with
+
+
+@pytest.fixture(name="fake")
+def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRuntime]]:
+    """A runtime that starts nothing, and what logging was before."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    kind = type("Fake", (FakeRuntime,), {})
+    monkeypatch.setattr(running, "Runtime", kind)
+    yield kind
+    root.handlers[:], root.level = before[0], before[1]
+    logging.getLogger("_declctl_gen").setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+
+
+@pytest.fixture(name="hello")
+def _hello(folder: Path) -> Path:
+    """A manifest, its handler, and objects."""
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    (folder / "handlers.py").write_text(HANDLER)
+    (folder / "objects.yaml").write_text(OBJECTS)
+    return folder
+
+
+def test_options_reach_the_runtime(declctl: Callable, fake: type[FakeRuntime]):
+    """Each option of the command line is what the runtime is made with; its exit status is the command's."""
+    fake.ends_with = 1
+    ended = declctl("run", "m.yaml", "--once", "--timeout", "1m30s", "--no-watch")
+    assert ended.status == 1
+    assert fake.made is not None
+    assert fake.made.options == running.RunOptions("m.yaml", watch=False, once=True, timeout=90.0)
+
+
+def test_defaults_leave_it_to_the_manifest(declctl: Callable, fake: type[FakeRuntime]):
+    """Without options the manifest decides about watching, and the admin address is served."""
+    assert declctl("run", "m.yaml").status == 0
+    assert fake.made is not None
+    assert fake.made.options == running.RunOptions("m.yaml")
+    assert len(fake.made.given["fronts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fronts"), [(["--once"], 0), (["--once", "--admin", "127.0.0.1:0"], 1)]
+)
+def test_a_run_that_ends_by_itself_serves_nobody(
+    declctl: Callable, fake: type[FakeRuntime], arguments: list[str], fronts: int
+):
+    """`run --once` works beside a controller that has the admin address, unless it is given one."""
+    declctl("run", "m.yaml", *arguments)
+    assert fake.made is not None
+    assert len(fake.made.given["fronts"]) == fronts
+
+
+def test_without_a_cluster_the_sentence_names_both_ways(declctl: Callable, fake: type[FakeRuntime]):
+    """Where no cluster is configured the sentence names a kubeconfig and the sandbox."""
+    declctl("run", "m.yaml")
+    assert fake.made is not None
+    with pytest.raises(UsageError, match=r"--kubeconfig.*--sandbox"):
+        asyncio.run(fake.made.given["connect"]())
+
+
+def test_the_sandbox_holds_the_objects_and_says_so_first(
+    declctl: Callable, fake: type[FakeRuntime], hello: Path
+):
+    """With --sandbox the first line says that the cluster is one in memory, and how many objects it has."""
+    ended = declctl("run", "m.yaml", "--sandbox", "--objects", "objects.yaml")
+    assert ended.status == 0
+    first = ended.err.splitlines()[0]
+    assert "sandbox at http://127.0.0.1:" in first
+    assert "2 objects" in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--dry-run"], "This version does not do `declctl run --dry-run` yet"),
+        (["--sandbox", "--kubeconfig", "x"], "--sandbox is a cluster of its own"),
+        (["--sandbox", "--context", "x"], "--sandbox is a cluster of its own"),
+        (["--objects", "x"], "add --sandbox"),
+        (["--timeout", "5s"], "add --once"),
+        (["--once", "--timeout", "5"], 'did you mean "5s"'),
+        (["--once", "--timeout", "0s"], "longer than nothing"),
+        (["--sandbox", "--objects", "nowhere.yaml"], "--objects nowhere.yaml: no such file"),
+        (["--admin", "8081"], 'did you mean "127.0.0.1:8081"'),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    declctl: Callable, fake: type[FakeRuntime], arguments: list[str], told: str
+):
+    """Options that would be ignored or make no sense end with 2 and a sentence, before anything starts."""
+    ended = declctl("run", "m.yaml", *arguments)
+    assert ended.status == 2
+    assert told in ended.err
+    assert fake.made is None
+
+
+def test_a_broken_objects_file_is_located(declctl: Callable, fake: type[FakeRuntime], hello: Path):
+    """A fault in an --objects file ends with 1 and names its place."""
+    (hello / "objects.yaml").write_text("kind: [\n")
+    ended = declctl("run", "m.yaml", "--sandbox", "--objects", "objects.yaml")
+    assert ended.status == 1
+    assert "objects.yaml:2:1" in ended.err
+
+
+def declctl_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own, in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "declctl", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_once_against_the_sandbox_delivers_and_ends(hello: Path):
+    """`run --sandbox --once` calls the handler for every object and ends with 0; its log is on stderr."""
+    done = declctl_process(
+        hello, "run", ".", "--sandbox", "--objects", "objects.yaml", "--once", "--log-format", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["Added default/web-1", "Added default/web-2"]
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["key"] for line in lines if line["event"] == "seen"] == ["default/web-1", "default/web-2"]
+
+
+def test_a_busy_admin_address_ends_with_2(hello: Path):
+    """A second controller at the same admin address names it, and has called no handler."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = declctl_process(
+            hello, "run", ".", "--sandbox", "--objects", "objects.yaml", "--admin", address
+        )
+    assert done.returncode == 2, done.stderr
+    assert f"The admin address {address} is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,75 @@
+"""`declctl sandbox`."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: default}
+spec: {containers: [{name: a, image: b}]}
+"""
+
+
+def test_it_serves_until_ctrl_c(folder: Path):
+    """The sandbox says its URL and what to try, serves the objects, and Ctrl-C ends it with 0."""
+    (folder / "objects.yaml").write_text(POD)
+    command = [
+        sys.executable,
+        "-m",
+        "declctl",
+        "sandbox",
+        "--objects",
+        "objects.yaml",
+        "--kubeconfig-out",
+        "kc",
+    ]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        config = yaml.safe_load((folder / "kc").read_text())
+        server = config["clusters"][0]["cluster"]["server"]
+        with urllib.request.urlopen(f"{server}/api/v1/pods") as answer:
+            names = [pod["metadata"]["name"] for pod in json.load(answer)["items"]]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert said[0].startswith(f"sandbox at {server}, with 1 object")
+    assert f"export KUBECONFIG={folder / 'kc'}" in said[1]
+    assert "kubectl get pods -A -w" in said[2]
+    assert names == ["a"]
+    assert oct((folder / "kc").stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_foreign_kubeconfig_is_not_overwritten(declctl: Callable, folder: Path):
+    """--kubeconfig-out ~/.kube/config by mistake does no harm."""
+    config = folder / "config"
+    config.write_text("current-context: production\n")
+    ended = declctl("sandbox", "--kubeconfig-out", str(config))
+    assert ended.status == 2
+    assert "another file" in ended.err
+    assert config.read_text() == "current-context: production\n"
+
+
+def test_a_busy_port_is_named(declctl: Callable, folder: Path):
+    """A port that is taken ends with 2 and says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ended = declctl("sandbox", "--port", port)
+    assert ended.status == 2
+    assert port in ended.err
+    assert "--port" in ended.err
+
+
+def test_a_folder_that_can_not_be_written_to_is_told(declctl: Callable, folder: Path):
+    """A kubeconfig that can't be written ends with 2 and names it."""
+    ended = declctl("sandbox", "--kubeconfig-out", "nowhere/config")
+    assert ended.status == 2
+    assert "nowhere/config" in ended.err
