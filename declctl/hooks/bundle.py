@@ -17,12 +17,12 @@ class Bundle:
     files: Mapping[str, bytes]
 
     def path_of(self, module: str) -> str | None:
-        """The file of a dotted module name, package fronts included.
+        """The file of a dotted module name; the front of a package before a module, as Python has it.
 
         None if it isn't in the bundle.
         """
         stem = module.replace(".", "/")
-        return next((path for path in (f"{stem}.py", f"{stem}/__init__.py") if path in self.files), None)
+        return next((path for path in (f"{stem}/__init__.py", f"{stem}.py") if path in self.files), None)
 
     def has_package(self, module: str) -> bool:
         """Whether the name is a folder of modules, with a front or without."""
@@ -31,6 +31,16 @@ class Bundle:
     def display(self, path: str) -> str:
         """How people know a file of the bundle."""
         return path if self.root in ("", ".") else f"{self.root.rstrip('/')}/{path}"
+
+    def source(self, display: str) -> bytes | None:
+        """The source of the file that people know as `display`."""
+        return next((data for path, data in self.files.items() if self.display(path) == display), None)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every module by its dotted name."""
+        stems = (path.removesuffix(".py").removesuffix("/__init__") for path in self.files)
+        return tuple(stem.replace("/", ".") for stem in stems)
 
     @property
     def names(self) -> frozenset[str]:
@@ -61,7 +71,7 @@ def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -
 
 def _files_of(root: Path, name: str) -> Iterator[Path]:
     module, package = root / f"{name}.py", root / name
-    if module.is_file():
+    if module.is_file() and not (package / "__init__.py").is_file():
         yield module
     elif package.is_dir():
         for path in sorted(package.rglob("*.py")):
@@ -73,7 +83,7 @@ def _files_of(root: Path, name: str) -> Iterator[Path]:
 def _imported(source: bytes) -> Iterator[str]:
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it tells what is wrong
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

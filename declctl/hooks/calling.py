@@ -4,6 +4,7 @@ Everything that a plugin or a handler file has written is called here, and whate
 out as one error.
 """
 
+import asyncio
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from declctl.errors import HandlerFailed
+from declctl.hooks import faults
+from declctl.hooks.finding import show_lines_of
 from declctl.objects import ChangeType
 
-_HOST = str(Path(__file__).resolve().parents[1])
+_HOST = f"{Path(__file__).resolve().parents[1]}/"
 _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
     ChangeType.ADDED: ("declctl_event", "declctl_added"),
     ChangeType.MODIFIED: ("declctl_event", "declctl_modified"),
@@ -24,23 +27,31 @@ _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One function of foreign code that implements a hook, and the arguments that it takes, by name."""
+    """One function of foreign code that implements a hook, and the arguments that it takes, by name.
+
+    `rank` orders the implementations of one hook: 0 for `tryfirst`, 2 for `trylast`, else 1.
+    """
 
     hook: str
     plugin: str
     function: Callable[..., Any]
     parameters: tuple[str, ...]
     is_async: bool
+    rank: int = 1
 
 
 class EventTarget:
-    """What one handler calls for a change: for each type its implementations, in their order."""
+    """What one handler calls for a change: for each type its implementations, in their order.
+
+    `declctl_event` comes before the hook of the type; within one hook, ranks count.
+    """
 
     def __init__(self, implementations: tuple[Implementation, ...]) -> None:
         self.implementations = implementations
         self.all_async = bool(implementations) and all(i.is_async for i in implementations)
+        ordered = sorted(implementations, key=lambda i: i.rank)
         self._by_type = {
-            kind: tuple(i for hook in hooks for i in implementations if i.hook == hook)
+            kind: tuple(i for hook in hooks for i in ordered if i.hook == hook)
             for kind, hooks in _HOOKS_BY_TYPE.items()
         }
 
@@ -60,19 +71,31 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise HandlerFailed(_sentence(implementation, error)) from error
+        raise _failed(implementation, error) from error
 
 
 async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
-    """The same for an asynchronous implementation; cancelling it from outside passes."""
+    """The same for an asynchronous implementation; cancelling it from outside passes.
+
+    A CancelledError that nobody outside has asked for is a failure like any other: let through, it
+    would end the caller's task without a word.
+    """
     try:
         return await implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _failed(implementation, error) from error
     except (Exception, SystemExit, GeneratorExit) as error:
-        raise HandlerFailed(_sentence(implementation, error)) from error
+        raise _failed(implementation, error) from error
 
 
 def readable_traceback(error: BaseException) -> str:
-    """The traceback of what foreign code raised, from the first frame that is not the host's."""
+    """The traceback of what foreign code raised, from the first frame that is not the host's.
+
+    Its lines are those of the generation that raised, whatever stands in the files by now.
+    """
     cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
     trace = cause.__traceback__
     while (
@@ -81,8 +104,9 @@ def readable_traceback(error: BaseException) -> str:
         and trace.tb_next is not None
     ):
         trace = trace.tb_next
+    show_lines_of(cause)
     return "".join(traceback.format_exception(type(cause), cause, trace))
 
 
-def _sentence(implementation: Implementation, error: BaseException) -> str:
-    return f"{implementation.hook} of {implementation.plugin} raised {type(error).__name__}: {error}"
+def _failed(implementation: Implementation, error: BaseException) -> HandlerFailed:
+    return HandlerFailed(f"{implementation.hook} of {implementation.plugin} raised {faults.told(error)}")

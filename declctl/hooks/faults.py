@@ -1,10 +1,12 @@
 """Where foreign code is at fault.
 
-Exceptions and functions led back to a file, a line and a column.
+Exceptions and functions led back to a file, a line and a column. Columns count characters from 1.
 """
 
 import ast
 import difflib
+import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -30,6 +32,13 @@ PLUGIN_LOAD_FAILED = "DCL083"
 UNKNOWN_HOOK = "DCL084"
 PLUGIN_HOOKSPEC_VERSION = "DCL085"
 
+NAMESPACE = "_declctl_gen"
+"""The package under which generations live; messages show names without it."""
+
+_PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Place = tuple[str, int, int]
+
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that was probably meant."""
@@ -37,102 +46,102 @@ def closest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def of_import(error: BaseException, what: str, bundle: Bundle) -> EntryPointError:
-    """The fault behind an exception that an import raised."""
-    if isinstance(error, SyntaxError) and error.filename and _own(error.filename, bundle):
-        return EntryPointError(
-            f"{error.msg}",
-            code=SYNTAX,
-            file=error.filename,
-            line=error.lineno or 1,
-            column=max(1, error.offset or 1),
-        )
+def told(error: BaseException) -> str:
+    """Type and text of an exception, as people know its modules; a text that can't be made is left out."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, too
+        text = "(its text can't be shown)"
+    name = type(error).__name__
+    return _PRIVATE_NAME.sub("", f"{name}: {text}" if text else name)
+
+
+def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:
+    """The fault behind an exception that came out of `doing`, such as "importing handlers.pods"."""
+    if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
+        place: _Place | None = (error.filename, error.lineno or 1, max(1, error.offset or 1))
+        return _located(f"this is not valid Python: {error.msg}", SYNTAX, place, None)
     place = _innermost(error.__traceback__, bundle)
-    code = ENDED_PROCESS if isinstance(error, SystemExit) else IMPORT_RAISED
-    if code == ENDED_PROCESS:
-        message = (
-            f"importing {what} ends the process: it raises SystemExit({error.args[0] if error.args else ''})"
-        )
-        advice = "an import should only define things"
-    else:
-        message = f"importing {what} raises {type(error).__name__}: {error}"
-        advice = None
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            advice = f"install the package that has {error.name}, or put {error.name}.py beside the manifest"
-    if place is None:
-        return EntryPointError(message, code=code, suggestion=advice)
-    file, line, column = place
-    return EntryPointError(message, code=code, file=file, line=line, column=column, suggestion=advice)
+    if isinstance(error, SystemExit):
+        argument = repr(error.code) if error.code is not None else ""
+        message = f"{doing} ends the process: it raises SystemExit({argument})"
+        return _located(message, ENDED_PROCESS, place, 'guard scripts with `if __name__ == "__main__":`')
+    return _located(f"{doing} raises {told(error)}", IMPORT_RAISED, place, _advice(error, bundle))
 
 
 def of_parameter(
     function: Callable[..., Any], parameter: str, message: str, suggestion: str, bundle: Bundle
 ) -> EntryPointError:
     """A parameter that its hook doesn't have, located at its name in the `def`."""
-    place = _parameter_place(function, parameter, bundle)
-    if place is None:
-        return EntryPointError(message, code=UNKNOWN_PARAMETER, suggestion=suggestion)
-    file, line, column = place
-    return EntryPointError(
-        message, code=UNKNOWN_PARAMETER, file=file, line=line, column=column, suggestion=suggestion
-    )
+    return _located(message, UNKNOWN_PARAMETER, _place(function, parameter, bundle), suggestion)
 
 
 def of_function(
     function: Callable[..., Any], message: str, *, code: str, suggestion: str | None, bundle: Bundle
 ) -> EntryPointError:
     """A fault of a whole function, located at its name in the `def`."""
-    node, file = _definition(function, bundle)
-    if node is None:
-        return EntryPointError(message, code=code, suggestion=suggestion)
-    keyword = len("async def ") if isinstance(node, ast.AsyncFunctionDef) else len("def ")
-    return EntryPointError(
-        message,
-        code=code,
-        file=file,
-        line=node.lineno,
-        column=node.col_offset + keyword + 1,
-        suggestion=suggestion,
-    )
+    return _located(message, code, _place(function, None, bundle), suggestion)
 
 
-def _own(filename: str, bundle: Bundle) -> bool:
-    return any(filename == bundle.display(path) for path in bundle.files)
+def _located(message: str, code: str, place: _Place | None, suggestion: str | None) -> EntryPointError:
+    file, line, column = place if place is not None else (None, None, None)
+    return EntryPointError(message, code=code, file=file, line=line, column=column, suggestion=suggestion)
 
 
-def _innermost(trace: TracebackType | None, bundle: Bundle) -> tuple[str, int, int] | None:
-    frames = [frame for frame in traceback.extract_tb(trace) if _own(frame.filename, bundle)]
-    if not frames:
+def _advice(error: BaseException, bundle: Bundle) -> str | None:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
-    frame = frames[-1]
-    return frame.filename, frame.lineno or 1, (frame.colno or 0) + 1
+    name = _PRIVATE_NAME.sub("", error.name)
+    near = closest(name, bundle.modules)
+    if near is not None:
+        return f'did you mean "{near}"?'
+    if name.partition(".")[0] in bundle.names:
+        return f"create {name.replace('.', '/')}.py"
+    return f"install the package that has {name}, or put {name.replace('.', '/')}.py beside the manifest"
 
 
-def _parameter_place(
-    function: Callable[..., Any], parameter: str, bundle: Bundle
-) -> tuple[str, int, int] | None:
-    node, file = _definition(function, bundle)
-    if node is None:
+def _innermost(trace: TracebackType | None, bundle: Bundle) -> _Place | None:
+    for frame in reversed(traceback.extract_tb(trace)):
+        source = bundle.source(frame.filename)
+        if source is not None:
+            line = frame.lineno or 1
+            return frame.filename, line, _column(source, line, frame.colno or 0)
+    return None
+
+
+def _place(function: Callable[..., Any], parameter: str | None, bundle: Bundle) -> _Place | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    source = bundle.source(code.co_filename) if code is not None else None
+    if code is None or source is None:
         return None
+    node = _definition(source, code.co_name, code.co_firstlineno)
+    if node is None:  # a lambda
+        return code.co_filename, code.co_firstlineno, 1
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    found = next((argument for argument in arguments if argument.arg == parameter), None)
-    return (file, found.lineno, found.col_offset + 1) if found is not None else None
+    argument = next((a for a in arguments if a.arg == parameter), None)
+    if argument is not None:
+        return code.co_filename, argument.lineno, _column(source, argument.lineno, argument.col_offset)
+    start = _column(source, node.lineno, node.col_offset)
+    return code.co_filename, node.lineno, _line(source, node.lineno).index(node.name, start) + 1
 
 
-def _definition(
-    function: Callable[..., Any], bundle: Bundle
-) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef | None, str]:
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return None, ""
-    file: str = code.co_filename
-    source = next((data for path, data in bundle.files.items() if bundle.display(path) == file), None)
-    if source is None:
-        return None, file
+def _definition(source: bytes, name: str, first: int) -> _Function | None:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
-            # A decorated function's code begins at its first decorator.
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first <= code.co_firstlineno <= node.lineno:
-                return node, file
-    return None, file
+        # A decorated function's code begins at its first decorator.
+        if isinstance(node, _Function) and node.name == name and _first_line(node) == first:
+            return node
+    return None
+
+
+def _first_line(node: _Function) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _line(source: bytes, line: int) -> str:
+    lines = source.splitlines()
+    return lines[line - 1].decode("utf-8", "replace") if line <= len(lines) else ""
+
+
+def _column(source: bytes, line: int, offset: int) -> int:
+    """The column of an offset in bytes, which is how Python counts."""
+    return len(_line(source, line).encode()[:offset].decode("utf-8", "replace")) + 1

@@ -5,36 +5,27 @@ whenever it imports them. Sources are compiled each time: bytecode caches go by 
 and would serve yesterday's code after a quick edit.
 """
 
-import builtins
 import importlib
-import linecache
+import itertools
+import logging
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle
-
-_ROOT = "_declctl_gen"
+from declctl.hooks.finding import BundleFinder
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """What an entry point names: a module, or an attribute of one."""
+    """What an entry point names: `target` is a module, or an attribute of one."""
 
     text: str
     module: ModuleType
-    attribute: Any = None
-
-    @property
-    def target(self) -> Any:
-        """The attribute if one was named, else the module."""
-        return self.module if self.attribute is None else self.attribute
+    target: Any
 
 
 class GenerationNamespace:
@@ -46,9 +37,9 @@ class GenerationNamespace:
 
     def __init__(self, number: int, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.prefix = f"{_ROOT}.g{number}"
-        self._finder = _Finder(self.prefix, bundle)
-        for name in (_ROOT, self.prefix):
+        self.prefix = _free_prefix(number)
+        self._finder = BundleFinder(self.prefix, bundle)
+        for name in (faults.NAMESPACE, self.prefix):
             if name not in sys.modules:
                 package = ModuleType(name)
                 package.__path__ = []
@@ -66,46 +57,39 @@ class GenerationNamespace:
             raise self._not_found(name)
         try:
             return importlib.import_module(full)
-        except ModuleNotFoundError as error:
-            if not inside and (error.name == name or name.startswith(f"{error.name}.")):
-                raise self._not_found(name) from error
-            raise faults.of_import(error, name, self.bundle) from error
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # foreign code: whatever it raises is a fault of the entry point
-            raise faults.of_import(error, name, self.bundle) from error
+            if isinstance(error, ModuleNotFoundError) and not inside and _is_part(error.name, name):
+                raise self._not_found(name) from error
+            raise faults.of_import(error, f"importing {name}", self.bundle) from error
 
     def resolve(self, text: str) -> EntryPoint:
         """What `module` or `module:attribute` names; raises EntryPointError."""
         name, _, attribute = text.partition(":")
         module = self.module(name)
         if not attribute:
-            return EntryPoint(text, module)
-        if not hasattr(module, attribute):
-            public = [known for known in vars(module) if not known.startswith("_")]
-            near = faults.closest(attribute, public)
-            raise EntryPointError(
-                f"{name} has no {attribute!r}",
-                code=faults.ATTRIBUTE_NOT_FOUND,
-                suggestion=f'did you mean "{name}:{near}"?' if near else None,
-            )
-        return EntryPoint(text, module, getattr(module, attribute))
+            return EntryPoint(text, module, module)
+        try:
+            return EntryPoint(text, module, getattr(module, attribute))
+        except AttributeError as error:
+            raise self._no_attribute(name, attribute, module) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code: a module may have a `__getattr__`
+            raise faults.of_import(error, f"reading {text}", self.bundle) from error
 
     def close(self) -> None:
-        """Forget every module of this generation."""
+        """Forget every module of this generation, and the loggers that are named after them."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
+        self._finder.close()
         for name in [n for n in sys.modules if n == self.prefix or n.startswith(f"{self.prefix}.")]:
             del sys.modules[name]
-        root = sys.modules.get(_ROOT)
-        if root is not None:
-            vars(root).pop(self.prefix.rpartition(".")[2], None)
+        _forget_loggers(self.prefix)
 
     def _not_found(self, name: str) -> EntryPointError:
-        modules = [
-            path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in self.bundle.files
-        ]
-        near = faults.closest(name, modules)
+        near = faults.closest(name, self.bundle.modules)
         where = self.bundle.root or "."
         return EntryPointError(
             f"there is no module {name!r}, neither beside the manifest ({where}) nor installed",
@@ -115,59 +99,37 @@ class GenerationNamespace:
             else f"create {name.replace('.', '/')}.py beside the manifest",
         )
 
+    def _no_attribute(self, name: str, attribute: str, module: ModuleType) -> EntryPointError:
+        known = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]
+        near = faults.closest(attribute, known)
+        own = [key for key in known if getattr(vars(module)[key], "__module__", None) == module.__name__]
+        if f"{name}.{attribute}" in self.bundle.modules:
+            suggestion = f'{attribute} is a module: write "{name}.{attribute}"'
+        elif near is not None:
+            suggestion = f'did you mean "{name}:{near}"?'
+        else:
+            suggestion = f"it defines {', '.join(own) or 'no function and no class'}"
+        return EntryPointError(
+            f"{name} has no {attribute!r}", code=faults.ATTRIBUTE_NOT_FOUND, suggestion=suggestion
+        )
 
-class _Finder(MetaPathFinder, Loader):
-    """Finds and loads the modules of one generation."""
 
-    def __init__(self, prefix: str, bundle: Bundle) -> None:
-        self._prefix = f"{prefix}."
-        self._bundle = bundle
-        self._names = bundle.names
+def _free_prefix(number: int) -> str:
+    # Several runtimes may live in one process, each with a first generation of its own.
+    first = f"{faults.NAMESPACE}.g{number}"
+    others = (f"{first}_{count}" for count in itertools.count(2))
+    return next(name for name in itertools.chain([first], others) if name not in sys.modules)
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
-    ) -> ModuleSpec | None:
-        """The spec of a module of this generation."""
-        if not fullname.startswith(self._prefix):
-            return None
-        name = fullname.removeprefix(self._prefix)
-        file = self._bundle.path_of(name)
-        package = (file is not None and file.endswith("/__init__.py")) or self._bundle.has_package(name)
-        if file is None and not package:
-            return None
-        origin = self._bundle.display(file) if file is not None else None
-        spec = ModuleSpec(fullname, self, origin=origin, is_package=package)
-        spec.has_location = file is not None
-        spec.loader_state = file
-        return spec
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """An ordinary module."""
-        return None
+def _is_part(missing: str | None, name: str) -> bool:
+    return missing is not None and (name == missing or name.startswith(f"{missing}."))
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Compile the source and run it, with an `__import__` of the generation's own."""
-        spec = module.__spec__
-        file: str | None = spec.loader_state if spec is not None else None
-        if file is None:
-            return  # a folder of modules without a front
-        source, display = self._bundle.files[file], self._bundle.display(file)
-        text = source.decode("utf-8", "replace")
-        # Tracebacks show this generation's lines, whatever stands in the file by then.
-        linecache.cache[display] = (len(text), None, text.splitlines(keepends=True), display)
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
-        exec(compile(source, display, "exec", dont_inherit=True), vars(module))
 
-    def _import(
-        self,
-        name: str,
-        globals: Mapping[str, Any] | None = None,  # noqa: A002 - the signature of __import__
-        locals: Mapping[str, Any] | None = None,  # noqa: A002
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
-        top = name.partition(".")[0]
-        if level or top not in self._names:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        leaf = builtins.__import__(f"{self._prefix}{name}", globals, locals, fromlist or (), 0)
-        return leaf if fromlist else sys.modules[f"{self._prefix}{top}"]
+def _forget_loggers(prefix: str) -> None:
+    """Drop `logging.getLogger(__name__)` of modules that are gone: logging itself keeps loggers for ever."""
+    known = logging.Logger.manager.loggerDict
+    for name in [n for n in known if n == prefix or n.startswith(f"{prefix}.")]:
+        logger = known.pop(name)
+        parent = known.get(faults.NAMESPACE)
+        if isinstance(parent, logging.PlaceHolder) and isinstance(logger, logging.Logger):
+            vars(parent)["loggerMap"].pop(logger, None)

@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
 
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
@@ -34,15 +34,6 @@ class InstalledPlugin:
     entry: metadata.EntryPoint
 
 
-class PluginConfigError(Exception):
-    """A plugin's config does not fit its schema. `path` leads into the config."""
-
-    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
-        super().__init__(message)
-        self.path = path
-        self.message = message
-
-
 def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin, ...]:
     """Every installed plugin, by name.
 
@@ -51,33 +42,23 @@ def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin
     """
     allowed = (os.environ if environ is None else environ).get(_RESCUE)
     names = None if allowed is None else {name.strip() for name in allowed.split(",")}
-    found = [
-        InstalledPlugin(
-            entry.name,
-            entry.dist.name if entry.dist is not None else "",
-            entry.dist.version if entry.dist is not None else "0",
-            entry.value,
-            entry,
-        )
-        for entry in metadata.entry_points(group=PROJECT)
-        if names is None or entry.name in names
-    ]
-    return tuple(sorted(found, key=lambda plugin: plugin.name))
+    return tuple(plugin for plugin in _announced() if names is None or plugin.name in names)
 
 
 def find(name: str, version: str | None) -> InstalledPlugin:
     """The installed plugin of that name, if its version is in the range; raises EntryPointError."""
-    plugins = {plugin.name: plugin for plugin in installed()}
-    plugin = plugins.get(name)
-    if plugin is None:
-        near = faults.closest(name, plugins)
-        known = ", ".join(plugins) or "none"
+    found = [plugin for plugin in installed() if plugin.name == name]
+    if not found:
+        raise _not_installed(name)
+    plugin = found[0]
+    if len(found) > 1:
+        owners = " and ".join(f"{plugin.distribution} {plugin.version}" for plugin in found)
         raise EntryPointError(
-            f"no plugin named {name!r} is installed",
-            code=faults.PLUGIN_NOT_INSTALLED,
-            suggestion=f'did you mean "{near}"?' if near else f"install it with pip; installed are: {known}",
+            f"{owners} both have a plugin named {name}",
+            code=faults.PLUGIN_LOAD_FAILED,
+            suggestion="uninstall one of them",
         )
-    if version is not None and not SpecifierSet(version).contains(plugin.version, prereleases=True):
+    if version is not None and not _is_in(plugin.version, version):
         raise EntryPointError(
             f"{name} is installed in version {plugin.version}, which is not in {version}",
             code=faults.PLUGIN_VERSION,
@@ -87,49 +68,66 @@ def find(name: str, version: str | None) -> InstalledPlugin:
 
 
 def load(plugin: InstalledPlugin) -> object:
-    """Import a plugin.
+    """Import a plugin: a module, or a class that is instantiated.
 
-    A module, or a class that is instantiated. Raises EntryPointError with the reason.
+    Raises EntryPointError with the reason.
     """
     try:
         loaded: Any = plugin.entry.load()
         loaded = loaded() if isinstance(loaded, type) else loaded
+        wanted: Any = getattr(loaded, "declctl_hookspec_version", None)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # foreign code
         raise EntryPointError(
-            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {type(error).__name__}: {error}",
+            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {faults.told(error)}",
             code=faults.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
         ) from error
-    _check_contract(plugin, loaded)
-    return loaded
-
-
-def check_config(schema: Mapping[str, Any], config: Any) -> None:
-    """Raise PluginConfigError at the first place where a config doesn't fit the plugin's schema."""
-    # 140 ms that only a plugin with a schema is worth.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-    from jsonschema.validators import validator_for
-
-    validator = validator_for(schema, default=Draft202012Validator)(schema)
-    worst = best_match(validator.iter_errors(config))
-    if worst is not None:
-        raise PluginConfigError(tuple(worst.absolute_path), worst.message)
-
-
-def _check_contract(plugin: InstalledPlugin, loaded: object) -> None:
-    wanted = getattr(loaded, "declctl_hookspec_version", None)
-    if not isinstance(wanted, str) or (isinstance(loaded, ModuleType) and callable(wanted)):
-        return
-    try:
-        fits = SpecifierSet(wanted).contains(HOOKSPEC_VERSION)
-    except InvalidSpecifier:
-        fits = False
-    if not fits:
+    if wanted is not None and not _is_in(HOOKSPEC_VERSION, str(wanted)):
         raise EntryPointError(
             f"{plugin.name} {plugin.version} is written for hooks {wanted}, and these are {HOOKSPEC_VERSION}",
             code=faults.PLUGIN_HOOKSPEC_VERSION,
             suggestion=f"look for another version of {plugin.distribution}",
         )
+    return loaded
+
+
+def _announced() -> list[InstalledPlugin]:
+    found = [
+        InstalledPlugin(
+            entry.name,
+            entry.dist.name if entry.dist is not None else "",
+            entry.dist.version if entry.dist is not None else "0",
+            entry.value,
+            entry,
+        )
+        for entry in metadata.entry_points(group=PROJECT)
+    ]
+    return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution))
+
+
+def _not_installed(name: str) -> EntryPointError:
+    if any(plugin.name == name for plugin in _announced()):
+        return EntryPointError(
+            f"the plugin {name} is installed, and {_RESCUE} keeps it from being loaded",
+            code=faults.PLUGIN_NOT_INSTALLED,
+            suggestion=f"add it to {_RESCUE}, or unset that variable",
+        )
+    known = [plugin.name for plugin in installed()]
+    near = faults.closest(name, known)
+    return EntryPointError(
+        f"no plugin named {name!r} is installed",
+        code=faults.PLUGIN_NOT_INSTALLED,
+        suggestion=f'did you mean "{near}"?'
+        if near
+        else f"install it with pip; installed are: {', '.join(known) or 'none'}",
+    )
+
+
+def _is_in(version: str, allowed: str) -> bool:
+    """Whether a version is in a range; one that can't be read never is."""
+    try:
+        return SpecifierSet(allowed).contains(version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return False

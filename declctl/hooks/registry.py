@@ -1,12 +1,12 @@
-"""The plugin table of one generation: everything foreign, registered with one pluggy manager in manifest order.
+"""The plugin table of one generation: everything foreign, in manifest order.
 
-A new manager is built for each generation, never changed: registering again would move a plugin to
-the front, and so change the order of handlers by editing one of them.
+A new pluggy manager is built for each generation, never changed: registering again would move a
+plugin to the front, and so change the order of handlers by editing one of them.
 """
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,19 +17,11 @@ from declctl.hooks import faults, specs
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calling import EventTarget, Implementation
 from declctl.hooks.loading import EntryPoint
-from declctl.hooks.markers import PROJECT, hookimpl
+from declctl.hooks.markers import PROJECT
+from declctl.hooks.members import Member, check_marks, marked, member_of_function, members_of
 from declctl.hooks.signatures import ARGUMENTS, implementation
 
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One function of a plugin that is marked as an implementation."""
-
-    hook: str
-    function: Callable[..., Any]
-    options: dict[str, Any]
 
 
 class GenerationPlugins:
@@ -44,37 +36,34 @@ class GenerationPlugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(specs)
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
-        self._ranks: dict[int, int] = {}
+        self._objects: dict[
+            int, tuple[str, object]
+        ] = {}  # by identity: plugin name, and the plugin kept alive
+        self._entries: dict[str, str] = {}  # text of an entry point → plugin name
         self._instances: dict[type, Any] = {}
 
     def add_entry(self, entry: EntryPoint) -> str:
-        """Register what an entry point names: a module, a class, or a plain function; returns its plugin name.
+        """Register what an entry point names; returns its plugin name.
 
-        A class is instantiated once for the generation. The same entry point twice is registered
-        once.
+        That is a module, a class, or a plain function. A class is instantiated once for the
+        generation, and whatever is named twice is registered once.
         """
-        if entry.text in self._implementations:
-            return entry.text
-        target = entry.target
-        if inspect.isclass(target):
-            target = self._instance(target, entry.text)
-        elif not isinstance(target, ModuleType) and callable(target):
-            self._add(entry.text, _Function(target), [self._of_function(target)])
-            return entry.text
-        elif not isinstance(target, ModuleType) and not _members(target):
-            kind = type(target).__name__
-            raise EntryPointError(
-                f"{entry.text} is a {kind}, which can't listen",
-                code=faults.WRONG_KIND,
-                suggestion="name a module, a class or a function",
-            )
-        self.add_plugin(entry.text, target)
-        return entry.text
+        if entry.text not in self._entries:
+            self._entries[entry.text] = self._entry(entry)
+        return self._entries[entry.text]
 
     def add_plugin(self, name: str, plugin: object) -> None:
         """Register an object whose marked functions implement hooks."""
-        if name not in self._implementations:
-            self._add(name, plugin, _members(plugin))
+        if name in self._implementations:
+            return
+        if id(plugin) in self._objects:
+            other, _ = self._objects[id(plugin)]
+            raise EntryPointError(
+                f"the plugins {name} and {other} are one and the same object",
+                code=faults.PLUGIN_LOAD_FAILED,
+                suggestion=f"remove {name} or {other} from the manifest",
+            )
+        self._add(name, plugin, self._members(plugin))
 
     def names(self) -> tuple[str, ...]:
         """The plugins in the order in which they were added."""
@@ -87,7 +76,8 @@ class GenerationPlugins:
             raise EntryPointError(
                 f"{name} implements none of {', '.join(_EVENT_HOOKS)}, so that it can't listen",
                 code=faults.NO_HOOK,
-                suggestion="mark a function of one of these names with @declctl.hookimpl",
+                suggestion="mark a function of one of these names with @declctl.hookimpl, "
+                "or name any function as module:function",
             )
         return EventTarget(listening)
 
@@ -95,52 +85,81 @@ class GenerationPlugins:
         """The implementations of a hook, of some plugins or of all, in their order."""
         wanted = self._implementations if names is None else dict.fromkeys(names)
         found = [i for name in wanted for i in self._implementations.get(name, ()) if i.hook == hook]
-        return tuple(sorted(found, key=lambda i: self._ranks[id(i)]))
+        return tuple(sorted(found, key=lambda i: i.rank))
 
     def implement(self, hook: str, name: str, function: Callable[..., Any]) -> Implementation:
         """A function that a manifest names for a hook without being a plugin; raises EntryPointError."""
-        made = implementation(hook, name, function, self._bundle)
-        self._ranks[id(made)] = 1
-        return made
+        return implementation(hook, name, function, self._bundle)
 
-    def _add(self, name: str, plugin: object, members: list[_Member]) -> None:
-        found = [self._implementation(name, member) for member in members]
-        self._manager.register(plugin, name=name)
-        self._manager.check_pending()
-        self._implementations[name] = tuple(found)
-        for made, member in zip(found, members, strict=True):
-            options = member.options
-            self._ranks[id(made)] = 0 if options.get("tryfirst") else 2 if options.get("trylast") else 1
+    def _entry(self, entry: EntryPoint) -> str:
+        target = entry.target
+        is_class = inspect.isclass(target)
+        if is_class:
+            target = self._instance(target, entry.text)
+        if id(target) in self._objects:
+            return self._objects[id(target)][0]
+        members = self._members(target)
+        if not members and not is_class and not isinstance(target, ModuleType):
+            members = [self._function(entry.text, target)]
+        # An installed plugin may have the very name that a module beside the manifest has.
+        name = (
+            entry.text if entry.text not in self._implementations else f"{entry.text} (beside the manifest)"
+        )
+        self._add(name, target, members)
+        return name
 
-    def _implementation(self, name: str, member: _Member) -> Implementation:
+    def _function(self, text: str, target: Any) -> Member:
+        if not callable(target):
+            kind = type(target).__name__
+            raise EntryPointError(
+                f"{text} is a {kind}, which can't listen",
+                code=faults.WRONG_KIND,
+                suggestion="name a module, a class or a function",
+            )
+        return member_of_function(target)
+
+    def _add(self, name: str, plugin: object, members: list[Member]) -> None:
+        found = tuple(self._implementation(name, member) for member in members)
+        try:
+            self._manager.register(marked(members), name=name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise EntryPointError(f"{name}: {error}", code=faults.WRONG_KIND) from error
+        self._implementations[name] = found
+        self._objects[id(plugin)] = (name, plugin)
+
+    def _members(self, plugin: object) -> list[Member]:
+        try:
+            check_marks(plugin, self._bundle)
+            members = members_of(plugin)
+        except EntryPointError:
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code: an attribute may be computed
+            raise faults.of_import(error, "looking for hooks", self._bundle) from error
+        return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
+
+    def _implementation(self, name: str, member: Member) -> Implementation:
+        options = member.options
         if member.hook not in ARGUMENTS:
             near = faults.closest(member.hook, ARGUMENTS)
-            raise self._fault(
-                member,
-                f"there is no hook {member.hook!r}",
-                code=faults.UNKNOWN_HOOK,
-                suggestion=f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}",
-            )
+            message = f"there is no hook {member.hook!r}"
+            advice = f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}"
+            raise self._fault(member, message, code=faults.UNKNOWN_HOOK, suggestion=advice)
         if member.hook in specs.NOT_YET:
-            message = f"this version does not call {member.hook} yet"
-            raise self._fault(
-                member, message, code=faults.HOOK_NOT_YET, suggestion=specs.NOT_YET[member.hook]
-            )
-        if member.options.get("wrapper") or member.options.get("hookwrapper"):
+            message, advice = f"this version does not call {member.hook} yet", specs.NOT_YET[member.hook]
+            raise self._fault(member, message, code=faults.HOOK_NOT_YET, suggestion=advice)
+        if options.get("wrapper") or options.get("hookwrapper"):
             message = f"{member.hook} of {name} is a wrapper, and each implementation is called by itself"
             raise self._fault(member, message, code=faults.WRONG_KIND, suggestion="remove wrapper=True")
-        return implementation(member.hook, name, member.function, self._bundle)
+        made = implementation(member.hook, name, member.function, self._bundle)
+        return replace(made, rank=0 if options.get("tryfirst") else 2 if options.get("trylast") else 1)
 
-    def _fault(self, member: _Member, message: str, *, code: str, suggestion: str) -> EntryPointError:
+    def _fault(self, member: Member, message: str, *, code: str, suggestion: str) -> EntryPointError:
         return faults.of_function(
             member.function, message, code=code, suggestion=suggestion, bundle=self._bundle
         )
-
-    def _of_function(self, function: Callable[..., Any]) -> _Member:
-        options = getattr(function, f"{PROJECT}_impl", None)
-        if options is None:
-            return _Member("declctl_event", function, {})
-        return _Member(options.get("specname") or getattr(function, "__name__", ""), function, options)
 
     def _instance(self, kind: type, text: str) -> object:
         if kind not in self._instances:
@@ -148,30 +167,6 @@ class GenerationPlugins:
                 self._instances[kind] = kind()
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:
-                raise faults.of_import(error, f"{text}()", self._bundle) from error
+            except BaseException as error:  # foreign code
+                raise faults.of_import(error, f"making {text}", self._bundle) from error
         return self._instances[kind]
-
-
-class _Function:
-    """Carries a plain function as the plugin that pluggy registers."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        def declctl_event(change: object, obj: object, old: object, ctx: object) -> object:
-            given = {"change": change, "obj": obj, "old": old, "ctx": ctx}
-            names = inspect.signature(function).parameters
-            return function(**{name: value for name, value in given.items() if name in names})
-
-        self.declctl_event = hookimpl(declctl_event)
-
-
-def _members(plugin: object) -> list[_Member]:
-    """The marked functions of a plugin, in the order in which they are defined."""
-    members: list[_Member] = []
-    names = vars(plugin) if isinstance(plugin, ModuleType) else dir(plugin)
-    for name in names:
-        function = getattr(plugin, name, None)
-        options = getattr(function, f"{PROJECT}_impl", None) if inspect.isroutine(function) else None
-        if isinstance(options, dict):
-            members.append(_Member(options.get("specname") or name, function, options))
-    return members

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from declctl.errors import EntryPointError
 from declctl.hooks import faults, specs
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calling import Implementation
@@ -22,16 +23,24 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle: Bundle) -> Implementation:
-    """The function as an implementation of the hook; raises EntryPointError where it takes what the hook has not.
+    """The function as an implementation of the hook.
 
-    A parameter with a default of its own may have any name; `**kwargs` takes every argument.
+    A parameter with a default of its own may have any name; `**kwargs` takes every argument. Raises
+    EntryPointError where the function takes what the hook doesn't give, or can't be called as the
+    hook is.
     """
+    is_async = _is_async(function)
+    _check_kind(hook, function, bundle, is_async=is_async)
+    return Implementation(hook, plugin, function, _taken(hook, function, bundle), is_async)
+
+
+def _taken(hook: str, function: Callable[..., Any], bundle: Bundle) -> tuple[str, ...]:
     known = ARGUMENTS[hook]
-    taken: list[str] = []
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin tells nobody what it takes: it gets everything
-        return Implementation(hook, plugin, function, known, is_async=False)
+        return known
+    taken: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             taken += [name for name in known if name not in taken]
@@ -40,19 +49,39 @@ def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle:
         elif parameter.name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
             taken.append(parameter.name)
         elif parameter.default is parameter.empty:
-            raise _unknown(hook, function, parameter.name, bundle)
-    return Implementation(hook, plugin, function, tuple(taken), inspect.iscoroutinefunction(function))
+            raise _unknown(hook, function, parameter, bundle)
+    return tuple(taken)
 
 
-def _unknown(hook: str, function: Callable[..., Any], parameter: str, bundle: Bundle) -> Exception:
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object may be called asynchronously, too
+    )
+
+
+def _check_kind(hook: str, function: Callable[..., Any], bundle: Bundle, *, is_async: bool) -> None:
+    name = getattr(function, "__name__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        message = f"{name} is a generator: calling it for {hook} would do nothing"
+        advice = "remove the `yield`"
+    elif is_async and hook in specs.SYNCHRONOUS:
+        message = f"{name} is asynchronous, and {hook} is called where nobody can wait for it"
+        advice = "write `def` instead of `async def`"
+    else:
+        return
+    raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
+
+
+def _unknown(
+    hook: str, function: Callable[..., Any], parameter: inspect.Parameter, bundle: Bundle
+) -> EntryPointError:
     known = ARGUMENTS[hook]
-    near = faults.closest(parameter, known)
     listed = ", ".join(known) or "no arguments"
     name = getattr(function, "__name__", repr(function))
-    return faults.of_parameter(
-        function,
-        parameter,
-        f"{name} takes {parameter!r}, which {hook} does not give",
-        f'did you mean "{near}"? {hook} gives {listed}' if near else f"{hook} gives {listed}",
-        bundle,
-    )
+    message = f"{name} takes {parameter.name!r}, which {hook} does not give"
+    near = faults.closest(parameter.name, known)
+    suggestion = f'did you mean "{near}"? {hook} gives {listed}' if near else f"{hook} gives {listed}"
+    if parameter.name in known:
+        message = f"{name} takes {parameter.name!r} by position only, and hooks are given arguments by name"
+        suggestion = "remove the `/` from its parameters"
+    return faults.of_parameter(function, parameter.name, message, suggestion, bundle)

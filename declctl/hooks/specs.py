@@ -50,7 +50,9 @@ def declctl_reconcile(request: Any, ctx: Any) -> Any:
 
 
 @hookspec
-def declctl_indexers(resource: str) -> Mapping[str, Callable[[ObjectView], Iterable[str]]]:
+def declctl_indexers(
+    resource: str,  # noqa: ARG001 - a specification
+) -> Mapping[str, Callable[[ObjectView], Iterable[str]]]:
     """Called when a generation is staged: the indexes that this plugin adds to a resource, by name.
 
     An index function that raises keeps that object out of that index; it is counted and told.
@@ -147,4 +149,7 @@ NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
         "declctl_metrics": "plugins can't add metrics yet; serve them from the plugin meanwhile",
     }
 )
-"""Hooks that are specified and that this version does not call: whoever implements one is told, with this advice."""
+"""Hooks that are specified and that this version does not call: whoever implements one gets this advice."""
+
+SYNCHRONOUS: Final = frozenset({"declctl_indexers", "declctl_transform", "declctl_config_schema"})
+"""Hooks that are called where nobody can wait: they can't be `async def`."""

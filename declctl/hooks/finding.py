@@ -1,0 +1,125 @@
+"""Python's import machinery for the modules of one bundle: finds them in memory and compiles them."""
+
+import builtins
+import linecache
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
+from typing import Any
+
+from declctl.hooks.bundle import Bundle
+
+_Lines = tuple[int, None, list[str], str]
+
+
+class BundleFinder(MetaPathFinder, Loader):
+    """Finds and loads the modules of a bundle below a prefix of its own.
+
+    While a module is executed, and ever after, its `import` finds the bundle's top-level names
+    below the prefix, and everything else as usual.
+    """
+
+    def __init__(self, prefix: str, bundle: Bundle) -> None:
+        self._prefix = f"{prefix}."
+        self._bundle = bundle
+        self._names = bundle.names
+        self._lines: dict[str, _Lines] = {}
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the signature of a finder
+        target: ModuleType | None = None,  # noqa: ARG002
+        /,
+    ) -> ModuleSpec | None:
+        """The spec of a module of this bundle."""
+        if not fullname.startswith(self._prefix):
+            return None
+        name = fullname.removeprefix(self._prefix)
+        file = self._bundle.path_of(name)
+        if file is None and not self._bundle.has_package(name):
+            return None
+        package = file is None or file.endswith("/__init__.py")
+        origin = self._bundle.display(file) if file is not None else None
+        spec = ModuleSpec(fullname, self, origin=origin, is_package=package)
+        spec.has_location = file is not None
+        spec.loader_state = file
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG002 - the signature of a loader
+        """An ordinary module."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Compile the source and run it, with an `__import__` of the generation's own."""
+        spec = module.__spec__
+        file: str | None = spec.loader_state if spec is not None else None
+        if file is None:
+            return  # a folder of modules without a front
+        display = self._bundle.display(file)
+        source = self._bundle.files[file]
+        text = source.decode("utf-8", "replace")
+        self._lines[display] = (len(text), None, text.splitlines(keepends=True), display)
+        self.show_lines(display)
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        exec(_compiled(source, display), vars(module))
+
+    def show_lines(self, display: str) -> None:
+        """Let tracebacks show this generation's lines of a file, whatever stands in the file by now."""
+        if display in self._lines:
+            linecache.cache[display] = self._lines[display]
+
+    def close(self) -> None:
+        """Take the lines of this generation out of sight."""
+        for display, lines in self._lines.items():
+            if linecache.cache.get(display) is lines:
+                del linecache.cache[display]
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - the signature of __import__
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top = name.partition(".")[0]
+        if level or top not in self._names:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        leaf = builtins.__import__(f"{self._prefix}{name}", globals, locals, fromlist or (), 0)
+        return leaf if fromlist else sys.modules[f"{self._prefix}{top}"]
+
+
+def show_lines_of(error: BaseException) -> None:
+    """Let a traceback of this exception show the lines of the generations that it went through."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+        for file, loader in _frames(current.__traceback__):
+            if isinstance(loader, BundleFinder):
+                loader.show_lines(file)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, object]]:
+    while trace is not None:
+        frame = trace.tb_frame
+        yield frame.f_code.co_filename, frame.f_globals.get("__loader__")
+        trace = trace.tb_next
+
+
+def _compiled(source: bytes, display: str) -> Any:
+    try:
+        return compile(source, display, "exec", dont_inherit=True)
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        # Zero bytes, or nested too deep: Python has no place for it, and it is wrong all the same.
+        reason = str(error) or "it is nested too deep"
+        raise SyntaxError(reason, (display, 1, 1, None)) from error
