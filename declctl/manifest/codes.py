@@ -81,6 +81,7 @@ NAMESPACE_SELECTOR: Final = "DCL071"
 SECRET_REFERENCE: Final = "DCL072"
 PROBATION: Final = "DCL073"
 SHARDING: Final = "DCL074"
+HOOK_NOT_YET: Final = "DCL075"
 
 PLUGIN_NOT_INSTALLED: Final = "DCL080"
 PLUGIN_VERSION: Final = "DCL081"
@@ -150,6 +151,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         SECRET_REFERENCE: "`secretKeyRef` is not done yet by this version.",
         PROBATION: "Probation after a reload is not done yet by this version.",
         SHARDING: "`sharding` is not done yet by this version.",
+        HOOK_NOT_YET: "A function implements a hook that is not called yet by this version.",
         PLUGIN_NOT_INSTALLED: "A plugin that the manifest lists is not installed.",
         PLUGIN_VERSION: "The installed version of a plugin is outside the range that the manifest allows.",
         PLUGIN_CONFIG: "A plugin's config doesn't match its schema, or a source of it can't be read.",
