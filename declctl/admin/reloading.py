@@ -4,7 +4,7 @@ import asyncio
 
 from aiohttp import web
 
-from declctl.admin.answers import answer
+from declctl.admin.answers import answer, refusal
 from declctl.admin.controlled import Controlled
 
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
@@ -21,8 +21,12 @@ class Reloads:
         """Reload; with `?wait=false` only begin to.
 
         200 with the outcome, 422 if it was refused, 202 if it was not waited for. A client that goes away
-        does not stop the reload.
+        does not stop the reload. 503 while the first generation is being made: none can follow it yet.
         """
+        if not self._runtime.status().generation:
+            return refusal(
+                503, "The process is starting and reads its files by itself; ask again in a moment."
+            )
         task = asyncio.create_task(self._runtime.reload(asked=True), name="reload asked for")
         self._running.add(task)
         task.add_done_callback(self._running.discard)

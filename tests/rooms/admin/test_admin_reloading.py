@@ -21,6 +21,15 @@ def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: 
     assert answer.json["line"].startswith("generation 7: ")
 
 
+def test_a_process_that_starts_does_not_reload(ask: Callable, runtime):
+    """Who asks for a reload while the first generation is being made is told to wait a moment."""
+    runtime.say(generation=0)
+    answer = ask("/-/reload", method="POST")
+    assert answer.status == 503
+    assert "starting" in answer.json["error"]
+    assert runtime.reloads == 0
+
+
 def test_not_waiting_answers_at_once(runtime, http: Callable):
     """?wait=false is answered while the reload goes on, and the reload is done all the same."""
 
