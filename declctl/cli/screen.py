@@ -37,6 +37,8 @@ class Screen:
         if not self.is_terminal:
             return
         with self._lock:
+            if not (text or self._progress):
+                return
             self._progress = f"{text}\r" if text else ""
             self._write(f"{_ERASE}{self._progress}")
 

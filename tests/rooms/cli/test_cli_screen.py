@@ -60,6 +60,13 @@ def test_a_line_goes_above_the_progress():
     assert stream.getvalue() == f"{ERASE}pods: 1 listed…\r{ERASE}hello\npods: 1 listed…\r{ERASE}"
 
 
+def test_nothing_is_erased_where_nothing_was_shown():
+    """A run with small lists leaves no trace of a progress line."""
+    stream = Terminal()
+    Screen(stream).progress("")
+    assert stream.getvalue() == ""
+
+
 def test_a_closed_stream_ends_the_log_not_the_process():
     """A controller goes on when whoever read its log has gone."""
     stream = io.StringIO()
