@@ -1,7 +1,10 @@
 """Cutting a field out of the bytes of an object, without decoding and encoding the rest."""
 
 _NAME = b"managedFields"
+_KEY = b'"managedFields":'
 _BACKSLASH = b"\\"
+_COMMA = ord(",")
+_BEFORE_A_KEY = b"{,"
 
 
 def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
@@ -13,12 +16,13 @@ def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
     """
     name = raw.find(_NAME)
     at, start = name - 1, name + len(_NAME) + 2
-    if raw[at:start] != b'"managedFields":' or raw[at - 1 : at] not in (b",", b"{"):
+    if not raw.startswith(_KEY, at) or raw[at - 1] not in _BEFORE_A_KEY:
         return None
     if value[:1] != b"[" or not raw.startswith(value, start):
         return None
     end = start + len(value)
-    sure = raw.find(_NAME, end) < 0 and raw.find(_BACKSLASH, 0, at) < 0 and raw.find(_BACKSLASH, end) < 0
-    if raw[end : end + 1] == b",":
+    # Backwards, because bytes.rfind is twice as fast on needles of this length.
+    sure = raw.rfind(_NAME) == name and raw.find(_BACKSLASH, end) < 0 and raw.find(_BACKSLASH, 0, at) < 0
+    if raw[end] == _COMMA:
         return raw[:at] + raw[end + 1 :], sure
-    return raw[: at - 1 if raw[at - 1 : at] == b"," else at] + raw[end:], sure
+    return raw[: at - 1 if raw[at - 1] == _COMMA else at] + raw[end:], sure

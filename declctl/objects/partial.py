@@ -13,7 +13,9 @@ import msgspec
 from declctl.objects.field_path import FieldPath, Wildcard, scalars
 from declctl.objects.record import Projected
 
-_Tree = dict[str, Any]  # field → None for a leaf, a tree for a struct, [tree] for a list of structs
+# field → None for a leaf, a tree for a struct, [tree] for a list of structs, [] for a list of leaves
+_Tree = dict[str, Any]
+_Getter = Callable[[Any], Any]
 
 
 class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
@@ -44,16 +46,24 @@ class PartialDecoder:
         fields: list[tuple[str, Any, Any]] = [("metadata", PartialMetadata, PartialMetadata())]
         fields += [_field(name, subtree) for name, subtree in tree.items()]
         self._decoder = msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False, frozen=True))
-        self._readers = [_reader(path) for path in projected]
+        getters = [_getters(path) for path in projected]
+        # One call reads the metadata and all paths as far as their first wildcard; the metadata is
+        # named twice because attrgetter returns a tuple for two names at least.
+        self._read = operator.attrgetter("metadata", "metadata", *(first for first, _ in getters))
+        self._rests = [rest for _, rest in getters]
 
-    def decode(self, raw: bytes) -> tuple[PartialMetadata, list[Projected]]:
+    def decode(self, raw: bytes) -> tuple[PartialMetadata, tuple[Projected, ...]]:
         """Metadata and one value for each path, in the order of `positions`.
 
         Raises msgspec.ValidationError when the object has another shape than the paths expect,
-        msgspec.DecodeError when it is no JSON.
+        msgspec.DecodeError when it is no JSON, RecursionError when it is nested too deep.
         """
-        partial: Any = self._decoder.decode(raw)
-        return partial.metadata, [read(partial) for read in self._readers]
+        found = self._read(self._decoder.decode(raw))
+        values: tuple[Any, ...] = found[2:]
+        for value in values:
+            if value is not None and type(value) is not str:
+                return found[0], tuple(map(_leaf, values, self._rests))
+        return found[0], values
 
 
 def _projectable(path: FieldPath) -> bool:
@@ -61,7 +71,9 @@ def _projectable(path: FieldPath) -> bool:
         return False  # labels and identity are in every record; the rest of it is seldom indexed
     previous_was_wildcard = False
     for step in path.steps:
-        if isinstance(step, int) or (isinstance(step, str) and not step.isidentifier()):
+        if isinstance(step, int):
+            return False
+        if isinstance(step, str) and (not step.isidentifier() or step.startswith("__")):
             return False
         if isinstance(step, Wildcard) and (previous_was_wildcard or step is path.steps[0]):
             return False
@@ -98,7 +110,7 @@ def _plant(tree: _Tree, path: FieldPath) -> None:
         elif isinstance(steps[0], Wildcard):
             steps.pop(0)
             if not steps:
-                tree[name] = None  # a list of scalars is read through at the leaf
+                tree[name] = []
                 return
             branch: list[_Tree] = tree.setdefault(name, [{}])
             tree = branch[0]
@@ -109,6 +121,8 @@ def _plant(tree: _Tree, path: FieldPath) -> None:
 def _field(name: str, subtree: Any) -> tuple[str, Any, Any]:
     if subtree is None:
         return (name, Any, None)
+    if subtree == []:
+        return (name, list[Any] | None, None)
     if isinstance(subtree, list):
         element = _struct(name, cast("list[_Tree]", subtree)[0])
         return (name, list[element] | None, None)
@@ -121,31 +135,25 @@ def _struct(name: str, tree: _Tree) -> Any:
     return msgspec.defstruct(f"Partial_{name}", fields, gc=False, frozen=True)
 
 
-def _reader(path: FieldPath) -> Callable[[Any], Projected]:
+def _getters(path: FieldPath) -> tuple[str, list[_Getter | None]]:
+    # What attrgetter reads first, and then one getter for the elements of each list on the way;
+    # None for a list whose elements are the values.
     names: list[list[str]] = [[]]
     for step in path.steps:
         if isinstance(step, Wildcard):
             names.append([])
         else:
             names[-1].append(cast("str", step))
-    getters = [operator.attrgetter(".".join(part)) for part in names if part]
-    if len(getters) == 1:
-        get = getters[0]
-        return lambda partial: _leaf(get(partial))
-    return lambda partial: _leaf(_through(partial, getters))
+    first, *rest = (".".join(part) for part in names)
+    return first, [operator.attrgetter(part) if part else None for part in rest]
 
 
-def _through(found: Any, getters: list[Callable[[Any], Any]]) -> list[Any]:
-    level = [found]
-    for get in getters[:-1]:
-        level = [element for value in level for element in get(value) or ()]
-    return [getters[-1](element) for element in level]
-
-
-def _leaf(found: Any) -> Projected:
+def _leaf(found: Any, rest: list[_Getter | None]) -> Projected:
     if isinstance(found, str):
         return found
-    if found is None:
-        return None
-    values = tuple(scalars(found))
+    level = [found]
+    for get in rest:
+        elements = [element for values in level for element in values or ()]
+        level = [get(element) for element in elements] if get else elements
+    values = tuple(text for value in level for text in scalars(value))
     return None if not values else values[0] if len(values) == 1 else values

@@ -49,10 +49,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatistics:
-    """What was decoded.
-
-    All objects, how many of them whole, and how many the transform dropped or failed on.
-    """
+    """How many objects were decoded, how many of them whole, and how many the transform took out."""
 
     objects: int
     decoded_whole: int
@@ -113,17 +110,18 @@ class Projection:
         """
         try:
             page = self._page.decode(body)
-        except msgspec.MsgspecError as fault:
+        except (msgspec.MsgspecError, RecursionError) as fault:
             raise MalformedAnswer(f"the answer to a LIST is no list: {fault}") from fault
-        if page.kind == "Table":
-            raise MalformedAnswer("the answer to a LIST is a Table, which holds no objects")
+        if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
+            # Taken for an empty list, it would empty the cache.
+            raise MalformedAnswer(f"the answer to a LIST is a {page.kind or 'thing'} that holds no objects")
         metadata = page.metadata
-        records = [record for raw in page.items or () if (record := self.record(bytes(raw), known=known))]
+        remaining = metadata.get("remainingItemCount")
         return ListPage(
-            records=records,
+            records=[r for raw in page.items or () if (r := self.record(bytes(raw), known=known))],
             resource_version=str(metadata.get("resourceVersion") or ""),
-            continue_token=metadata.get("continue") or "",
-            remaining=metadata.get("remainingItemCount"),
+            continue_token=str(metadata.get("continue") or ""),
+            remaining=remaining if isinstance(remaining, int) else None,
         )
 
     def event(self, line: bytes) -> WatchEvent:
@@ -134,9 +132,9 @@ class Projection:
         """
         # What every API server writes is recognised by its first and last bytes and never parsed as
         # an envelope; everything else takes the long way.
-        end = -2 if line.endswith(b"}\n") else -1
+        end = -2 if line.endswith(b"}\n") else -1 if line.endswith(b"}") else None
         for prefix, kind in _PREFIXES:
-            if line.startswith(prefix):
+            if end and line.startswith(prefix):
                 try:
                     return self._changed(kind, line[len(prefix) : end])
                 except MalformedAnswer:
@@ -180,13 +178,12 @@ class Projection:
                 return self._record_whole(raw)
             raw = cut
         self._objects += 1
-        intern = self._intern
         return Record(
             key=key,
             uid=meta.uid,
             resource_version=meta.resourceVersion,
             labels=self._intern_labels(bytes(meta.labels)) if meta.labels else _NO_LABELS,
-            values=tuple([intern(value) for value in values]),
+            values=self._intern_values(values),
             frame=self.layout.codec.encode(raw),
             layout=self.layout,
         )
@@ -244,12 +241,13 @@ class Projection:
         plain = self._transformed(obj, str(identity["name"]))
         if plain is None:
             return None
-        obj = msgspec.json.decode(plain)
+        if self._transform is not None:
+            obj = msgspec.json.decode(plain)
         labels = _mapping(_mapping(obj.get("metadata")).get("labels"))
         return self._record_of(
             identity,
-            labels={str(k): str(v) for k, v in labels.items()},
-            values=tuple(self._intern(_packed(path.values(obj))) for path in self.layout.positions),
+            labels=self._intern_labels(msgspec.json.encode(labels)) if labels else _NO_LABELS,
+            values=self._intern_values([_packed(path.values(obj)) for path in self.layout.positions]),
             frame=self.layout.codec.encode(plain),
         )
 
@@ -299,18 +297,20 @@ class Projection:
             if len(self._labels) >= _MOST_LABEL_SETS:
                 self._labels.clear()
             decoded = _mapping(msgspec.json.decode(raw))
-            labels = {self._intern_text(str(k)): self._intern_text(str(v)) for k, v in decoded.items()}
+            strings = self._bounded_strings()
+            texts = [(str(k), "" if v is None else str(v)) for k, v in decoded.items()]  # null is "" in Go
+            labels = {strings.setdefault(k, k): strings.setdefault(v, v) for k, v in texts}
             self._labels[raw] = labels
         return labels
 
-    def _intern(self, value: Projected) -> Projected:
-        return self._intern_text(value) if isinstance(value, str) else value
+    def _intern_values(self, values: Iterable[Projected]) -> tuple[Projected, ...]:
+        strings = self._bounded_strings()
+        return tuple([strings.setdefault(v, v) if type(v) is str else v for v in values])
 
-    def _intern_text(self, text: str) -> str:
-        strings = self._strings
-        if len(strings) >= _MOST_LABEL_SETS:
-            strings.clear()
-        return strings.setdefault(text, text)
+    def _bounded_strings(self) -> dict[str, str]:
+        if len(self._strings) >= _MOST_LABEL_SETS:
+            self._strings.clear()
+        return self._strings
 
 
 def _packed(found: tuple[str, ...]) -> Projected:

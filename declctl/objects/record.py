@@ -16,10 +16,7 @@ Projected = str | tuple[str, ...] | None
 
 
 class Layout:
-    """What all records of one projection share.
-
-    Kind, places of the projected paths, codec of the frames.
-    """
+    """What all records of one projection share: kind, places of its paths, codec of its frames."""
 
     __slots__ = ("api_version", "codec", "kind", "positions")
 
@@ -64,22 +61,24 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.layout.decode(self.frame)
 
     def field(self, path: FieldPath) -> tuple[str, ...]:
-        """The scalars at `path` as strings.
+        """The scalars at `path` as strings: from the projection, the metadata or, last, by decoding.
 
-        From the projection, from the metadata, or, last, by decoding.
+        The namespace of a cluster-scoped object is the empty string (client-go's
+        MetaNamespaceIndexFunc).
         """
         position = self.layout.positions.get(path)
         if position is None:
-            return self._metadata(path) or path.values(self.decode())
+            known = self._metadata(path)
+            return path.values(self.decode()) if known is None else known
         value = self.values[position]
         if value is None:
             return ()
         return (value,) if isinstance(value, str) else value
 
-    def _metadata(self, path: FieldPath) -> tuple[str, ...]:
+    def _metadata(self, path: FieldPath) -> tuple[str, ...] | None:
         match path.steps:
-            case ("metadata", "labels", str(name)) if name in self.labels:
-                return (self.labels[name],)
+            case ("metadata", "labels", str(name)):
+                return (self.labels[name],) if name in self.labels else ()
             case ("metadata", "name"):
                 return (self.object_key.name,)
             case ("metadata", "namespace"):
@@ -87,4 +86,4 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             case ("metadata", "uid"):
                 return (self.uid,)
             case _:
-                return ()
+                return None

@@ -64,7 +64,8 @@ class ObjectView(Mapping[str, Any]):
     @property
     def annotations(self) -> Mapping[str, str]:
         """`metadata.annotations`, read-only; empty if there are none. Decodes."""
-        return MappingProxyType(self._decoded().get("metadata", {}).get("annotations") or {})
+        metadata = self._decoded().get("metadata") or {}
+        return MappingProxyType(metadata.get("annotations") or {})
 
     def to_dict(self) -> KubeObject:
         """A private deep copy, free to be changed."""
