@@ -4,6 +4,7 @@
 report it.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ _REPORT = (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (by default the process's) name, and exit with its status."""
+    gc.disable()  # what imports make is not garbage: looking for it costs a tenth of a short command's time
     sys.exit(status_of(arguments))
 
 

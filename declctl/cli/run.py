@@ -1,5 +1,6 @@
 """`declctl run`: run a manifest."""
 
+import gc
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -57,10 +58,18 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     clock, screen = SystemClock(), stderr_screen()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
     fronts = _fronts(admin, screen, once=once, log=log)
+    _collect_garbage_again()
     options = RunOptions(manifest=manifest, watch=watch, once=once, timeout=seconds)
     with ExitStack() as stack:
         connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
         raise typer.Exit(Runtime(options, connect=connect, fronts=fronts, clock=clock, log=log).run())
+
+
+def _collect_garbage_again() -> None:
+    """From here on there is some; what was imported is never looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _refuse_dry_run(asked: bool) -> None:

@@ -1,5 +1,6 @@
 """`declctl sandbox`: an API server in memory, alone, for kubectl and any client."""
 
+import gc
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +40,7 @@ def sandbox(
 
     from declctl.cli.objects import read_objects
 
+    gc.enable()  # it was off for the start
     documents = read_objects(objects or [])
     with tempfile.TemporaryDirectory(prefix="declctl-sandbox-") as folder:
         target = Path(kubeconfig_out) if kubeconfig_out else Path(folder) / "kubeconfig"

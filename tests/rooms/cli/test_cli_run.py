@@ -1,6 +1,7 @@
 """`declctl run`: how options become a runtime, and one real run."""
 
 import asyncio
+import gc
 import json
 import logging
 import socket
@@ -159,6 +160,14 @@ def test_a_broken_objects_file_is_located(declctl: Callable, fake: type[FakeRunt
     ended = declctl("run", "m.yaml", "--sandbox", "--objects", "objects.yaml")
     assert ended.status == 1
     assert "objects.yaml:2:1" in ended.err
+
+
+def test_garbage_is_collected_while_it_runs(declctl: Callable, fake: type[FakeRuntime]):
+    """The collector, which is off while a command starts, works in a process that stays."""
+    gc.disable()
+    declctl("run", "m.yaml")
+    assert gc.isenabled()
+    gc.unfreeze()
 
 
 def declctl_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
