@@ -8,14 +8,13 @@ them keep the order.
 
 import asyncio
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from declctl.hooks import EventTarget, Implementation, call, call_async
+from declctl.hooks import EventTarget, Implementation, call, call_async, readable_traceback
 from declctl.kit import Clock, Lanes
 from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure
@@ -108,9 +107,8 @@ class Handler:
         self._running: dict[int, Run] = {}
         self._counts = _Counts()
         self._durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
-        self._left: dict[
-            int, frozenset[tuple[str, str]]
-        ] = {}  # ticket → implementations that have not succeeded yet
+        # ticket → implementations that have not succeeded yet
+        self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
         self._memos: dict[str, Memo] = {}
         self._initial: set[str] = set()
         self._initial_complete = False
@@ -204,7 +202,7 @@ class Handler:
                     self._bridge(implementation, arguments, run)
                 else:
                     call(implementation, arguments)
-            except Exception as failure:  # noqa: BLE001 - what foreign code raised, kept for the log and the retry
+            except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
                 run.failures.append(failure)
             else:
                 run.left.remove(implementation)
@@ -282,7 +280,7 @@ class Handler:
         left = list(binding.target.select(kind))
         if ticket.attempts and (before := self._left.pop(id(ticket), None)):
             # Only what failed is tried again; code that is new since then is called whole.
-            left = [i for i in left if (i.hook, i.plugin) in before] or left
+            left = [i for i in left if _identity(i) in before] or left
         run = Run(ticket, binding, change, self._clock.monotonic(), left)
         with self._lock:
             self._running[id(run)] = run
@@ -365,10 +363,10 @@ class Handler:
             generation=run.binding.generation,
             attempt=f"{attempt}{limit}",
             next=f"again in {delay:.3g} s" if again else "given up",
-            traceback="".join(_readable(failure) for failure in run.failures),
+            traceback="".join(readable_traceback(failure) for failure in run.failures),
         )
         if again:
-            self._left[id(ticket)] = frozenset((i.hook, i.plugin) for i in run.left)
+            self._left[id(ticket)] = frozenset(_identity(i) for i in run.left)
             self.lanes.retry(ticket, delay)
         else:
             self._end(run)
@@ -383,11 +381,12 @@ class Handler:
         self.lanes.done(run.ticket)
 
 
+def _identity(implementation: Implementation) -> tuple[str, str, str]:
+    """What an implementation is known by across generations."""
+    function = implementation.function
+    return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
+
+
 def _cancel(scope: asyncio.Timeout) -> None:
     if not scope.expired():
         scope.reschedule(0.0)  # a moment long past
-
-
-def _readable(failure: BaseException) -> str:
-    cause = failure.__cause__ or failure
-    return "".join(traceback.format_exception(cause))
