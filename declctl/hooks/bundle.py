@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import decode_source
 from pathlib import Path
 
 
@@ -32,9 +33,15 @@ class Bundle:
         """How people know a file of the bundle."""
         return path if self.root in ("", ".") else f"{self.root.rstrip('/')}/{path}"
 
-    def source(self, display: str) -> bytes | None:
-        """The source of the file that people know as `display`."""
-        return next((data for path, data in self.files.items() if self.display(path) == display), None)
+    def source(self, display: str) -> str | None:
+        """The text of the file that people know as `display`; bytes that are none are replaced."""
+        data = next((data for path, data in self.files.items() if self.display(path) == display), None)
+        if data is None:
+            return None
+        try:
+            return decode_source(data)
+        except (SyntaxError, UnicodeDecodeError):  # whoever imports it tells what is wrong
+            return data.decode("utf-8", "replace")
 
     @property
     def modules(self) -> tuple[str, ...]:

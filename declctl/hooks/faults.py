@@ -125,7 +125,7 @@ def _place(function: Callable[..., Any], parameter: str | None, bundle: Bundle) 
     return code.co_filename, node.lineno, _line(source, node.lineno).index(node.name, start) + 1
 
 
-def _definition(source: bytes, name: str, first: int) -> _Function | None:
+def _definition(source: str, name: str, first: int) -> _Function | None:
     for node in ast.walk(ast.parse(source)):
         # A decorated function's code begins at its first decorator.
         if isinstance(node, _Function) and node.name == name and _first_line(node) == first:
@@ -137,11 +137,11 @@ def _first_line(node: _Function) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _line(source: bytes, line: int) -> str:
-    lines = source.splitlines()
-    return lines[line - 1].decode("utf-8", "replace") if line <= len(lines) else ""
+def _line(source: str, line: int) -> str:
+    lines = source.split("\n")
+    return lines[line - 1] if line <= len(lines) else ""
 
 
-def _column(source: bytes, line: int, offset: int) -> int:
+def _column(source: str, line: int, offset: int) -> int:
     """The column of an offset in bytes, which is how Python counts."""
     return len(_line(source, line).encode()[:offset].decode("utf-8", "replace")) + 1

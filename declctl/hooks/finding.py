@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import decode_source
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -59,12 +60,11 @@ class BundleFinder(MetaPathFinder, Loader):
         if file is None:
             return  # a folder of modules without a front
         display = self._bundle.display(file)
-        source = self._bundle.files[file]
-        text = source.decode("utf-8", "replace")
-        self._lines[display] = (len(text), None, text.splitlines(keepends=True), display)
+        text = self._bundle.source(display) or ""
+        self._lines[display] = (len(text), None, [f"{line}\n" for line in text.split("\n")], display)
         self.show_lines(display)
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
-        exec(_compiled(source, display), vars(module))
+        exec(_compiled(self._bundle.files[file], display), vars(module))
 
     def show_lines(self, display: str) -> None:
         """Let tracebacks show this generation's lines of a file, whatever stands in the file by now."""
@@ -118,8 +118,10 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, object]]:
 
 def _compiled(source: bytes, display: str) -> Any:
     try:
-        return compile(source, display, "exec", dont_inherit=True)
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        # Zero bytes, or nested too deep: Python has no place for it, and it is wrong all the same.
-        reason = str(error) or "it is nested too deep"
-        raise SyntaxError(reason, (display, 1, 1, None)) from error
+        # Of text Python counts columns in characters, of bytes not always.
+        return compile(decode_source(source), display, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            raise
+        # Not a text, or nested too deep: Python has no place for it, and it is wrong all the same.
+        raise SyntaxError(str(error) or "it is nested too deep", (display, 1, 1, None)) from error

@@ -1,0 +1,73 @@
+"""Which files belong to a generation."""
+
+import pytest
+
+from declctl.hooks import Bundle, closure
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    def make(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return make
+
+
+def test_only_what_entry_points_reach_is_read(folder):
+    """Another project's files in the same folder cause no reload."""
+    root = folder({"pods.py": "import rules", "rules.py": "", "unrelated.py": "", "notes.txt": ""})
+    assert list(closure(root, ["pods"]).files) == ["pods.py", "rules.py"]
+
+
+def test_imports_inside_functions_are_found(folder):
+    """A late import must find its module in memory, too; circles end."""
+    root = folder({"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"})
+    assert list(closure(root, ["a"]).files) == ["a.py", "b.py", "c/d.py"]
+
+
+def test_a_package_is_read_whole(folder):
+    """Relative imports need no search, and hidden folders and caches are left out."""
+    names = ["h/__init__.py", "h/a.py", "h/deep/b.py", "h/.hidden/c.py", "h/__pycache__/d.py", "h/data.json"]
+    root = folder(dict.fromkeys(names, ""))
+    assert list(closure(root, ["h.a"]).files) == ["h/__init__.py", "h/a.py", "h/deep/b.py"]
+
+
+def test_a_sibling_named_by_a_relative_import_is_found(folder):
+    """`from . import b` in a module beside the manifest names its neighbour."""
+    assert list(closure(folder({"a.py": "from . import b", "b.py": ""}), ["a"]).files) == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize("broken", ["def f(:", "x = 1\0", "(" * 5000 + ")" * 5000])
+def test_broken_files_are_read_all_the_same(folder, broken):
+    """They are told when they are imported, with their place."""
+    root = folder({"a.py": "import b", "b.py": broken})
+    assert list(closure(root, ["a"]).files) == ["a.py", "b.py"]
+
+
+def test_modules_that_are_elsewhere_are_left_to_python(folder):
+    """An installed package is nobody's handler file."""
+    assert closure(folder({}), ["installed.package"]).files == {}
+
+
+def test_a_package_comes_before_a_module_of_its_name(folder):
+    """As Python has it; a folder without a front does not."""
+    root = folder({"a.py": "", "a/__init__.py": "", "b.py": "", "b/c.py": ""})
+    assert list(closure(root, ["a", "b"]).files) == ["a/__init__.py", "b.py"]
+
+
+def test_files_are_known_by_the_folder_that_people_gave(folder):
+    """Faults name the path that was typed, not one of the machine."""
+    bundle = closure(folder({"a.py": "x"}), ["a"], display="examples/hello/")
+    assert bundle.display("a.py") == "examples/hello/a.py"
+    assert Bundle(".", {}).display("a.py") == "a.py"
+    assert bundle.source("examples/hello/a.py") == "x"
+    assert bundle.source("a.py") is None
+
+
+def test_modules_are_listed_by_dotted_names():
+    """For suggestions: a package's front is the package."""
+    assert Bundle("", {"h/__init__.py": b"", "h/a.py": b""}).modules == ("h", "h.a")

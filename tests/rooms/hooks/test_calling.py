@@ -1,0 +1,170 @@
+"""The gate: whatever foreign code does, the host gets a result or one error."""
+
+import asyncio
+import timeit
+
+import pytest
+
+from declctl.errors import HandlerFailed
+from declctl.hooks import GenerationPlugins, Implementation, call, call_async, readable_traceback
+
+GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
+
+
+def implementation(function, *parameters, is_async=False):
+    """An implementation of declctl_event."""
+    return Implementation("declctl_event", "pods", function, parameters, is_async)
+
+
+def test_only_what_is_taken_is_given():
+    """Arguments go by name, and the result comes back."""
+    made = implementation(lambda ctx, obj: (obj, ctx), "ctx", "obj")
+    assert call(made, GIVEN) == ("obj", "ctx")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), GeneratorExit(), asyncio.CancelledError()]
+)
+def test_whatever_is_raised_is_one_error(error):
+    """sys.exit in a handler fails the change and ends nothing."""
+
+    def raising():
+        raise error
+
+    with pytest.raises(HandlerFailed, match="declctl_event of pods raised") as caught:
+        call(implementation(raising), GIVEN)
+    assert caught.value.__cause__ is error
+
+
+def test_control_c_passes():
+    """Who presses Ctrl-C means the process."""
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call(implementation(pressed), GIVEN)
+
+
+def test_an_exception_without_a_text_fails_like_any_other():
+    """An exception's __str__ is foreign code, too."""
+
+    class Broken(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def raising():
+        raise Broken
+
+    with pytest.raises(HandlerFailed, match=r"raised Broken: \(its text can't be shown\)"):
+        call(implementation(raising), GIVEN)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+def test_an_asynchronous_raise_is_one_error(error):
+    """SystemExit in a coroutine does not end the loop."""
+
+    async def raising():
+        raise error
+
+    with pytest.raises(HandlerFailed) as caught:
+        asyncio.run(call_async(implementation(raising, is_async=True), GIVEN))
+    assert caught.value.__cause__ is error
+
+
+def test_a_cancellation_of_its_own_is_a_failure():
+    """A handler that awaits a task which it has cancelled fails; the worker that called it lives on."""
+
+    async def handler():
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    with pytest.raises(HandlerFailed, match="CancelledError"):
+        asyncio.run(call_async(implementation(handler, is_async=True), GIVEN))
+
+
+def test_a_cancellation_from_outside_passes():
+    """A timeout or a shutdown ends the call itself."""
+
+    async def scene():
+        entered = asyncio.Event()
+
+        async def handler():
+            entered.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(call_async(implementation(handler, is_async=True), GIVEN))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
+
+
+def test_a_traceback_begins_with_the_persons_own_code(generation):
+    """No line of the host stands above what the person wrote."""
+    source = "def inner():\n    raise ValueError('no')\n\ndef on_pod(obj):\n    inner()\n"
+    text = readable_traceback(_failure(generation, {"pods.py": source}))
+    assert text.splitlines()[1:5:2] == [
+        '  File "app/pods.py", line 5, in on_pod',
+        '  File "app/pods.py", line 2, in inner',
+    ]
+    assert "    raise ValueError('no')" in text
+    assert "calling.py" not in text
+    assert text.endswith("ValueError: no\n")
+
+
+def test_an_asynchronous_traceback_begins_there_too(generation):
+    """The same for `async def`."""
+    namespace = generation({"pods.py": "async def on_pod(obj):\n    1 / 0\n"})
+    table = GenerationPlugins(namespace.bundle)
+    target = table.target(table.add_entry(namespace.resolve("pods:on_pod")))
+    with pytest.raises(HandlerFailed) as caught:
+        asyncio.run(call_async(target.implementations[0], GIVEN))
+    assert readable_traceback(caught.value).splitlines()[1] == '  File "app/pods.py", line 2, in on_pod'
+
+
+def test_a_traceback_shows_the_lines_that_were_run(generation):
+    """Code of an old generation is shown as it was, not as the file is by now."""
+    failure = _failure(generation, {"pods.py": "def on_pod(obj):\n    old_code()\n"})
+    generation({"pods.py": "def on_pod(obj):\n    brand_new()\n"}).module("pods")
+    assert "    old_code()" in readable_traceback(failure)
+
+
+def test_a_call_that_does_not_fit_has_a_traceback():
+    """A raise in the call itself has no frame of the person's, and is shown all the same."""
+    with pytest.raises(HandlerFailed) as caught:
+        call(implementation(lambda: None, "obj"), GIVEN)
+    assert "TypeError" in readable_traceback(caught.value)
+
+
+def test_causes_are_shown(generation):
+    """`raise … from …` keeps its story, and groups their members."""
+    source = """
+        def on_pod(obj):
+            try:
+                {}["x"]
+            except KeyError as error:
+                raise ExceptionGroup("two", [ValueError("one")]) from error
+    """
+    text = readable_traceback(_failure(generation, {"pods.py": source}))
+    assert '{}["x"]' in text
+    assert "ValueError: one" in text
+
+
+def test_the_gate_costs_next_to_nothing():
+    """Fifty thousand changes a second must not wait for the gate."""
+    made = implementation(lambda obj, ctx: None, "obj", "ctx")
+    best = min(timeit.repeat(lambda: call(made, GIVEN), number=2000, repeat=5)) / 2000
+    assert best < 5e-6  # 0.5 µs on an idle machine; what is watched for is an `inspect` in the path
+
+
+def _failure(generation, files):
+    namespace = generation(files)
+    table = GenerationPlugins(namespace.bundle)
+    target = table.target(table.add_entry(namespace.resolve("pods:on_pod")))
+    with pytest.raises(HandlerFailed) as caught:
+        call(target.implementations[0], GIVEN)
+    return caught.value

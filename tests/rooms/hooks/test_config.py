@@ -1,0 +1,64 @@
+"""A plugin's config is checked by the schema that it returns."""
+
+import pytest
+
+from declctl.errors import EntryPointError
+from declctl.hooks import PluginConfigError, check_config
+
+SCHEMA = {
+    "type": "object",
+    "required": ["channel"],
+    "additionalProperties": False,
+    "properties": {
+        "channel": {"type": "string", "pattern": "^#"},
+        "limits": {"type": "array", "items": {"type": "integer", "minimum": 1, "multipleOf": 2}},
+        "mode": {"enum": ["a", "b"]},
+    },
+}
+
+
+def test_a_config_that_fits_passes():
+    """Nothing is said."""
+    check_config(SCHEMA, {"channel": "#ops", "limits": [2, 4], "mode": "a"})
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({}, (), "'channel' is a required property"),
+        (
+            {"channel": "#a", "chanel": 1},
+            (),
+            "Additional properties are not allowed ('chanel' was unexpected)",
+        ),
+        ({"channel": 5}, ("channel",), 'this is not of type "string"'),
+        ({"channel": "s3cret"}, ("channel",), 'this doesn\'t match the pattern "^#"'),
+        ({"channel": "#a", "limits": [2, 0]}, ("limits", 1), "this is less than 1"),
+        (
+            {"channel": "#a", "limits": [3]},
+            ("limits", 0),
+            "this doesn't fit the plugin's schema, which has multipleOf: 2",
+        ),
+        ({"channel": "#a", "mode": "s3cret"}, ("mode",), 'this is none of ["a", "b"]'),
+    ],
+)
+def test_a_config_that_does_not_fit_is_told_with_its_place(config, path, message):
+    """The path leads to the line in the manifest; values are not shown, because they may be secret."""
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(SCHEMA, config)
+    assert (caught.value.path, caught.value.message) == (path, message)
+
+
+@pytest.mark.parametrize("schema", [{"type": "strange"}, None, [1], {"$ref": "#/nowhere"}])
+def test_a_schema_that_is_none_is_the_plugins_fault(schema):
+    """The person's config is not blamed."""
+    with pytest.raises(EntryPointError, match="is not a JSON Schema") as caught:
+        check_config(schema, {"a": 1})
+    assert caught.value.code == "DCL083"
+
+
+def test_another_draft_may_be_chosen():
+    """`$schema` decides, as everywhere."""
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}
+    with pytest.raises(PluginConfigError):
+        check_config(schema, 5)

@@ -1,0 +1,206 @@
+"""Private namespaces: generations live side by side, each with its own code, and are gone when closed."""
+
+import gc
+import logging
+import os
+import pickle
+import sys
+import typing
+import weakref
+
+import pytest
+
+from declctl.errors import EntryPointError
+from declctl.hooks import closure
+
+SIBLINGS = {
+    "handlers/__init__.py": "from .names import NAME",
+    "handlers/names.py": "NAME = '{}'",
+    "handlers/pods.py": """
+        import handlers
+        import handlers.names
+        import handlers.names as aliased
+        from handlers import names
+        from handlers.names import NAME
+        from . import names as relative
+        from .names import NAME as RELATIVE
+        import shared
+
+        def early():
+            absolute = {handlers.NAME, handlers.names.NAME, aliased.NAME, names.NAME, NAME, shared.NAME}
+            return absolute | {relative.NAME, RELATIVE}
+
+        def late():
+            from handlers.deep.late import name
+            return name()
+    """,
+    "handlers/deep/late.py": """
+        def name():
+            import shared
+            from ..names import NAME
+            assert shared.NAME == NAME
+            return NAME
+    """,
+    "shared.py": "NAME = '{}'",
+}
+
+
+def siblings(name):
+    """The same five files, with another value in them."""
+    return {path: text.replace("{}", name) for path, text in SIBLINGS.items()}
+
+
+def test_every_form_of_import_finds_the_own_generation(generation):
+    """Absolute, aliased, relative and nested imports never see another generation's siblings."""
+    old, new = generation(siblings("old")), generation(siblings("new"))
+    assert old.resolve("handlers.pods:early").target() == {"old"}
+    assert new.resolve("handlers.pods:early").target() == {"new"}
+    assert old.resolve("handlers.pods:early").target() == {"old"}
+
+
+def test_a_late_import_finds_the_own_generation(generation):
+    """A slow handler that imports after a reload still gets the code that it was written with."""
+    old = generation(siblings("old"))
+    late = old.resolve("handlers.pods:late").target
+    new = generation(siblings("new"))
+    assert new.resolve("handlers.pods:late").target() == "new"
+    assert late() == "old"
+
+
+def test_a_late_import_after_the_end_fails_and_does_not_mix(generation):
+    """A zombie of a retired generation gets an error, never another generation's code."""
+    old = generation(siblings("old"))
+    late = old.resolve("handlers.pods:late").target
+    new = generation(siblings("new"))
+    old.close()
+    with pytest.raises(ImportError):
+        late()
+    assert new.resolve("handlers.pods:late").target() == "new"
+
+
+def test_no_plain_name_leaks(generation):
+    """The host's own imports never find handler files."""
+    generation(siblings("x")).resolve("handlers.pods")
+    assert not {"handlers", "handlers.pods", "shared"} & sys.modules.keys()
+
+
+def test_two_first_generations_do_not_mix(generation):
+    """Two runtimes in one process both have a generation 1, each with its own code."""
+    one, other = generation({"a.py": "X = 1"}, number=7001), generation({"a.py": "X = 2"}, number=7001)
+    assert one.module("a").X == 1
+    assert other.module("a").X == 2
+
+
+def test_installed_modules_are_found_as_usual(generation):
+    """What is not beside the manifest is imported as everywhere, and is the same module."""
+    namespace = generation({"a.py": "import json"})
+    assert namespace.module("json") is sys.modules["json"]
+    assert namespace.module("a").json is sys.modules["json"]
+
+
+def test_a_file_hides_an_installed_module_from_its_generation_alone(generation):
+    """A `json.py` beside the manifest is the person's own; everybody else keeps the real one."""
+    namespace = generation({"a.py": "import json", "json.py": "MINE = True"})
+    assert namespace.module("a").json.MINE
+    assert not hasattr(sys.modules["json"], "MINE")
+
+
+def test_a_package_comes_before_a_module_of_its_name(generation):
+    """As Python has it."""
+    namespace = generation({"a/__init__.py": "FROM = 'package'", "a.py": "FROM = 'module'"})
+    assert namespace.module("a").FROM == "package"
+
+
+def test_a_module_beside_a_folder_of_its_name_stays_a_module(generation):
+    """Its relative imports begin at its own folder."""
+    files = {"h/__init__.py": "", "h/a.py": "from .b import X", "h/b.py": "X = 1", "h/a/c.py": ""}
+    assert generation(files).module("h.a").X == 1
+
+
+def test_dataclasses_and_deferred_annotations_work(generation):
+    """get_type_hints and dataclasses look into sys.modules, and find the generation there."""
+    source = """
+        from __future__ import annotations
+        import dataclasses
+        from other import Part
+
+        @dataclasses.dataclass
+        class Whole:
+            part: Part
+            again: list[Whole] = dataclasses.field(default_factory=list)
+    """
+    namespace = generation({"a.py": source, "other.py": "class Part: ..."})
+    whole = namespace.resolve("a:Whole").target
+    assert typing.get_type_hints(whole)["part"] is namespace.module("other").Part
+    assert whole(part=1) == whole(part=1)
+
+
+def test_objects_of_a_generation_can_be_pickled(generation):
+    """Pickle finds the class again while its generation lives."""
+    thing = generation({"a.py": "class Thing: ..."}).resolve("a:Thing").target
+    assert isinstance(pickle.loads(pickle.dumps(thing())), thing)
+
+
+def test_quick_edits_are_never_missed(generation, tmp_path, monkeypatch):
+    """Three edits of the same size within the same second all take effect; bytecode caches would miss two."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "a.py"
+    seen = []
+    for value in (1, 2, 3):
+        file.write_text(f"X = {value}")
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        seen.append(generation({"a.py": closure(tmp_path, ["a"]).files["a.py"].decode()}).module("a").X)
+    assert seen == [1, 2, 3]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_closed_generation_is_collected(generation):
+    """After the end neither its modules nor its classes and functions are left in memory."""
+    namespace = generation(siblings("old") | {"a.py": "import handlers.pods\nclass Thing: ..."})
+    alive = [
+        weakref.ref(namespace.resolve("a:Thing").target),
+        weakref.ref(namespace.resolve("handlers.pods").module),
+        weakref.ref(namespace.resolve("handlers.pods:late").target),
+    ]
+    namespace.close()
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None, None]
+    assert not [name for name in sys.modules if name.startswith(namespace.prefix)]
+
+
+def test_a_generation_whose_import_failed_is_collected(generation):
+    """A refused reload leaves nothing behind."""
+    namespace = generation({"a.py": "import b\n1 / 0", "b.py": "class Thing: ..."})
+    with pytest.raises(EntryPointError):
+        namespace.module("a")
+    alive = weakref.ref(namespace.module("b").Thing)
+    namespace.close()
+    gc.collect()
+    assert alive() is None
+
+
+def test_closing_one_generation_leaves_the_others(generation):
+    """The finder, the modules and the lines of others stay."""
+    old, new = generation({"a.py": "X = 1"}), generation({"a.py": "X = 2"})
+    old.module("a")
+    module = new.module("a")
+    old.close()
+    old.close()
+    assert new.module("a") is module
+
+
+def test_loggers_of_a_closed_generation_are_forgotten(generation):
+    """A thousand reloads don't leave a thousand loggers."""
+    namespace = generation({"h/a.py": "import logging\nLOG = logging.getLogger(__name__)"})
+    alive = weakref.ref(namespace.module("h.a").LOG)
+    namespace.close()
+    gc.collect()
+    assert alive() is None
+    assert not [name for name in logging.Logger.manager.loggerDict if name.startswith(namespace.prefix)]
+
+
+def test_entry_points_name_modules_and_attributes(generation):
+    """`target` is what was named, `module` where it stands."""
+    namespace = generation({"a.py": "class Thing: ..."})
+    assert namespace.resolve("a").target is namespace.module("a")
+    assert namespace.resolve("a:Thing").target is namespace.module("a").Thing
