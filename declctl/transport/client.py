@@ -122,7 +122,7 @@ class Client:
         request = Request(method, path, method=method, params=params, body=body, content_type=content_type)
         return json_object(await self._wire.fetch(request), what=f"{method} {path}")
 
-    async def api_client(self) -> Any:
+    def api_client(self) -> Any:
         """The official asyncio ApiClient, with these credentials, for the running loop."""
         return self._official.asynchronous()
 

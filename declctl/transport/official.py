@@ -45,7 +45,13 @@ class OfficialClients:
         """The kubernetes.aio ApiClient for the running loop."""
         if self._given is not None:
             return self._given
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise RuntimeError(
+                "the asynchronous client belongs to a loop, so it is for `async def` hooks; a `def` hook has "
+                "ctx.sync_client"
+            ) from error
         if loop not in self._by_loop:
             from kubernetes.aio.client import ApiClient  # late: half a second
 

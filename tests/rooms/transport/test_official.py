@@ -46,7 +46,7 @@ def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeco
             client = await Client.from_kubeconfig_dict(
                 kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
             )
-            asynchronous = VersionApi(await client.api_client())
+            asynchronous = VersionApi(client.api_client())
             synchronous = SyncVersionApi(client.sync_api_client())
             assert (await asynchronous.get_code()).git_version == "1"
             token_file.write_text("two")
@@ -74,8 +74,8 @@ def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, mo
     monkeypatch.setattr(Credentials, "keep_fresh", noting)
 
     async def on_the_other_loop(client):
-        api = await client.api_client()
-        assert await client.api_client() is api
+        api = client.api_client()
+        assert client.api_client() is api
         await VersionApi(api).get_code()
         return api
 
@@ -91,7 +91,7 @@ def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, mo
             token_file.write_text("two")
             clock.set(61)
             future = asyncio.run_coroutine_threadsafe(on_the_other_loop(client), loop)
-            assert await asyncio.wrap_future(future) is not await client.api_client()
+            assert await asyncio.wrap_future(future) is not client.api_client()
             await client.close()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -114,7 +114,7 @@ def test_an_official_client_that_was_given_stays_its_owners(answering):
             client = Client.from_api_client(given)
             assert client.identity.server == url
             assert await client.version() == "1"
-            assert await client.api_client() is given
+            assert client.api_client() is given
             await client.close()
             await VersionApi(given).get_code()
 
