@@ -166,7 +166,7 @@ def _joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
         lists=sum(part.lists for part in parts),
         watches=sum(part.watches for part in parts),
         relists=sum(part.relists for part in parts),
-        resource_version=max((p.resource_version for p in parts), key=lambda v: (len(v), v), default=""),
+        resource_version=min((p.resource_version for p in parts), key=lambda v: (len(v), v), default=""),
         last_event_age=round(min(ages), 3) if ages else None,
         error=next((part.error for part in parts if part.error), None),
         state="Missing" if all(part.missing for part in parts) else states[0] if states else "",

@@ -1,0 +1,29 @@
+"""For tests of handlers and plugins, and of declctl itself: a whole controller, an API server in memory.
+
+    def test_a_failed_pod_is_reported():
+        with running("manifest.yaml", objects=[pod]) as controller:
+            controller.wait_idle()
+            controller.sandbox.patch("Pod", "web", {"status": {"phase": "Failed"}})
+            controller.wait_idle()
+            assert [e["reason"] for e in controller.sandbox.objects("Event")] == ["PodFailed"]
+
+What runs is what `declctl run --sandbox` runs, in threads of the test's process. Fixtures are in
+`declctl.testing.pytest_plugin`. Nothing here is for production.
+"""
+
+from declctl.testing.bundle import BundleDir
+from declctl.testing.configmap import ConfigMapDir, configmap_dir
+from declctl.testing.controller import ControllerUnderTest, running
+from declctl.testing.logged import Line, Logged
+from declctl.testing.waiting import until
+
+__all__ = [
+    "BundleDir",
+    "ConfigMapDir",
+    "ControllerUnderTest",
+    "Line",
+    "Logged",
+    "configmap_dir",
+    "running",
+    "until",
+]

@@ -1,0 +1,232 @@
+"""A whole controller in the test's process: the runtime in threads, over an API server in memory."""
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from declctl.errors import UsageError
+from declctl.informer import Lister
+from declctl.kit import Clock
+from declctl.objects import KubeObject
+from declctl.runtime.handler import HandlerStatistics
+from declctl.runtime.outcome import Outcome
+from declctl.runtime.runtime import RunOptions, Runtime
+from declctl.runtime.status import Condition, ResourceStatus, Status
+from declctl.sandbox import SandboxThread
+from declctl.testing.logged import Logged
+from declctl.testing.waiting import until
+from declctl.transport import Client
+
+_TURNS = 20  # of the machinery's loop: what the reflector has read is in the caches by then
+
+
+class ControllerUnderTest:
+    """A controller that runs from `start` to `stop`; use it in a with statement.
+
+    `manifest` is a file or a folder; a text of several lines is taken for the manifest itself, for
+    controllers without handler files. Without a `sandbox` it makes one of its own, and fills it
+    with `objects`. Files are only watched if `watch` says so: a test asks with `reload`.
+    """
+
+    def __init__(
+        self,
+        manifest: str | Path,
+        *,
+        objects: Iterable[KubeObject] = (),
+        sandbox: SandboxThread | None = None,
+        watch: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.log = Logged()
+        self._stack = ExitStack()
+        self._manifest = manifest
+        self._objects = list(objects)
+        self._own_sandbox = sandbox is None
+        self.sandbox = SandboxThread() if sandbox is None else sandbox
+        self._watch = watch
+        self._clock = clock
+        self._runtime: Runtime | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._result: int | None = None
+        self._error: BaseException | None = None
+
+    def start(self, timeout: float = 30.0) -> Self:
+        """Start, and return when the first generation runs; its caches may still be filling.
+
+        Raises what the start raises, such as ManifestErrors.
+        """
+        if self._own_sandbox:
+            self._stack.enter_context(self.sandbox)
+        self.sandbox.load(self._objects)
+        kubeconfig = self.sandbox.kubeconfig()
+        self._runtime = Runtime(
+            RunOptions(manifest=self._path(), watch=self._watch),
+            connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
+            fronts=[self._front],
+            clock=self._clock,
+            log=self.log,
+        )
+        self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
+        self._thread.start()
+        try:
+            until("the first generation runs", self._has_begun, timeout=timeout)
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """Drain and end, as SIGTERM does; returns the exit status. Stopping twice is harmless.
+
+        Raises AssertionError if it hasn't ended after `timeout` seconds.
+        """
+        runtime, thread = self._runtime, self._thread
+        try:
+            if runtime is not None and thread is not None and thread.is_alive():
+                runtime.stop()
+                thread.join(timeout)
+                if thread.is_alive():
+                    raise AssertionError(f"the controller has not ended within {timeout:g} s")
+        finally:
+            self._stack.close()
+        return self._result or 0
+
+    def reload(self, timeout: float = 30.0) -> Outcome:
+        """Make what the files say now the next generation, or say why not."""
+        return self._on_machinery(self.runtime.reload(asked=True), timeout)
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        """Return when it is ready: every cache has been filled."""
+        until("the controller is ready", lambda: self.status().ready, timeout=timeout)
+
+    def wait_idle(self, timeout: float = 10.0) -> None:
+        """Return when every change that the sandbox holds has been dealt with by every handler.
+
+        Changes that back off, and calls that run, are waited for. Raises AssertionError that names
+        what is left.
+        """
+        deadline = time.monotonic() + timeout
+        version = self._version()
+        until(
+            f"all caches have seen version {version} of the sandbox and all handlers are done",
+            lambda: self._on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic())),
+            timeout=timeout,
+        )
+
+    def status(self) -> Status:
+        """What the controller says of itself."""
+        return self.runtime.status()
+
+    def condition(self, kind: str) -> Condition:
+        """A condition of the status; raises KeyError if there is none of that type."""
+        found = next((c for c in self.status().conditions if c.type == kind), None)
+        if found is None:
+            raise KeyError(f"no condition {kind}")
+        return found
+
+    def handler(self, name: str) -> HandlerStatistics:
+        """The figures of a handler; raises KeyError."""
+        found = next((h for h in self.status().handlers if h.name == name), None)
+        if found is None:
+            raise KeyError(f"no handler {name}")
+        return found
+
+    def resource(self, name: str) -> ResourceStatus:
+        """The figures of a resource; raises KeyError."""
+        found = next((r for r in self.status().resources if r.name == name), None)
+        if found is None:
+            raise KeyError(f"no resource {name}")
+        return found
+
+    def lister(self, resource: str) -> Lister:
+        """The live cache of a resource; raises KeyError."""
+        lister = self.runtime.lister(resource)
+        if lister is None:
+            raise KeyError(f"no resource {resource}")
+        return lister
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime itself; raises UsageError before the start."""
+        if self._runtime is None:
+            raise UsageError("the controller has not been started: use it in a with statement")
+        return self._runtime
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _path(self) -> str:
+        if isinstance(self._manifest, Path) or "\n" not in self._manifest:
+            return str(self._manifest)
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-"))
+        path = Path(folder) / "manifest.yaml"
+        path.write_text(self._manifest, "utf-8")
+        return str(path)
+
+    def _run(self) -> None:
+        try:
+            self._result = self.runtime.run()
+        except BaseException as error:  # noqa: BLE001 - raised again where the test waits
+            self._error = error
+
+    def _has_begun(self) -> bool:
+        if self._error is not None or self._result is not None:
+            return True
+        return self._loop is not None and self.status().generation > 0
+
+    @asynccontextmanager
+    async def _front(self, _: Runtime) -> AsyncGenerator[None]:
+        self._loop = asyncio.get_running_loop()
+        yield
+
+    def _on_machinery(self, work: Any, timeout: float) -> Any:
+        if self._loop is None:
+            work.close()
+            raise UsageError("the controller has not been started: use it in a with statement")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def _version(self) -> int:
+        """The newest version of the sandbox; bookmarks tell it to watches that have no events."""
+        self.sandbox.faults.bookmark()
+        return self.sandbox.faults.history.version
+
+    async def _at_rest(self, version: int) -> bool:
+        if not self._is_idle(version):
+            return False
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        return self._is_idle(version)
+
+    def _is_idle(self, version: int) -> bool:
+        status = self.status()
+        return all(
+            r.synced and r.resource_version.isdecimal() and int(r.resource_version) >= version
+            for r in status.resources
+        ) and not any(h.queued or h.running for h in status.handlers)
+
+
+@contextmanager
+def running(
+    manifest: str | Path,
+    *,
+    objects: Iterable[KubeObject] = (),
+    sandbox: SandboxThread | None = None,
+    watch: bool = False,
+) -> Generator[ControllerUnderTest]:
+    """A controller that has started, and is stopped in the end; see `ControllerUnderTest`."""
+    with ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch) as controller:
+        yield controller

@@ -1,0 +1,49 @@
+"""A log that keeps its lines, for tests that look at what was told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. `level` is info, warning or error; `event` is the sentence."""
+
+    level: str
+    event: str
+    fields: Mapping[str, Any]
+
+
+class Logged:
+    """A structured logger whose lines can be read again. From any thread; what is bound shares the lines."""
+
+    def __init__(self, lines: list[Line] | None = None, **bound: Any) -> None:
+        self.lines: list[Line] = [] if lines is None else lines
+        self._bound = bound
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("error", event, fields)
+
+    def bind(self, **fields: Any) -> "Logged":
+        """The same log with more fields."""
+        return Logged(self.lines, **{**self._bound, **fields})
+
+    def events(self, level: str | None = None) -> list[str]:
+        """The sentences, of one level or of all."""
+        return [line.event for line in tuple(self.lines) if level in (None, line.level)]
+
+    def find(self, words: str) -> Line | None:
+        """The first line whose sentence contains these words."""
+        return next((line for line in tuple(self.lines) if words in line.event), None)
+
+    def _keep(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
+        self.lines.append(Line(level, event, {**self._bound, **fields}))

@@ -1,0 +1,61 @@
+"""Fixtures for pytest: `pytest_plugins = ["declctl.testing.pytest_plugin"]` in a conftest.
+
+`sandbox` is an API server in memory, `configmap_dir` and `bundle_dir` are folders to run from, and
+`controller(manifest, …)` runs one over that sandbox until the test ends.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from declctl.objects import KubeObject
+from declctl.sandbox import SandboxThread
+from declctl.testing.bundle import BundleDir
+from declctl.testing.configmap import ConfigMapDir
+from declctl.testing.controller import ControllerUnderTest
+
+
+class Start(Protocol):
+    """Starts a controller that is stopped when the test ends."""
+
+    def __call__(
+        self, manifest: str | Path, *, objects: Iterable[KubeObject] = (), watch: bool = False
+    ) -> ControllerUnderTest:
+        """See `ControllerUnderTest`."""
+        ...
+
+
+@pytest.fixture
+def sandbox() -> Iterator[SandboxThread]:
+    """An API server in memory, for this test alone."""
+    with SandboxThread() as server:
+        yield server
+
+
+@pytest.fixture
+def configmap_dir(tmp_path: Path) -> ConfigMapDir:
+    """An empty mounted ConfigMap; fill it with `swap`."""
+    return ConfigMapDir(tmp_path / "configmap")
+
+
+@pytest.fixture
+def bundle_dir(tmp_path: Path) -> BundleDir:
+    """An empty folder for a manifest and handlers."""
+    return BundleDir(tmp_path / "bundle")
+
+
+@pytest.fixture
+def controller(sandbox: SandboxThread) -> Iterator[Callable[..., ControllerUnderTest]]:
+    """Starts controllers over `sandbox`: `controller("manifest.yaml", objects=[…])`."""
+    with ExitStack() as stack:
+
+        def start(
+            manifest: str | Path, *, objects: Iterable[KubeObject] = (), watch: bool = False
+        ) -> ControllerUnderTest:
+            made = ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch)
+            return stack.enter_context(made)
+
+        yield start
