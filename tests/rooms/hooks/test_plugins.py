@@ -17,7 +17,7 @@ def _install(tmp_path, monkeypatch):
     before = set(sys.modules)
 
     def make(distribution, version, entries, **modules):
-        info = tmp_path / f"{distribution}-{version}.dist-info"
+        info = tmp_path / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
         lines = [f"{name} = {value}" for name, value in entries.items()]
