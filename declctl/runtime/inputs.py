@@ -16,6 +16,7 @@ from declctl.hooks import Bundle, closure
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 
+_LINK = "..data"  # what a kubelet swaps
 _ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
 
 
@@ -43,6 +44,8 @@ class InputFiles:
     def __init__(self, manifest: str) -> None:
         self.manifest = manifest
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
+        self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
+        self._read_from: tuple[Path, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -64,18 +67,38 @@ class InputFiles:
     def digest(self) -> str:
         """The digest of what is there now, even where it has faults.
 
-        For telling whether anything changed.
+        For telling whether anything changed: files that look as they did before are not parsed again.
         """
+        looks = self._looks()
+        if looks != self._seen[0]:
+            self._seen = (looks, self._digest_of(looks))
+        return self._seen[1]
+
+    def _digest_of(self, looks: str) -> str:
         try:
             return self.read().digest
         except ManifestErrors:
-            return _digest([("", file.data) for file in self._source().files])
+            return f"faulty {looks}"
         except OSError as error:
             return f"unreadable: {error}"
 
+    def _looks(self) -> str:
+        """A digest of the bytes that were read last time, and of the names beside them."""
+        try:
+            manifest = [(file.name, file.data) for file in self._source().files]
+        except ManifestErrors as error:
+            return str(error)
+        read = [(str(path), _bytes(path)) for path in self._read_from]
+        folders = dict.fromkeys([self.root, *(path.parent for path in self._read_from)])
+        names = [(str(folder), " ".join(_names(folder)).encode()) for folder in folders]
+        return _digest([*manifest, *read, *names])
+
     def _behind(self) -> Path:
-        path = Path(self.manifest)
-        return self.root.resolve() if self._stdin is not None else path.resolve()
+        """The real place of the manifest, which moves when a ConfigMap's link is swapped."""
+        link = self.root / _LINK
+        if self._stdin is None and Path(self.manifest).is_dir() and link.exists():
+            return link.resolve()
+        return self.root.resolve() if self._stdin is not None else Path(self.manifest).resolve()
 
     def _source(self) -> ManifestSource:
         return self._stdin or ManifestSource.read(self.manifest)
@@ -87,7 +110,9 @@ class InputFiles:
         bundle = closure(root, modules_of(loaded.controller), display=str(self.root))
         code = _digest(bundle.files.items())
         manifest = [(file.name, file.data) for file in source.files]
-        named = [(name, (root / name).read_bytes()) for name in _config_files(loaded.controller)]
+        config_files = _config_files(loaded.controller)
+        named = [(name, _bytes(root / name)) for name in config_files]
+        self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
         return Inputs(
             loaded=loaded,
             bundle=bundle,
@@ -101,6 +126,21 @@ class InputFiles:
             return ()
         inner = {(self.root / name).parent for name in bundle.files}
         return tuple(sorted({self.root, *inner}))
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds; nothing if it isn't there, which whoever needs it reports."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.suffix in ("", ".py"))
+    except OSError:
+        return []
 
 
 def modules_of(controller: Controller) -> list[str]:

@@ -8,6 +8,7 @@ ever.
 import asyncio
 import itertools
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from declctl.errors import ApiError, TooManyRequests, Unreachable
@@ -59,9 +60,11 @@ class EventRecorder:
             finally:
                 self._queue.task_done()
 
-    async def flush(self) -> None:
-        """Return when everything recorded so far was posted or given up."""
-        await self._queue.join()
+    async def flush(self, timeout: float) -> None:
+        """Return when everything recorded so far was posted or given up, or after `timeout` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._queue.join()
 
     def _put(self, document: KubeObject) -> None:
         try:

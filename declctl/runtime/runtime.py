@@ -5,9 +5,8 @@ synchronous hooks in threads; the main thread only waits for signals.
 """
 
 import asyncio
-import signal
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,10 @@ from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import WatchFiles
-from declctl.objects import ObjectView
 from declctl.runtime.assembly import Surroundings, lifecycle_context
 from declctl.runtime.caches import Caches
 from declctl.runtime.check import Checked, import_aside, read_files
+from declctl.runtime.door import ClusterDoor
 from declctl.runtime.files import FileChanges
 from declctl.runtime.generation import Generation
 from declctl.runtime.inputs import InputFiles
@@ -32,6 +31,7 @@ from declctl.runtime.observer import Observer
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.recorder import EventRecorder
 from declctl.runtime.reload import Reloader
+from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.slots import Slots
 from declctl.runtime.status import Status
 from declctl.transport import Client
@@ -40,6 +40,7 @@ Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 
 _DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
 _HOOK_SECONDS = 60.0
+_FLUSH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +55,6 @@ class RunOptions:
     once: bool = False
     timeout: float = 60.0
     dry_run: bool = False
-
-
-class ClusterDoor:
-    """What contexts see of the cluster: official clients and a recorder."""
-
-    def __init__(self, client: Client, recorder: EventRecorder) -> None:
-        self._client = client
-        self._recorder = recorder
-
-    @property
-    def client(self) -> Any:
-        """The official asynchronous ApiClient of the calling loop."""
-        return self._client.api_client()
-
-    @property
-    def sync_client(self) -> Any:
-        """The official synchronous ApiClient."""
-        return self._client.sync_api_client()
-
-    def record_event(self, obj: ObjectView, event: Mapping[str, str]) -> None:
-        """Post an event in the background."""
-        self._recorder.record(obj, event)
 
 
 class Runtime:
@@ -210,6 +189,7 @@ class Runtime:
             for task in background[1:]:
                 task.cancel()
             await self._shut_down(reloader, slots, lifecycle, around)
+            await recorder.flush(_FLUSH_SECONDS)
             background[0].cancel()
             await caches.close()
         return failed
@@ -298,7 +278,7 @@ class Runtime:
         await reloader.close(timeout=_HOOK_SECONDS)
         self._log.info("stopped")
 
-    def _signals(self) -> "SignalHandlers":
+    def _signals(self) -> SignalHandlers:
         loop = self._machinery.loop
 
         def on_stop() -> None:
@@ -306,37 +286,6 @@ class Runtime:
             self.stop()
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
-
-
-class SignalHandlers:
-    """SIGTERM and Ctrl-C stop, a second Ctrl-C ends at once, SIGHUP reloads; put back afterwards.
-
-    Does nothing in a thread that isn't the main one, where Python allows no signal handlers.
-    """
-
-    def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
-        self._stop = stop
-        self._hangup = hangup
-        self._asked = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "SignalHandlers":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._on_stop)
-            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._hangup())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_stop(self, number: int, _: object) -> None:
-        self._asked += 1
-        if self._asked > 1 and number == signal.SIGINT:
-            raise SystemExit(130)
-        if self._asked == 1:
-            self._stop()
 
 
 def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
