@@ -11,8 +11,6 @@ from typing import Protocol
 
 from declctl.kit import Clock
 
-_MOST_DOUBLINGS = 1024  # a float holds 2.0 ** 1023: beyond it only the maximum is left anyway
-
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -38,11 +36,9 @@ class Backoff:
         """Seconds to wait after failed attempt number `attempt`, counted from 1."""
         if attempt < 1:
             raise ValueError(f"attempts are counted from 1; this is {attempt}")
-        if attempt > _MOST_DOUBLINGS:
-            return self.maximum if self.factor > 1 and self.initial > 0 else self.initial
         try:
             return min(self.maximum, self.initial * self.factor ** (attempt - 1))
-        except OverflowError:
+        except OverflowError:  # far beyond any maximum
             return self.maximum if self.initial > 0 else 0.0
 
 
