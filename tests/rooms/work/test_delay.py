@@ -137,7 +137,7 @@ def test_another_thread_may_delay(queue, clock):
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
 def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
-    """Whatever the order of the calls, each item comes once, at the earliest of its moments (client-go 251)."""
+    """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
     clock = ManualClock()
     delays = Delays(clock=clock)
     for item, seconds in calls:
