@@ -23,9 +23,11 @@ _NOT_INHERITED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_P
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a child."""
+    """The environment of a child; a PYTHONPATH comes before the one that is there."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **more}
+    paths = [path for path in (more.get("PYTHONPATH"), kept.get("PYTHONPATH")) if path]
+    known = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **more, **known}
 
 
 class Declctl:

@@ -1,0 +1,89 @@
+"""Every example runs as its README says, against the sandbox."""
+
+import importlib.util
+import shlex
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from markdown import ROOT, blocks
+from processes import Declctl, environment
+from waiting import until
+
+EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/manifest.yaml"))
+_PLUGINS = ROOT / "plugins" / "declctl-changelog"
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment that has the third-party plugin, installed with pip."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if importlib.util.find_spec("hatchling") is not None:
+        command.append("--no-build-isolation")
+    command += ["--target", str(folder), str(_PLUGINS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {"PYTHONPATH": str(folder)}
+
+
+def _name(folder: Path) -> str:
+    return folder.name
+
+
+def _sandbox_command(folder: Path) -> list[str]:
+    """The line of the README that needs no cluster."""
+    lines = [
+        line
+        for block in blocks(folder / "README.md")
+        if block.language == "sh"
+        for line in block.text.splitlines()
+    ]
+    (command,) = [line for line in lines if "--sandbox" in line]
+    return shlex.split(command, comments=True)
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
+def test_an_example_is_valid(folder: Path, plugins: dict[str, str]) -> None:
+    """`declctl validate` has nothing to say against it, in the folder as a whole as well."""
+    command = [sys.executable, "-m", "declctl", "validate", str(folder), str(folder / "manifest.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(**plugins), check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
+def test_an_example_prints_what_its_readme_shows(folder: Path, plugins: dict[str, str]) -> None:
+    """The command of the README runs, prints every line that is shown there, and ends cleanly."""
+    shown = [block.text.splitlines() for block in blocks(folder / "README.md") if block.language == "text"]
+    _, run, manifest, *arguments = _sandbox_command(folder)
+    assert run == "run"
+    arguments = [
+        str(ROOT / one) if one.startswith("examples/") else one for one in arguments if one != "--once"
+    ]
+    with Declctl(ROOT / manifest, *arguments, env=plugins) as declctl:
+        declctl.wait_until_synced()
+        for line in chain.from_iterable(shown):
+            until(f"it prints {line!r}", lambda wanted=line: wanted in declctl.out, seconds=10)
+        assert declctl.stop() == 0
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
+def test_an_example_runs_once(folder: Path, plugins: dict[str, str]) -> None:
+    """`--once` syncs, delivers, and ends with 0."""
+    command = [sys.executable, "-m", *_sandbox_command(folder)]
+    command += [] if "--once" in command else ["--once"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(**plugins), cwd=ROOT, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
+def test_an_example_is_explained(folder: Path) -> None:
+    """Each README says what it shows, how to run it with and without a cluster, and what to edit."""
+    text = (folder / "README.md").read_text("utf-8")
+    assert "**Edit**" in text or "walk through an edit" in text
+    schema = (folder / "manifest.yaml").read_text("utf-8").splitlines()[0].partition("$schema=")[2]
+    assert (folder / schema).resolve() == ROOT / "schema" / "declctl.v1alpha1.schema.json"

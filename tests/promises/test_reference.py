@@ -1,0 +1,58 @@
+"""The reference pages say what the program says."""
+
+import inspect
+import re
+
+import pytest
+import reference
+from markdown import ROOT
+
+import declctl
+from declctl.hooks import specs
+
+
+@pytest.mark.parametrize("page", reference.PARTS)
+def test_the_generated_part_of_a_page_is_current(page: str) -> None:
+    """Fields, defaults, commands and options in docs/ are those of this version."""
+    expected = reference.rendered(page)
+    told = f"run `python tests/promises/reference.py` to renew docs/{page}"
+    assert (reference.DOCS / page).read_text("utf-8") == expected, told
+
+
+def _hooks() -> dict[str, str]:
+    """Each hook's name with its arguments as they are documented."""
+    found = inspect.getmembers(specs, lambda member: hasattr(member, "declctl_spec"))
+    return {name: f"({', '.join(inspect.signature(hook).parameters)})" for name, hook in found}
+
+
+def test_every_hook_is_documented_with_its_arguments() -> None:
+    """docs/hooks.md has a section for each hook, under its exact signature, and for nothing else."""
+    text = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+    documented = dict(re.findall(r"^### `(declctl_\w+)(\(.*?\))`", text, re.MULTILINE))
+    assert documented == _hooks()
+
+
+def test_hooks_that_are_not_called_yet_say_so() -> None:
+    """Nobody finds out by waiting that a hook is never called."""
+    text = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+    sections = {section.split("(")[0]: section for section in text.split("### `")[1:]}
+    refused = {name for name, section in sections.items() if "Refused by this version" in section}
+    assert refused == set(specs.NOT_YET)
+
+
+def test_every_public_name_is_documented() -> None:
+    """docs/library.md has a line for each name of `declctl`, and for no other."""
+    text = (ROOT / "docs" / "library.md").read_text("utf-8")
+    documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(documented) == sorted(name for name in declctl.__all__ if name != "__version__")
+
+
+def test_every_dependency_has_a_reason() -> None:
+    """docs/dependencies.md has a line for each package that is installed with declctl."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = {re.split(r"[><=~!\[ ]", one)[0].lower() for one in project["dependencies"]}
+    text = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    documented = {name.lower() for name in re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)}
+    assert documented == required
