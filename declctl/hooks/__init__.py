@@ -8,6 +8,7 @@ and `calling` the one gate to foreign code. Threads, queues and informers do not
 from declctl.hooks.bundle import Bundle, closure
 from declctl.hooks.calling import EventTarget, Implementation, call, call_async, readable_traceback
 from declctl.hooks.config import PluginConfigError, check_config
+from declctl.hooks.faults import told
 from declctl.hooks.loading import EntryPoint, GenerationNamespace
 from declctl.hooks.markers import PROJECT, hookimpl, hookspec
 from declctl.hooks.plugins import InstalledPlugin, find, installed, load
@@ -33,4 +34,5 @@ __all__ = [
     "installed",
     "load",
     "readable_traceback",
+    "told",
 ]
