@@ -1,7 +1,7 @@
 """The child process in which a bundle is imported first: started early, asked once.
 
-Both ends stand here. It imports nothing heavy, so that the process can be started before the parent has loaded what it needs for
-its own part of a check; the two then load side by side.
+Both ends stand here. It imports nothing heavy, so that the process can be started before the
+parent has loaded what it needs for its own part of a check; the two then load side by side.
 """
 
 import json

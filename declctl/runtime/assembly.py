@@ -8,20 +8,18 @@ Nothing is started here and nothing that runs is touched, except that informers 
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound
-from declctl.hooks import EventTarget
 from declctl.informer import field_index, function_index
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
-from declctl.objects import GroupVersionKind, ObjectView, Resource
+from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
 from declctl.runtime.check import Checked, diagnose
-from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo
+from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo, World
 from declctl.runtime.foreign import Foreign, build_foreign
 from declctl.runtime.generation import Generation
 from declctl.runtime.handler import Binding
@@ -98,37 +96,30 @@ def _generation(
 def _binding(
     number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
 ) -> Binding:
-    target: EventTarget = foreign.targets[handler.name]
-    context = partial(_context, handler.name, number, listers, foreign.configs.get(handler.name, {}), around)
-    return Binding(number, handler, target, context)
-
-
-def _context(
-    handler: str,
-    number: int,
-    listers: Listers,
-    config: Mapping[str, Any],
-    around: Surroundings,
-    obj: ObjectView | None,
-    memo: Memo,
-) -> HandlerContext:
-    return HandlerContext(
-        handler=handler,
+    world = World(
+        handler=handler.name,
         generation=number,
         listers=listers,
-        config=config,
+        config=foreign.configs.get(handler.name, {}),
         cluster=around.cluster,
         log=around.user_log,
-        memo=memo,
-        key=None if obj is None else str(obj.key),
         dry_run=around.dry_run,
     )
+    return Binding(number, handler, foreign.targets[handler.name], world)
 
 
 def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
-    config = generation.foreign.plugin_configs.get(name, {})
-    return _context(name, generation.number, generation.listers, config, around, None, memo)
+    world = World(
+        handler=name,
+        generation=generation.number,
+        listers=generation.listers,
+        config=generation.foreign.plugin_configs.get(name, {}),
+        cluster=around.cluster,
+        log=around.user_log,
+        dry_run=around.dry_run,
+    )
+    return HandlerContext(world, memo)
 
 
 async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:

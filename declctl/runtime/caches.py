@@ -43,7 +43,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What has to stay equal for an informer to live on: what is asked of the server, and what is done to the answer.
+    """What has to stay equal for an informer to live on: what is asked, and what is done to the answer.
 
     `transform` is a digest of the user's transforms, empty if there are none.
     """

@@ -1,7 +1,8 @@
 """What a hook receives as `ctx`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from declctl.informer import Lister
@@ -30,8 +31,8 @@ class Memo(MutableMapping[str, Json]):
             self._values[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError) as fault:
             raise TypeError(
-                f"ctx.memo[{name!r}] can't hold a {type(value).__name__}: a memo outlives the code that wrote it, so "
-                f"it keeps None, booleans, numbers, strings, lists and dicts only ({fault})"
+                f"ctx.memo[{name!r}] can't hold a {type(value).__name__}: a memo outlives the code that "
+                f"wrote it, so it keeps None, booleans, numbers, strings, lists and dicts only ({fault})"
             ) from fault
 
     def __delitem__(self, name: str) -> None:
@@ -85,59 +86,68 @@ class Cluster(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """What all contexts of one handler of one generation share. `log` is a structlog logger."""
+
+    handler: str
+    generation: int
+    listers: Listers
+    config: Mapping[str, Any]
+    cluster: Cluster
+    log: Any
+    dry_run: bool = False
+
+
 class HandlerContext:
     """The world of one call: cheap to make, and everything in it is made when it is asked for.
 
-    It is valid for the length of the call and may be used from the thread or the loop that the hook
-    runs on.
+    It is valid for the length of the call and may be used from the thread or the loop that the
+    hook runs on. `memo` survives reloads.
     """
 
-    __slots__ = (
-        "_bound",
-        "_cluster",
-        "_key",
-        "_log",
-        "config",
-        "dry_run",
-        "generation",
-        "handler",
-        "listers",
-        "memo",
-    )
+    __slots__ = ("_key", "_log", "_world", "memo")
 
-    def __init__(
-        self,
-        *,
-        handler: str,
-        generation: int,
-        listers: Listers,
-        config: Mapping[str, Any],
-        cluster: Cluster,
-        log: Any,
-        memo: Memo,
-        key: str | None = None,
-        dry_run: bool = False,
-    ) -> None:
-        self.handler = handler
-        self.generation = generation
-        self.listers = listers
-        self.config = config
+    def __init__(self, world: World, memo: Memo, key: str | None = None) -> None:
         self.memo = memo
-        self.dry_run = dry_run
-        self._cluster = cluster
-        self._log = log
-        self._bound: Any = None
+        self._world = world
         self._key = key
+        self._log: Any = None
+
+    @property
+    def handler(self) -> str:
+        """The handler's name in the manifest; in a life-cycle hook the plugin or entry point."""
+        return self._world.handler
+
+    @property
+    def generation(self) -> int:
+        """The generation whose code is running."""
+        return self._world.generation
+
+    @property
+    def listers(self) -> Listers:
+        """The caches, by the names of the manifest's resources."""
+        return self._world.listers
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The plugin's config, validated; empty for a handler that has none."""
+        return self._world.config
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing shall be changed in the cluster."""
+        return self._world.dry_run
 
     @property
     def log(self) -> Any:
         """A structlog logger, bound with handler, generation and, in an event hook, the key."""
-        if self._bound is None:
+        if self._log is None:
             names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
             if self._key is not None:
                 names["key"] = self._key
-            self._bound = self._log.bind(**names)
-        return self._bound
+            self._log = self._world.log.bind(**names)
+        return self._log
 
     @property
     def snapshots(self) -> Mapping[str, Any]:
@@ -153,12 +163,12 @@ class HandlerContext:
 
         For `async def` hooks.
         """
-        return self._cluster.client
+        return self._world.cluster.client
 
     @property
     def sync_client(self) -> Any:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
-        return self._cluster.sync_client
+        return self._world.cluster.sync_client
 
     def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
         """Post a Kubernetes Event about `obj`.
@@ -167,7 +177,4 @@ class HandlerContext:
         """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
-        self._cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
-
-
-ContextFactory = Callable[[ObjectView, Memo], HandlerContext]
+        self._world.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})

@@ -102,7 +102,8 @@ class ThreadCrew:
                 self._ready.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
                 continue
             if self.size > 1:
-                self._ready.set()  # a colleague may have cleared it for this change and slept through the next
+                # A colleague may have cleared it for this change and slept through the next.
+                self._ready.set()
             if not self._slot.work(ticket):
                 return
         self._ready.set()

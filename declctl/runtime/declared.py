@@ -1,4 +1,4 @@
-"""What a manifest declares of foreign code, and what is wrong with it, as values that cross to a child process.
+"""What a manifest declares of foreign code, and what is wrong with it: values that cross processes.
 
 A declaration is everything that is needed to import the handlers somewhere else; a fault is what
 went wrong there, with its place in the manifest or in a handler file.

@@ -98,7 +98,7 @@ class Foreign:
 def build_foreign(
     declaration: Declaration, *, number: int, at: Callable[[int], object] = lambda _: None
 ) -> tuple[Foreign | None, Sequence[Fault]]:
-    """Import and check everything that is declared; `at` is told the number of each entry before it is imported.
+    """Import and check everything that is declared; `at` is told the number of each entry before.
 
     Returns nothing but the faults if there are any.
     """
@@ -237,7 +237,8 @@ class _Builder:
         other = next((i for i in indexers if i.name == indexer.name), None)
         if other is not None:
             raise EntryPointError(
-                f"the index {indexer.name!r} of {resource} is declared by {other.origin} and by {indexer.origin}",
+                f"the index {indexer.name!r} of {resource} is declared by {other.origin} "
+                f"and by {indexer.origin}",
                 code=_BAD_INDEXERS,
                 suggestion="give one of them another name",
             )

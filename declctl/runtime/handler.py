@@ -20,7 +20,7 @@ from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
-from declctl.runtime.context import HandlerContext, Memo
+from declctl.runtime.context import HandlerContext, Memo, World
 from declctl.runtime.log import Log
 from declctl.work import Backoff
 
@@ -37,11 +37,7 @@ class Binding:
     generation: int
     plan: HandlerPlan
     target: EventTarget
-    context: Callable[[ObjectView, Memo], HandlerContext]
-
-    def arguments(self, change: Change, context: HandlerContext) -> dict[str, object]:
-        """What a hook may ask for by name."""
-        return {"change": change, "obj": change.obj, "old": change.old, "ctx": context}
+    world: World
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,8 @@ class HandlerStatistics:
 class Run:
     """One call under way.
 
-    `overdue` means that nobody waits for it any longer: it is a zombie until it returns.
+    `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
+    that is late by its own timeout has failed by that.
     """
 
     ticket: Ticket[Notification]
@@ -76,7 +73,8 @@ class Run:
     change: Change
     started: float
     left: list[Implementation]
-    overdue: str = ""
+    overdue: bool = False
+    timed_out: str = ""
     timer: asyncio.TimerHandle | None = None
     scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
     failures: list[BaseException] = field(default_factory=list)
@@ -147,32 +145,34 @@ class Handler:
         self._bind(binding)
         return ended
 
-    def hand_over(self, epoch: int) -> int:
-        """Give what is left of an ended epoch to the newest binding; what runs is not waited for any longer.
+    def hand_over(self, epoch: int) -> None:
+        """Give what waits of an ended epoch to the newest binding; what runs goes on."""
+        self.lanes.hand_over(epoch)
+        self.on_pending()
+
+    def abandon(self, epoch: int) -> int:
+        """Hand over, and wait no longer for what an ended epoch still runs: cancelled if it can be, else a zombie.
 
         Returns how many calls were left running.
         """
-        self.lanes.hand_over(epoch)
-        with self._lock:
-            stuck = [run for run in self._running.values() if run.ticket.epoch == epoch and not run.overdue]
+        self.hand_over(epoch)
+        stuck = [run for run in self._running_for(epoch) if not run.overdue]
         for run in stuck:
             if run.scope is not None:
                 self._loop.call_soon_threadsafe(_cancel, run.scope)
             else:
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
-        self.on_pending()
         return len(stuck)
 
     def forget(self, epoch: int) -> None:
         """Drop the binding of an ended epoch, so that its generation can be collected."""
-        if epoch != self.lanes.epoch and not self.lanes.outstanding(epoch):
+        if epoch != self.lanes.epoch and not self.outstanding(epoch):
             self._bindings.pop(epoch, None)
 
     def outstanding(self, epoch: int) -> int:
         """How many changes of that epoch are neither done nor handed over."""
         if self.lanes.handed_over(epoch):
-            with self._lock:
-                return sum(1 for run in self._running.values() if run.ticket.epoch == epoch)
+            return len(self._running_for(epoch))
         return self.lanes.outstanding(epoch)
 
     def memo(self, uid: str) -> Memo:
@@ -253,6 +253,11 @@ class Handler:
         with self._lock:
             return [run.ticket.key for run in self._running.values()]
 
+    def _running_for(self, epoch: int) -> list[Run]:
+        binding = self._bindings.get(epoch)
+        with self._lock:
+            return [run for run in self._running.values() if run.binding is binding]
+
     def _bind(self, binding: Binding) -> None:
         self._bindings[self.lanes.epoch] = binding
         self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
@@ -289,8 +294,9 @@ class Handler:
         return run
 
     def _arguments(self, run: Run) -> dict[str, object]:
-        memo = self.memo(run.change.obj.uid)
-        return run.binding.arguments(run.change, run.binding.context(run.change.obj, memo))
+        change = run.change
+        context = HandlerContext(run.binding.world, self.memo(change.obj.uid), change.key)
+        return {"change": change, "obj": change.obj, "old": change.old, "ctx": context}
 
     def _bridge(self, implementation: Implementation, arguments: dict[str, object], run: Run) -> None:
         async def bounded() -> None:
@@ -303,13 +309,17 @@ class Handler:
     def _watch(self, run: Run, timeout: float) -> None:
         if id(run) in self._running:
             message = f"it ran longer than its timeout of {timeout:g} s"
-            run.timer = self._loop.call_later(timeout, self._give_up_waiting, run, message)
+            run.timer = self._loop.call_later(timeout, self._time_out, run, message)
+
+    def _time_out(self, run: Run, message: str) -> None:
+        run.timed_out = message
+        self._give_up_waiting(run, message)
 
     def _give_up_waiting(self, run: Run, why: str) -> None:
         with self._lock:
             if id(run) not in self._running or run.overdue:
                 return
-            run.overdue = why
+            run.overdue = True
             self._counts.zombies += 1
         self._log.warning(
             f"{self.name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
@@ -326,8 +336,8 @@ class Handler:
             self._durations.append(took)
             if run.overdue:
                 self._counts.zombies -= 1
-                if not run.failures and run.binding.plan.timeout is not None:
-                    run.failures.append(TimeoutError(run.overdue))
+                if run.timed_out and not run.failures:
+                    run.failures.append(TimeoutError(run.timed_out))
         if run.timer is not None:
             self._loop.call_soon_threadsafe(run.timer.cancel)
         if run.failures:

@@ -1,4 +1,4 @@
-"""What a generation is made of: the manifest and the handler files, read once, from one real directory, into memory.
+"""What a generation is made of: manifest and handler files, read once, from one real directory.
 
 A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything
 is read from behind it, and if it moved meanwhile everything is read again: what is staged is never

@@ -11,8 +11,8 @@ from declctl.transport import Client
 class SharedInformerFactory(informer.SharedInformerFactory):
     """Informers shared by what they watch.
 
-    `client` is a `declctl.Client`, anything with its `source` method, or an official `kubernetes.aio.client.ApiClient`, whose
-    configuration is used.
+    `client` is a `declctl.Client`, anything with its `source` method, or an official
+    `kubernetes.aio.client.ApiClient`, whose configuration is used.
     """
 
     def __init__(

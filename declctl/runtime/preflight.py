@@ -22,7 +22,8 @@ async def preflight(
 ) -> Sequence[Fault]:
     """Build the declaration's plugin table in a child process; returns what is wrong with it.
 
-    Whatever the child does, this returns within `timeout` seconds and a little. `child` is one that was started before.
+    Whatever the child does, this returns within `timeout` seconds and a little. `child` is one that
+    was started before.
     """
     child = child or await asyncio.to_thread(Aside)
     report = _Report()

@@ -99,7 +99,7 @@ class Slots:
         await self._until_drained(ended, timeout)
         late = [e for e in ended if e.slot.handler.outstanding(e.epoch)]
         for epoch in late:
-            epoch.slot.handler.hand_over(epoch.epoch)
+            epoch.slot.handler.abandon(epoch.epoch)
             if epoch.closing:
                 epoch.slot.handler.lanes.clear()
         for epoch in ended:
@@ -109,7 +109,7 @@ class Slots:
         return [epoch.slot.handler.name for epoch in late]
 
     async def finished(self, ended: Sequence[Ended]) -> None:
-        """Return when the last call of those epochs has returned, however long that takes, and forget their bindings."""
+        """Return when the last call of those epochs has returned, and forget their bindings."""
         while any(e.slot.handler.outstanding(e.epoch) for e in ended):
             await self._clock.sleep(0.25)
         for epoch in ended:

@@ -10,7 +10,7 @@ from typing import Any
 
 from declctl.kit import Clock
 from declctl.runtime.foreign import ForeignPlugin
-from declctl.runtime.handler import HandlerStatistics
+from declctl.runtime.figures import HandlerStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""What a handler counts, and how `status` shows it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_DURATIONS_KEPT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStatistics:
+    """One handler in `status`; times are in seconds."""
+
+    name: str
+    generation: int
+    synced: bool
+    delivered: int
+    succeeded: int
+    failed: int
+    retried: int
+    merged: int
+    dropped: int
+    queued: int
+    running: int
+    zombies: int
+    p95_seconds: float
+    last_error: str | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of a slot since the process started, and how long its newest calls took.
+
+    Used under the slot's lock.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    zombies: int = 0
+    last_error: str | None = None
+    durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
+
+    def p95(self) -> float:
+        """How long all but the slowest twentieth of the newest calls took at most, in seconds."""
+        durations = sorted(self.durations)
+        return durations[int(len(durations) * 0.95)] if durations else 0.0
