@@ -8,7 +8,6 @@ them keep the order.
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,9 @@ from declctl.manifest.model import Delivery, InitialSync, OnFailure
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
 from declctl.runtime.context import HandlerContext, Memo, World
+from declctl.runtime.figures import Counts, HandlerStatistics
 from declctl.runtime.log import Log
 from declctl.work import Backoff
-
-_DURATIONS_KEPT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +36,6 @@ class Binding:
     plan: HandlerPlan
     target: EventTarget
     world: World
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerStatistics:
-    """One handler in `status`; times are in seconds."""
-
-    name: str
-    generation: int
-    synced: bool
-    delivered: int
-    succeeded: int
-    failed: int
-    retried: int
-    merged: int
-    dropped: int
-    queued: int
-    running: int
-    zombies: int
-    p95_seconds: float
-    last_error: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -80,15 +58,6 @@ class Run:
     failures: list[BaseException] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Counts:
-    succeeded: int = 0
-    failed: int = 0
-    retried: int = 0
-    zombies: int = 0
-    last_error: str | None = None
-
-
 class Handler:
     """The slot of one handler name.
 
@@ -103,8 +72,7 @@ class Handler:
         self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
         self._lock = threading.Lock()
         self._running: dict[int, Run] = {}
-        self._counts = _Counts()
-        self._durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)
+        self._counts = Counts()
         # ticket → implementations that have not succeeded yet
         self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
         self._memos: dict[str, Memo] = {}
@@ -118,7 +86,7 @@ class Handler:
             clock=clock, weigh=Notification.weight, merge=merge, limit=binding.plan.buffer_bytes
         )
         self._bindings: dict[int, Binding] = {}
-        self._bind(binding)
+        self._bind(binding, self.lanes.epoch)
 
     @property
     def binding(self) -> Binding:
@@ -141,9 +109,9 @@ class Handler:
 
         Returns the epoch that ended. Cannot fail.
         """
-        ended = self.lanes.cut()
-        self._bind(binding)
-        return ended
+        # Bound before the cut: a worker may take a retry of the new epoch the moment that there is one.
+        self._bind(binding, self.lanes.epoch + 1)
+        return self.lanes.cut()
 
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
@@ -151,9 +119,10 @@ class Handler:
         self.on_pending()
 
     def abandon(self, epoch: int) -> int:
-        """Hand over, and wait no longer for what an ended epoch still runs: cancelled if it can be, else a zombie.
+        """Hand over, and wait no longer for what an ended epoch still runs.
 
-        Returns how many calls were left running.
+        An asynchronous call is cancelled, any other is a zombie until it returns. Returns how many
+        calls were left running.
         """
         self.hand_over(epoch)
         stuck = [run for run in self._running_for(epoch) if not run.overdue]
@@ -229,8 +198,7 @@ class Handler:
         """The figures of this moment."""
         lanes = self.lanes.statistics()
         with self._lock:
-            counts = replace(self._counts)
-            durations = sorted(self._durations)
+            counts, p95 = replace(self._counts), self._counts.p95()
         return HandlerStatistics(
             name=self.name,
             generation=self.binding.generation,
@@ -244,7 +212,7 @@ class Handler:
             queued=lanes.waiting + lanes.backing_off,
             running=lanes.running,
             zombies=counts.zombies,
-            p95_seconds=durations[int(len(durations) * 0.95)] if durations else 0.0,
+            p95_seconds=p95,
             last_error=counts.last_error,
         )
 
@@ -258,15 +226,16 @@ class Handler:
         with self._lock:
             return [run for run in self._running.values() if run.binding is binding]
 
-    def _bind(self, binding: Binding) -> None:
-        self._bindings[self.lanes.epoch] = binding
+    def _bind(self, binding: Binding, epoch: int) -> None:
+        self._bindings[epoch] = binding
         self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
         self._wanted = frozenset(ChangeType(name) for name in binding.plan.events)
         self.lanes.limit = binding.plan.buffer_bytes
         self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
 
     def _begin(self, ticket: Ticket[Notification]) -> Run:
-        binding = self._bindings[self.lanes.epoch_of(ticket)]
+        # An epoch that was handed over a moment ago may be forgotten by now.
+        binding = self._bindings.get(self.lanes.epoch_of(ticket)) or self.binding
         notification = ticket.value
         kind = notification.type
         old = notification.old if kind is not ChangeType.RESYNC else notification.record
@@ -333,7 +302,7 @@ class Handler:
         took = self._clock.monotonic() - run.started
         with self._lock:
             del self._running[id(run)]
-            self._durations.append(took)
+            self._counts.durations.append(took)
             if run.overdue:
                 self._counts.zombies -= 1
                 if run.timed_out and not run.failures:

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from declctl.kit import Clock
-from declctl.runtime.foreign import ForeignPlugin
 from declctl.runtime.figures import HandlerStatistics
+from declctl.runtime.foreign import ForeignPlugin
 
 
 @dataclass(frozen=True, slots=True)

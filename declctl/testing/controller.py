@@ -14,7 +14,7 @@ from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.runtime.handler import HandlerStatistics
+from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.outcome import Outcome
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.runtime.status import Condition, ResourceStatus, Status
