@@ -4,19 +4,20 @@ source → `reflector` → `queues` → `stores` → `processor` → `listener`,
 by `factory`. What knows HTTP, manifests or plugins does not belong here.
 """
 
-from declctl.informer.factory import SharedInformerFactory, SourceProvider
-from declctl.informer.informer import InformerStatistics, Registration, SharedIndexInformer
-from declctl.informer.listener import (
+from declctl.informer.controller import Controller
+from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
     FilteringResourceEventHandler,
-    Listener,
-    ProcessorListener,
     ResourceEventHandler,
     ResourceEventHandlerFuncs,
 )
-from declctl.informer.processor import SharedProcessor
-from declctl.informer.queues import DeltaFIFO, RealFIFO
-from declctl.informer.reflector import Reflector, ReflectorStatistics
+from declctl.informer.factory import SharedInformerFactory, SourceProvider
+from declctl.informer.fake_source import FakeControllerSource
+from declctl.informer.informer import InformerStatistics, SharedIndexInformer
+from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
+from declctl.informer.processor import Registration, SharedProcessor
+from declctl.informer.queues import FIFO, DeltaFIFO, Heap, Queue, QueueClosed, RealFIFO
+from declctl.informer.reflector import Reflector, ReflectorStatistics, ReflectorStore
 from declctl.informer.source import Source
 from declctl.informer.stores import (
     FieldIndex,
@@ -31,21 +32,29 @@ from declctl.informer.stores import (
 )
 
 __all__ = [
+    "FIFO",
+    "Controller",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
+    "FakeControllerSource",
     "FieldIndex",
     "FilteringResourceEventHandler",
     "FunctionIndex",
+    "Heap",
     "IndexBuild",
     "IndexFunc",
     "Indexer",
     "InformerStatistics",
     "Listener",
+    "ListenerStatistics",
     "Lister",
     "ProcessorListener",
+    "Queue",
+    "QueueClosed",
     "RealFIFO",
     "Reflector",
     "ReflectorStatistics",
+    "ReflectorStore",
     "Registration",
     "ResourceEventHandler",
     "ResourceEventHandlerFuncs",

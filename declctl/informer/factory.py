@@ -1,7 +1,4 @@
-"""The factory.
-
-One informer for each distinct watch, shared and counted (client-go's sharedInformerFactory).
-"""
+"""The factory: one informer for each distinct watch, shared and counted (client-go factory.go)."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,9 +11,7 @@ from declctl.informer.informer import AnyIndexFunc, SharedIndexInformer
 from declctl.informer.source import Source
 from declctl.informer.stores import FieldIndex
 from declctl.kit import Clock, SystemClock
-from declctl.objects import GroupVersionKind, Projection, Transform
-
-_CHECK_SECONDS = 0.02
+from declctl.objects import FieldPath, GroupVersionKind, Projection, Transform
 
 
 class SourceProvider(Protocol):
@@ -36,27 +31,33 @@ class SourceProvider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _Watched:
+    """What an informer watches, and what is done to the answer: its identity."""
+
     gvk: GroupVersionKind
     namespace: str | None
     label_selector: str
     field_selector: str
-    transform: int
+    transform: Transform | None
 
 
 @dataclass(slots=True, eq=False)
 class _Shared:
+    """One informer, who uses it, its task, and the task that closes it when nobody does."""
+
     informer: SharedIndexInformer
-    transform: Transform | None
     users: int = 0
     task: asyncio.Task[None] | None = None
+    closing: asyncio.Task[None] | None = None
 
 
 class SharedInformerFactory:
-    """Informers by what they watch, started and stopped together. An async context manager; used on one loop.
+    """Informers by what they watch, started and stopped together. Used on one loop.
 
-    Asking twice for the same watch gives the same informer. Informers that are asked for later are
-    started by `start`, or by `wait_for_cache_sync`, which starts first.
+    Asking twice for the same watch gives the same informer. As an async context manager it starts
+    each informer as soon as it was asked for, and stops all of them at its end; else `start` starts
+    those that were asked for until then. Field indexers that are added before an informer runs are
+    projected: they cost no decoding.
     """
 
     def __init__(
@@ -71,17 +72,21 @@ class SharedInformerFactory:
         self._resync_period = resync_period
         self._namespace = namespace
         self._clock: Clock = clock or SystemClock()
-        self._shared: dict[_Key, _Shared] = {}
+        self._shared: dict[_Watched, _Shared] = {}
+        self._entered = False
 
     async def __aenter__(self) -> Self:
+        self._entered = True
+        self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._entered = False
         await self.shutdown()
 
-    def informer(
+    def informer(  # noqa: PLR0913 - each says what is watched or how
         self,
         api_version: str,
         kind: str,
@@ -93,34 +98,29 @@ class SharedInformerFactory:
         indexers: Mapping[str, AnyIndexFunc] | None = None,
         transform: Transform | None = None,
     ) -> SharedIndexInformer:
-        """The informer of a watch; the first to ask decides about resync and indexers, the next add theirs.
+        """The informer of a watch; the first to ask decides about resync, each adds the indexers it needs.
 
-        Field indexers that are added before the informer starts are projected: they cost no
-        decoding.
+        An indexer whose name is taken by the same function is shared; by another raises CacheError.
         """
         gvk = GroupVersionKind.of(api_version, kind)
-        key = _Key(gvk, namespace or self._namespace, label_selector, field_selector, id(transform))
-        shared = self._shared.get(key)
+        watched = _Watched(gvk, namespace or self._namespace, label_selector, field_selector, transform)
+        shared = self._shared.get(watched)
         if shared is None:
-            shared = self._shared[key] = self._make(key, transform, resync_period)
+            shared = self._shared[watched] = _Shared(self._make(watched, resync_period))
         shared.users += 1
-        missing = {
-            n: f for n, f in (indexers or {}).items() if n not in shared.informer.indexer.get_indexers()
-        }
-        shared.informer.add_indexers(missing)
+        if shared.closing is not None:
+            shared.closing.cancel()
+            shared.closing = None
+        shared.informer.share_indexers(indexers or {})
+        if self._entered:
+            self.start()
         return shared.informer
 
     def start(self) -> None:
-        """Start what has not been started.
-
-        Informers asked for later need another call (client-go's Start).
-        """
-        for key, shared in self._shared.items():
+        """Start what has not been started. May be called again and again (client-go's Start)."""
+        for watched, shared in self._shared.items():
             if shared.task is None:
-                shared.informer.source.projection = _projection(key.gvk, shared)
-                shared.task = asyncio.create_task(
-                    shared.informer.run(), name=f"informer {shared.informer.name}"
-                )
+                shared.task = asyncio.create_task(_run(watched, shared.informer), name=shared.informer.name)
 
     async def wait_for_cache_sync(self, timeout: float | None = None) -> None:
         """Start what has not been started, and return when every cache has its first list.
@@ -128,56 +128,81 @@ class SharedInformerFactory:
         Raises NotSynced after `timeout` seconds, with what is missing and why.
         """
         self.start()
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        while missing := [s.informer for s in self._shared.values() if not s.informer.has_synced]:
-            if deadline is not None and self._clock.monotonic() >= deadline:
-                raise NotSynced("; ".join(_why(informer) for informer in missing))
-            await self._clock.sleep(_CHECK_SECONDS)
-        for shared in self._shared.values():
-            if shared.task is not None and shared.task.done():
-                await shared.task  # an informer only ends by a fault or by cancellation
+        waiting = asyncio.create_task(self._all_synced())
+        late = None if timeout is None else asyncio.create_task(self._clock.sleep(timeout))
+        try:
+            await asyncio.wait({waiting} if late is None else {waiting, late}, return_when="FIRST_COMPLETED")
+            if waiting.done():
+                return waiting.result()
+        finally:
+            waiting.cancel()
+            if late is not None:
+                late.cancel()
+        missing = [shared.informer for shared in self._shared.values() if not shared.informer.has_synced]
+        raise NotSynced("; ".join(_why(informer) for informer in missing))
 
-    async def release(self, informer: SharedIndexInformer) -> None:
-        """One user less; the last one stops the informer."""
-        for key, shared in list(self._shared.items()):
+    def release(self, informer: SharedIndexInformer, *, linger: float = 0.0) -> None:
+        """One user less; when nobody has asked for it again `linger` seconds after the last, it stops."""
+        for watched, shared in self._shared.items():
             if shared.informer is informer:
                 shared.users -= 1
-                if shared.users <= 0:
-                    del self._shared[key]
-                    await _stop(shared)
+                if shared.users <= 0 and shared.closing is None:
+                    shared.closing = asyncio.create_task(self._close(watched, shared, linger))
 
     async def shutdown(self) -> None:
         """Stop every informer and return when they have ended."""
         shared, self._shared = list(self._shared.values()), {}
         for one in shared:
+            if one.closing is not None:
+                one.closing.cancel()
             await _stop(one)
+        for one in shared:
+            if one.task is not None and not one.task.cancelled():
+                one.task.result()  # it ended by itself, which only a fault of its own can be the reason for
 
-    def _make(self, key: _Key, transform: Transform | None, period: float | None) -> _Shared:
-        projection = Projection(api_version=key.gvk.api_version, kind=key.gvk.kind, transform=transform)
+    async def _close(self, watched: _Watched, shared: _Shared, linger: float) -> None:
+        await self._clock.sleep(linger)
+        del self._shared[watched]
+        await _stop(shared)
+
+    async def _all_synced(self) -> None:
+        for shared in tuple(self._shared.values()):
+            synced = asyncio.create_task(shared.informer.synced.wait())
+            assert shared.task is not None
+            await asyncio.wait({synced, shared.task}, return_when="FIRST_COMPLETED")
+            synced.cancel()
+            if not shared.informer.has_synced:
+                fault = None if shared.task.cancelled() else shared.task.exception()
+                raise NotSynced(_why(shared.informer)) from fault
+
+    def _make(self, watched: _Watched, period: float | None) -> SharedIndexInformer:
         source = self._client.source(
-            key.gvk,
-            namespace=key.namespace,
-            label_selector=key.label_selector,
-            field_selector=key.field_selector,
-            projection=projection,
+            watched.gvk,
+            namespace=watched.namespace,
+            label_selector=watched.label_selector,
+            field_selector=watched.field_selector,
+            projection=_projection(watched),
         )
-        scope = f" in {key.namespace}" if key.namespace else ""
-        informer = SharedIndexInformer(
+        scope = f" in {watched.namespace}" if watched.namespace else ""
+        return SharedIndexInformer(
             source,
-            name=f"{key.gvk}{scope}",
+            name=f"{watched.gvk}{scope}",
             clock=self._clock,
             resync_period=self._resync_period if period is None else period,
         )
-        return _Shared(informer, transform)
 
 
-def _projection(gvk: GroupVersionKind, shared: _Shared) -> Projection:
-    functions = shared.informer.indexer.get_indexers().values()
+async def _run(watched: _Watched, informer: SharedIndexInformer) -> None:
+    # What was indexed until now is decoded from the first object on.
+    indexed = informer.indexer.get_indexers().values()
+    paths = [function.path for function in indexed if isinstance(function, FieldIndex)]
+    informer.source.projection = _projection(watched, *paths)
+    await informer.run()
+
+
+def _projection(watched: _Watched, *paths: FieldPath) -> Projection:
     return Projection(
-        api_version=gvk.api_version,
-        kind=gvk.kind,
-        paths=[function.path for function in functions if isinstance(function, FieldIndex)],
-        transform=shared.transform,
+        api_version=watched.gvk.api_version, kind=watched.gvk.kind, paths=paths, transform=watched.transform
     )
 
 
@@ -189,5 +214,7 @@ async def _stop(shared: _Shared) -> None:
 
 def _why(informer: SharedIndexInformer) -> str:
     figures = informer.statistics()
-    reason = figures.error or f"{figures.state}, {figures.items_listed} objects so far"
-    return f"{informer.name} has not synced ({reason})"
+    if informer.is_stopped:
+        return f"{informer.name} has not synced (it was stopped)"
+    reason = figures.error or f"{figures.items_listed} objects so far"
+    return f"{informer.name} has not synced ({figures.state}: {reason})"

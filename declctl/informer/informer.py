@@ -7,15 +7,19 @@ objects no order is promised beyond that in which the server told.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from declctl.errors import CacheError
-from declctl.informer.listener import Listener, ProcessorListener, ResourceEventHandler
-from declctl.informer.processor import SharedProcessor
-from declctl.informer.queues import DeltaFIFO, Entry, RealFIFO, Replacement, SyncAll
+from declctl.informer.applying import Applier
+from declctl.informer.controller import Controller
+from declctl.informer.event_handlers import ResourceEventHandler
+from declctl.informer.listener import Listener, ProcessorListener
+from declctl.informer.processor import Registration, SharedProcessor
+from declctl.informer.queues import Bookmark, DeltaFIFO, Entry, Queue, RealFIFO, Replacement, SyncAll
 from declctl.informer.reflector import Reflector
+from declctl.informer.slices import Slices
 from declctl.informer.source import Source
 from declctl.informer.stores import (
     FieldIndex,
@@ -27,24 +31,19 @@ from declctl.informer.stores import (
     function_index,
 )
 from declctl.kit import Clock, Latch, SystemClock
-from declctl.objects import (
-    ChangeReason,
-    ChangeType,
-    Delta,
-    DeltaType,
-    Notification,
-    ObjectView,
-    Record,
-)
+from declctl.objects import Delta, ObjectView
 
-_BATCH = 1000
 _RESYNC_CHECK_SECONDS = 1.0
 AnyIndexFunc = IndexFunc | Callable[[ObjectView], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class InformerStatistics:
-    """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames."""
+    """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames.
+
+    `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
+    says that the server does not have the kind, `forbidden` that it does not let us see it.
+    """
 
     synced: bool
     state: str
@@ -65,48 +64,14 @@ class InformerStatistics:
     index_faults: Mapping[str, tuple[int, str | None]]
 
 
-class Registration:
-    """A listener's place at an informer."""
-
-    def __init__(self, informer: "SharedIndexInformer", listener: Listener) -> None:
-        self._informer = informer
-        self._listener = listener
-
-    @property
-    def has_synced(self) -> bool:
-        """Whether the first list is in the cache and, for a library handler, has been dealt with by it."""
-        if isinstance(self._listener, ProcessorListener):
-            return self._listener.synced.is_open
-        return self._informer.has_synced
-
-    @property
-    def synced(self) -> Latch:
-        """Opens when it has synced."""
-        if isinstance(self._listener, ProcessorListener):
-            return self._listener.synced
-        return self._informer.synced
-
-    def remove(self) -> None:
-        """Be told no more; removing twice is harmless."""
-        self._informer.remove_event_handler(self)
-
-    def retime(self, resync_period: float) -> None:
-        """Another resync period (seconds, 0 for none); its phase is kept."""
-        self._informer.processor.retime(self._listener, resync_period)
-
-    @property
-    def listener(self) -> Listener:
-        """Who is told."""
-        return self._listener
-
-
 class SharedIndexInformer:
     """One resource, cached, indexed, and told to any number of listeners.
 
-    Used on one loop; listers are for any thread.
+    Used on one loop; listers are for any thread. `indexers` are functions of an object, or field
+    indexes, which cost no decoding where the source projects their path.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a contract of its own, keyword by keyword
         self,
         source: Source,
         *,
@@ -117,6 +82,7 @@ class SharedIndexInformer:
         indexers: Mapping[str, AnyIndexFunc] | None = None,
         queue: Literal["RealFIFO", "DeltaFIFO"] = "RealFIFO",
         page_size: int = 500,
+        on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -125,15 +91,19 @@ class SharedIndexInformer:
         self.indexer = Indexer(_index_functions(indexers or {}))
         self._clock: Clock = clock or SystemClock()
         self.processor = SharedProcessor(self._clock)
-        self._queue = RealFIFO() if queue == "RealFIFO" else DeltaFIFO(self.indexer.known)
+        self._applier = Applier(self.indexer)
+        self._slices = Slices()
+        self._queue: Queue = RealFIFO() if queue == "RealFIFO" else DeltaFIFO(self.indexer.known)
         self._reflector = Reflector(
             source,
             self._queue,
             clock=self._clock,
-            known=self.indexer.known,
+            known=self.indexer.get_by_key,
             idle_timeout=idle_timeout,
             page_size=page_size,
+            on_fault=on_fault,
         )
+        self._controller = Controller(self._queue, self._reflector, self.process, synced=self.synced)
         self._started = self._stopped = False
 
     async def run(self) -> None:
@@ -143,11 +113,26 @@ class SharedIndexInformer:
         self._started = True
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._reflector.run(), name=f"reflector {self.name}")
-                tasks.create_task(self._process_all(), name=f"processor {self.name}")
+                tasks.create_task(self._controller.run(), name=f"informer {self.name}")
                 tasks.create_task(self._resync_all(), name=f"resync {self.name}")
         finally:
-            self._stopped = True
+            self._stop()
+
+    def process(self, batch: Sequence[Entry]) -> Iterator[None]:
+        """Apply what was queued to the store, and tell the listeners after each step of it."""
+        now = self._clock.now().timestamp()
+        match batch:
+            case [Replacement() as replacement]:
+                for told in self._applier.replace(replacement, now):
+                    self.processor.distribute(told)
+                    yield
+            case [Bookmark() as bookmark]:
+                self.indexer.bookmark(bookmark.resource_version)
+            case [SyncAll()]:
+                for registration in self.processor.syncing:
+                    self._replay(registration)
+            case _:
+                self.processor.distribute(self._applier.apply(cast("Sequence[Delta]", batch), now))
 
     @property
     def lister(self) -> Lister:
@@ -172,44 +157,32 @@ class SharedIndexInformer:
     def add_event_handler(
         self, handler: ResourceEventHandler, *, resync_period: float | None = None
     ) -> Registration:
-        """Tell a library user's handler, in a thread of its own, with the cache first.
-
-        Any number of times.
-        """
-        return self.add_listener(ProcessorListener(handler, clock=self._clock), resync_period=resync_period)
+        """Tell a library user's handler at its own pace, with the cache first. Any number of times."""
+        self._refuse_stopped()
+        listener = ProcessorListener(handler, clock=self._clock)
+        registration = self._register(listener, resync_period, synced=listener.synced)
+        registration.given.on_open(listener.initial_complete)
+        self._introduce(registration)
+        return registration
 
     def add_listener(
         self, listener: Listener, *, resync_period: float | None = None, initial: bool = True
     ) -> Registration:
-        """Tell a listener.
-
-        The cache as initial Added, if `initial`, then everything that comes, with no gap between.
-        """
-        if self._stopped:
-            raise CacheError(f"the informer of {self.name} has stopped")
-        period = self.resync_period if resync_period is None else resync_period
-        self.processor.add_listener(listener, resync_period=period)
-        # No await between the snapshot and the attachment: nothing can be told twice or not at all.
+        """Tell a listener: the cache as initial Added, if `initial`, then everything that comes."""
+        self._refuse_stopped()
+        registration = self._register(listener, resync_period, synced=None)
         if initial:
-            now = self._clock.now().timestamp()
-            present = [
-                Notification(
-                    ChangeType.ADDED, record, initial=True, reason=ChangeReason.INITIAL, received_at=now
-                )
-                for record in self.indexer.list()
-            ]
-            listener.add_all(present)
-        if self.has_synced and isinstance(listener, ProcessorListener):
-            listener.initial_complete()
-        elif isinstance(listener, ProcessorListener):
-            self.synced.on_open(listener.initial_complete)
-        return Registration(self, listener)
+            self._introduce(registration)
+        else:
+            self.synced.on_open(registration.given.open)
+        return registration
 
     def remove_event_handler(self, registration: Registration) -> None:
-        """Tell a listener no more; what a library handler has pending is dropped."""
-        self.processor.remove_listener(registration.listener)
-        if isinstance(registration.listener, ProcessorListener):
-            registration.listener.stop()
+        """Tell a listener no more; what a library handler has pending is dropped (client-go 184, 186)."""
+        if registration in self.processor.registrations():
+            self.processor.remove_listener(registration)
+            if isinstance(registration.listener, ProcessorListener):
+                registration.listener.close()
 
     def add_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
         """Add indexes at any time.
@@ -217,6 +190,12 @@ class SharedIndexInformer:
         Complete at once. A name that is taken raises CacheError and changes nothing.
         """
         self.indexer.add_indexers(_index_functions(indexers))
+
+    def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
+        """Add those indexes that are not there; one that is there by another function raises CacheError."""
+        there = self.indexer.get_indexers()
+        wanted = _index_functions(indexers)
+        self.indexer.add_indexers({n: f for n, f in wanted.items() if there.get(n) != f})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
         """Forget indexes."""
@@ -227,8 +206,9 @@ class SharedIndexInformer:
         return self.indexer.build_index(name, _index_functions({name: function})[name])
 
     def resync_now(self, listener: Listener) -> None:
-        """Replay the cache to one listener, after what is queued."""
-        self._queue.resync([listener])
+        """Replay the cache to one listener."""
+        for registration in self.processor.registrations(listener):
+            self._replay(registration)
 
     def statistics(self) -> InformerStatistics:
         """The figures of this moment."""
@@ -254,113 +234,39 @@ class SharedIndexInformer:
             index_faults=self.indexer.index_faults(),
         )
 
-    async def _process_all(self) -> None:
-        while True:
-            await self._queue.wait()
-            while batch := self._queue.pop_batch_nowait(_BATCH):
-                self.process(batch)
-                await asyncio.sleep(0)
-
-    def process(self, batch: Sequence[Entry]) -> None:
-        """Apply queued entries to the store, then tell the listeners."""
-        now = self._clock.now().timestamp()
-        told: list[Notification] = []
-        for entry in batch:
-            match entry:
-                case Delta():
-                    self._apply(entry, told, now)
-                case Replacement():
-                    self._replace(entry, told, now)
-                case SyncAll():
-                    self._flush(told)
-                    self._replay(entry, now)
-        self._flush(told)
-        self._queue.processed(batch)
-        if not self.synced.is_open and self._queue.has_synced:
-            self.synced.open()
-
-    def _flush(self, told: list[Notification]) -> None:
-        if told:
-            self.processor.distribute(tuple(told))
-            told.clear()
-
-    def _apply(self, delta: Delta, told: list[Notification], now: float) -> None:
-        if delta.type is DeltaType.DELETED:
-            self._remove(delta, told, now)
-        elif delta.record is not None:
-            relisted = delta.type is DeltaType.REPLACED
-            reason = ChangeReason.WATCH
-            if relisted:
-                reason = ChangeReason.INITIAL if delta.initial else ChangeReason.RELIST
-            self._upsert(delta.record, told, now=now, reason=reason)
-
-    def _upsert(self, record: Record, told: list[Notification], *, now: float, reason: ChangeReason) -> None:
-        indexer = self.indexer
-        old = indexer.get_by_key(record.key)
-        if old is None:
-            indexer.add(record)
-            initial = reason is ChangeReason.INITIAL
-            told.append(
-                Notification(ChangeType.ADDED, record, initial=initial, reason=reason, received_at=now)
-            )
-            return
-        if old is record or (old.resource_version == record.resource_version and old.uid == record.uid):
-            if old is not record and old.layout is not record.layout:
-                indexer.add(record)  # the same object in a newer layout: nobody is told
-            return
-        indexer.add(record)
-        if old.uid != record.uid:
-            # Deleted and made again while nobody looked: two changes, not one (client-go tells an
-            # update).
-            told.append(_gone(old, reason, now))
-            told.append(Notification(ChangeType.ADDED, record, reason=reason, received_at=now))
-        else:
-            told.append(Notification(ChangeType.MODIFIED, record, old, reason=reason, received_at=now))
-
-    def _remove(self, delta: Delta, told: list[Notification], now: float) -> None:
-        old = self.indexer.delete(delta.key)
-        if old is None:
-            return
-        if delta.final_state_unknown:
-            told.append(_gone(old, ChangeReason.RELIST, now))
-        elif delta.out_of_scope or delta.record is None:
-            told.append(
-                Notification(ChangeType.DELETED, old, reason=ChangeReason.OUT_OF_SCOPE, received_at=now)
-            )
-        else:
-            told.append(Notification(ChangeType.DELETED, delta.record, received_at=now))
-
-    def _replace(self, entry: Replacement, told: list[Notification], now: float) -> None:
-        reason = ChangeReason.INITIAL if entry.initial else ChangeReason.RELIST
-        listed = {record.key for record in entry.records}
-        for key in [key for key in self.indexer.known() if key not in listed]:
-            old = self.indexer.delete(key)
-            if old is not None:
-                told.append(_gone(old, ChangeReason.RELIST, now))
-        for record in entry.records:
-            self._upsert(record, told, now=now, reason=reason)
-        self.indexer.last_store_sync_resource_version = entry.resource_version
-
-    def _replay(self, entry: SyncAll, now: float) -> None:
-        notifications = tuple(
-            Notification(ChangeType.RESYNC, record, record, reason=ChangeReason.RESYNC, received_at=now)
-            for record in self.indexer.list()
+    def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
+        return self.processor.add_listener(
+            listener,
+            resync_period=self.resync_period if period is None else period,
+            synced=synced,
+            remove=self.remove_event_handler,
         )
-        for listener in entry.listeners:
-            if self.processor.has(listener):
-                cast("Listener", listener).add_all(notifications)
+
+    def _introduce(self, registration: Registration) -> None:
+        def work() -> Iterator[None]:
+            yield from self.processor.introduce(registration, self.indexer.known())
+            self.synced.on_open(registration.given.open)
+
+        self._slices.start(work())
+
+    def _replay(self, registration: Registration) -> None:
+        self._slices.start(self.processor.replay(registration, self.indexer.known()))
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped:
+            raise CacheError(f"the informer of {self.name} has stopped: nobody can join it")
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._slices.cancel()
+        for registration in self.processor.registrations():
+            self.remove_event_handler(registration)
 
     async def _resync_all(self) -> None:
-        await self.synced.wait()
         while True:
             await self._clock.sleep(_RESYNC_CHECK_SECONDS)
-            due = self.processor.due()
-            if due:
-                self._queue.resync(due)
-
-
-def _gone(old: Record, reason: ChangeReason, now: float) -> Notification:
-    return Notification(ChangeType.DELETED, old, final_state_unknown=True, reason=reason, received_at=now)
+            if self.processor.due():
+                self._queue.resync()
 
 
 def _index_functions(indexers: Mapping[str, AnyIndexFunc]) -> dict[str, IndexFunc]:

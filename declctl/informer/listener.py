@@ -1,20 +1,20 @@
-"""Listeners.
-
-Who is told. A listener has its own bounded buffer and its own pace; nothing upstream waits for it.
-"""
+"""Listeners: who is told. Each has its own bounded buffer and pace; nothing upstream waits for it."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from declctl.informer.event_handlers import DeletedFinalStateUnknown, ResourceEventHandler, is_async
 from declctl.kit import Clock, Lanes, Latch
-from declctl.objects import ChangeType, Notification, ObjectKey, ObjectView, merge
+from declctl.objects import ChangeType, Notification, ObjectView, merge
 
-_LIMIT = 64 * 1024 * 1024
+_LIMIT = 64 * 1024 * 1024  # bytes of pending frames
+_BREATH = 64  # calls of an async handler until the loop may do something else
 _log = logging.getLogger("declctl.informer")
 
 
@@ -29,171 +29,173 @@ class Listener(Protocol):
         ...
 
 
-class ResourceEventHandler(Protocol):
-    """What a library user implements (client-go's ResourceEventHandler). Methods may be sync or async.
-
-    `on_delete` receives DeletedFinalStateUnknown where the watch missed the delete.
-    """
-
-    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """An object appeared, or was there."""
-        ...
-
-    def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """An object changed, or its resync is due (then both are equal)."""
-        ...
-
-    def on_delete(self, obj: "ObjectView | DeletedFinalStateUnknown") -> Any:
-        """An object is gone."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class DeletedFinalStateUnknown:
-    """A delete that the watch missed.
+class ListenerStatistics:
+    """What became of what a listener was told: told = delivered + waiting + merged + dropped.
 
-    `obj` is the last known state, which may not be the last one.
+    `failed` of those that were delivered raised.
     """
 
-    key: ObjectKey
-    obj: ObjectView
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceEventHandlerFuncs:
-    """A handler made of functions; those that are left out are not called."""
-
-    add: Callable[[ObjectView, bool], Any] | None = None
-    update: Callable[[ObjectView, ObjectView], Any] | None = None
-    delete: Callable[[ObjectView | DeletedFinalStateUnknown], Any] | None = None
-
-    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """Call `add`."""
-        return self.add(obj, is_in_initial_list) if self.add else None
-
-    def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """Call `update`."""
-        return self.update(old, new) if self.update else None
-
-    def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """Call `delete`."""
-        return self.delete(obj) if self.delete else None
-
-
-class FilteringResourceEventHandler:
-    """Passes on what a filter accepts.
-
-    Entering it is an add, leaving it a delete (client-go 96).
-    """
-
-    def __init__(self, accepts: Callable[[ObjectView], bool], handler: ResourceEventHandler) -> None:
-        self._accepts = accepts
-        self._handler = handler
-
-    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """Pass on what is accepted."""
-        return self._handler.on_add(obj, is_in_initial_list) if self._accepts(obj) else None
-
-    def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """Pass on as an update, an add or a delete."""
-        before, now = self._accepts(old), self._accepts(new)
-        if before and now:
-            return self._handler.on_update(old, new)
-        if now:
-            return self._handler.on_add(new, False)
-        return self._handler.on_delete(old) if before else None
-
-    def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """Pass on what is accepted."""
-        last = obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
-        return self._handler.on_delete(obj) if self._accepts(last) else None
+    synced: bool
+    delivered: int
+    failed: int
+    merged: int
+    dropped: int
+    waiting: int
 
 
 class ProcessorListener:
-    """A library user's handler with its own buffer and its own thread.
+    """A library user's handler with its own buffer and its own worker (client-go's processorListener).
 
     One notification at a time, in order. A raise is logged and counted, and changes nothing else.
     Beyond `limit` bytes of pending frames, pending notifications of one key are merged and counted.
-    Asynchronous methods run on the loop that made the listener.
+    A handler with an async method is called on `loop` (by default the one that runs), any other in
+    a thread of its own. `add_all`, `initial_complete` and `close` belong to the loop.
     """
 
-    def __init__(self, handler: ResourceEventHandler, *, clock: Clock, limit: int = _LIMIT) -> None:
+    def __init__(
+        self,
+        handler: ResourceEventHandler,
+        *,
+        clock: Clock,
+        limit: int = _LIMIT,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.handler = handler
-        self.synced = Latch(f"listener {type(handler).__name__}")
-        self.failures = 0
+        self.name = type(handler).__name__
+        self.synced = Latch(f"listener {self.name}")
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
-        self._loop = asyncio.get_running_loop()
-        self._ready = threading.Event()
-        self._stopped = False
-        self._last_initial: str | None = None
-        self._awaiting_last = False
-        self._thread: threading.Thread | None = None
+        self._loop = loop or asyncio.get_running_loop()
+        self._worker = _LoopWorker(self, self._loop) if is_async(handler) else _ThreadWorker(self)
+        self._failed = 0
+        self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
+        self.closed = False
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Take what happened; the thread starts with the first."""
-        if self._stopped or not notifications:
-            return
-        self.lanes.add_all([(n.key, n) for n in notifications])
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="declctl-listener", daemon=True)
+        """Take what happened; the worker starts with the first."""
+        if not self.closed and notifications:
+            self.lanes.add_all([(n.record.key, n) for n in notifications])
+            self._worker.wake()
+
+    def initial_complete(self) -> None:
+        """All of the first sync was added; when that is dealt with, the listener has synced."""
+        self._initial = self.lanes.cut()
+        self.look()
+
+    def close(self) -> None:
+        """Call no more: what is pending is dropped, a call that runs ends by itself (client-go 201)."""
+        self.closed = True
+        self.lanes.clear()
+        self._worker.wake()
+
+    def statistics(self) -> ListenerStatistics:
+        """The figures of this moment."""
+        lanes = self.lanes.statistics()
+        return ListenerStatistics(
+            synced=self.synced.is_open,
+            delivered=lanes.taken,
+            failed=self._failed,
+            merged=lanes.merged,
+            dropped=lanes.dropped,
+            waiting=lanes.waiting,
+        )
+
+    def call(self, notification: Notification) -> Any:
+        """Call the handler; what it returns may have to be awaited."""
+        obj = ObjectView(notification.record)
+        match notification.type:
+            case ChangeType.ADDED:
+                return self.handler.on_add(obj, notification.initial)
+            case ChangeType.MODIFIED:
+                return self.handler.on_update(ObjectView(notification.old or notification.record), obj)
+            case ChangeType.RESYNC:
+                return self.handler.on_update(obj, obj)
+            case ChangeType.DELETED:
+                unknown = notification.final_state_unknown
+                return self.handler.on_delete(DeletedFinalStateUnknown(obj.key, obj) if unknown else obj)
+
+    def failed(self, notification: Notification) -> None:
+        """Count and log what the handler has just raised."""
+        self._failed += 1
+        _log.exception("%s failed on %s %s", self.name, notification.type, notification.record.key)
+
+    def look(self) -> None:
+        """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
+        if self._initial is not None and not self.lanes.outstanding(self._initial):
+            self._initial = None
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                self._loop.call_soon_threadsafe(self.synced.open)
+
+
+class _ThreadWorker:
+    """Calls a handler in a thread of its own, which starts when there is something to do."""
+
+    def __init__(self, listener: ProcessorListener) -> None:
+        self._listener = listener
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """There is something to do, or the listener was closed."""
+        if self._thread is None and not self._listener.closed:
+            name = f"listener {self._listener.name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
         self._ready.set()
 
-    def initial_complete(self) -> None:
-        """Everything of the first sync has been added.
-
-        When all of it is dealt with, the listener has synced.
-        """
-        self._awaiting_last = True
-        self._ready.set()
-        if self.lanes.idle:
-            self._open()
-
-    def stop(self) -> None:
-        """Take and call no more.
-
-        A call that is running ends by itself, what is pending is dropped.
-        """
-        self._stopped = True
-        self.lanes.clear()
-        self._ready.set()
-
     def _run(self) -> None:
-        while not self._stopped:
+        listener = self._listener
+        while not listener.closed:
+            self._ready.wait()
             self._ready.clear()
-            ticket = self.lanes.take()
-            if ticket is None:
-                if self._awaiting_last and not self.synced.is_open:
-                    self._loop.call_soon_threadsafe(self._open)
-                self._ready.wait()
-                continue
-            try:
-                self._call(ticket.value)
-            except Exception:
-                self.failures += 1
-                _log.exception("a handler failed on %s", ticket.key)
-            finally:
-                self.lanes.done(ticket)
+            while not listener.closed and (ticket := listener.lanes.take()) is not None:
+                try:
+                    listener.call(ticket.value)
+                except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
+                    listener.failed(ticket.value)
+                finally:
+                    listener.lanes.done(ticket)
+                listener.look()
 
-    def _open(self) -> None:
-        if self.lanes.idle:
-            self.synced.open()
 
-    def _call(self, notification: Notification) -> None:
-        obj = ObjectView(notification.record)
-        result: Any
-        match notification.type:
-            case ChangeType.ADDED:
-                result = self.handler.on_add(obj, notification.initial)
-            case ChangeType.MODIFIED:
-                old = ObjectView(notification.old) if notification.old is not None else obj
-                result = self.handler.on_update(old, obj)
-            case ChangeType.RESYNC:
-                result = self.handler.on_update(ObjectView(notification.record), obj)
-            case ChangeType.DELETED:
-                unknown = notification.final_state_unknown
-                result = self.handler.on_delete(DeletedFinalStateUnknown(obj.key, obj) if unknown else obj)
-        if inspect.iscoroutine(result):
-            asyncio.run_coroutine_threadsafe(result, self._loop).result()
+class _LoopWorker:
+    """Calls a handler on a loop, in one task, which starts when there is something to do."""
+
+    def __init__(self, listener: ProcessorListener, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """There is something to do, or the listener was closed."""
+        if self._loop is asyncio.get_running_loop():
+            self._go()
+        else:
+            self._loop.call_soon_threadsafe(self._go)
+
+    def _go(self) -> None:
+        if self._task is None and not self._listener.closed:
+            self._task = self._loop.create_task(self._run(), name=f"listener {self._listener.name}")
+        self._ready.set()
+
+    async def _run(self) -> None:
+        listener, calls = self._listener, 0
+        while not listener.closed:
+            await self._ready.wait()
+            self._ready.clear()
+            while not listener.closed and (ticket := listener.lanes.take()) is not None:
+                try:
+                    result = listener.call(ticket.value)
+                    if inspect.isawaitable(result):
+                        await result
+                except (Exception, SystemExit):  # noqa: BLE001 - as above
+                    listener.failed(ticket.value)
+                finally:
+                    listener.lanes.done(ticket)
+                listener.look()
+                calls += 1
+                if calls % _BREATH == 0:
+                    await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 """Where a reflector lists and watches: a protocol, so that the line knows no HTTP."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from declctl.objects import Known, ListOptions, ListPage, Projection, WatchEvent, WatchOptions
@@ -20,16 +20,17 @@ class Source(Protocol):
         """What is listed and watched, as people call it: `pods in team-a`."""
         ...
 
-    async def list(self, options: ListOptions, *, known: Known | None = None) -> ListPage:
+    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
         """One page of a LIST.
 
         `known` is what the cache holds, so that what has not changed is given back as it is.
         """
         ...
 
-    def watch(self, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    def watch(self, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
         """Events in batches until the server ends the watch.
 
-        Closing the generator closes the connection.
+        An empty batch says that the watch is open. Whoever stops listening calls `aclose` if there is
+        one, which closes the connection.
         """
         ...

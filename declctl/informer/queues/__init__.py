@@ -1,7 +1,23 @@
-"""Queues between a reflector and the store: in order, or accumulated by key."""
+"""Queues between a reflector and the store: in order, accumulated by key, newest only, by priority.
+
+All are synchronous cores that decide, under a thin shell that waits; the loop is the lock.
+"""
 
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.entries import Entry, Replacement, SyncAll
+from declctl.informer.queues.entries import Bookmark, Entry, Queue, QueueClosed, Replacement, SyncAll
+from declctl.informer.queues.fifo import FIFO
+from declctl.informer.queues.heap import Heap
 from declctl.informer.queues.real_fifo import RealFIFO
 
-__all__ = ["DeltaFIFO", "Entry", "RealFIFO", "Replacement", "SyncAll"]
+__all__ = [
+    "FIFO",
+    "Bookmark",
+    "DeltaFIFO",
+    "Entry",
+    "Heap",
+    "Queue",
+    "QueueClosed",
+    "RealFIFO",
+    "Replacement",
+    "SyncAll",
+]

@@ -1,9 +1,14 @@
-"""What stands in a queue: single deltas, whole replacements, and requests to replay the store."""
+"""What stands in a queue, and what every queue between a reflector and a store can do."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
+from declctl.errors import CacheError
 from declctl.objects import Delta, Record
+
+
+class QueueClosed(CacheError):
+    """The queue was closed and has handed out all it had (client-go's ErrFIFOClosed)."""
 
 
 class Replacement(NamedTuple):
@@ -15,9 +20,58 @@ class Replacement(NamedTuple):
 
 
 class SyncAll(NamedTuple):
-    """The store is to be replayed to these listeners."""
-
-    listeners: tuple[object, ...]
+    """The store is to be replayed to the listeners whose resync is due."""
 
 
-Entry = Delta | Replacement | SyncAll
+class Bookmark(NamedTuple):
+    """Nothing has changed up to this version."""
+
+    resource_version: str
+
+
+Entry = Delta | Replacement | SyncAll | Bookmark
+
+
+class Queue(Protocol):
+    """What happened and is not applied yet.
+
+    A reflector fills it with `extend`, `replace` and `bookmark`, a controller empties it. What was
+    popped counts as pending until it is given to `processed`.
+    """
+
+    def extend(self, deltas: Iterable[Delta]) -> None:
+        """These happened, in this order."""
+        ...
+
+    def replace(self, records: Sequence[Record], resource_version: str) -> None:
+        """These are all the objects there are, at that version."""
+        ...
+
+    def bookmark(self, resource_version: str) -> None:
+        """Nothing has changed up to that version."""
+        ...
+
+    def resync(self) -> None:
+        """Replay the store to those whose resync is due, after what is queued."""
+        ...
+
+    def pop_batch_nowait(self, limit: int) -> Sequence[Entry]:
+        """The next entries; empty if there are none."""
+        ...
+
+    async def pop_batch(self, limit: int) -> Sequence[Entry]:
+        """The next entries as soon as there are any; raises QueueClosed."""
+        ...
+
+    def processed(self, batch: Sequence[Entry]) -> None:
+        """The batch is applied."""
+        ...
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether what came first is applied."""
+        ...
+
+    def close(self) -> None:
+        """Hand out what is left, then raise QueueClosed; wakes everybody who waits."""
+        ...

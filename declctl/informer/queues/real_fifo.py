@@ -5,62 +5,82 @@ the store when it is processed, so that nothing queued can be forgotten by it (c
 AtomicFIFO).
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from declctl.informer.queues.entries import Entry, Replacement, SyncAll
+from declctl.informer.queues.entries import Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues.waiting import Waiting
 from declctl.objects import Delta, DeltaType, Record
 
 
-class RealFIFO:
-    """The in-order queue. Used on one loop; `pop_batch_nowait` decides, `wait` waits."""
+class RealFIFO(Waiting):
+    """The in-order queue. Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._entries: deque[Entry] = deque()
-        self._ready = asyncio.Event()
         self._populated = False
-        self._initial: Replacement | None = None
+        self._replaced = False
+        self._initial: Replacement | None = None  # until it is processed
 
     def add(self, record: Record) -> None:
         """An object appeared."""
-        self._put(Delta(DeltaType.ADDED, record.key, record))
+        self.extend((Delta(DeltaType.ADDED, record.key, record),))
 
     def update(self, record: Record) -> None:
         """An object changed."""
-        self._put(Delta(DeltaType.UPDATED, record.key, record))
+        self.extend((Delta(DeltaType.UPDATED, record.key, record),))
 
     def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
         """An object is gone. Always queued, known or not (client-go 39)."""
-        self._put(Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope))
+        self.extend((Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope),))
+
+    def extend(self, deltas: Iterable[Delta]) -> None:
+        """These happened, in this order."""
+        self._populated = True
+        self._entries.extend(deltas)
+        self.wake()
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
         """These are all the objects there are, at that version."""
-        replacement = Replacement(records, resource_version, initial=not self._populated)
+        replacement = Replacement(records, resource_version, initial=not self._replaced)
         if not self._populated:
-            self._populated = True
             self._initial = replacement
+        self._populated = self._replaced = True
         self._put(replacement)
 
-    def resync(self, listeners: Sequence[object]) -> None:
-        """Replay the store to some listeners, after everything that is queued."""
-        self._put(SyncAll(tuple(listeners)))
+    def bookmark(self, resource_version: str) -> None:
+        """Nothing has changed up to that version."""
+        self._put(Bookmark(resource_version))
+
+    def resync(self) -> None:
+        """Replay the store to those whose resync is due, after what is queued (client-go 63)."""
+        self._put(SyncAll())
+
+    def pop_nowait(self) -> Entry | None:
+        """The next entry; None if there is none."""
+        return self._entries.popleft() if self._entries else None
+
+    async def pop(self) -> Entry:
+        """The next entry as soon as there is one; raises QueueClosed."""
+        return (await self.pop_batch(1))[0]
 
     def pop_batch_nowait(self, limit: int) -> list[Entry]:
-        """At most `limit` entries, in order.
+        """At most `limit` deltas, or one entry of another kind; empty if there is nothing.
 
-        A replacement or a resync ends a batch. Empty if there is nothing.
+        So a batch never mixes the initial list with what comes after it (client-go 54, 56).
         """
         batch: list[Entry] = []
         entries = self._entries
         while entries and len(batch) < limit:
-            entry = entries.popleft()
-            batch.append(entry)
-            if not isinstance(entry, Delta):
-                break
-        if not entries:
-            self._ready.clear()
+            if not isinstance(entries[0], Delta):
+                return batch or [entries.popleft()]
+            batch.append(entries.popleft())
         return batch
+
+    async def pop_batch(self, limit: int) -> list[Entry]:
+        """As `pop_batch_nowait`, as soon as there is something; raises QueueClosed."""
+        return await self.until(lambda: self.pop_batch_nowait(limit) or None)
 
     def processed(self, batch: Sequence[Entry]) -> None:
         """The batch is in the store: only then can the queue say that it has synced."""
@@ -69,16 +89,12 @@ class RealFIFO:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first replacement was processed."""
+        """Whether the first replacement was processed; at once if single changes came first."""
         return self._populated and self._initial is None
-
-    async def wait(self) -> None:
-        """Return when there is something to pop."""
-        await self._ready.wait()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def _put(self, entry: Entry) -> None:
         self._entries.append(entry)
-        self._ready.set()
+        self.wake()

@@ -4,10 +4,11 @@ A bucket holds the records themselves, so that a query is one copy, which anothe
 while the loop writes.
 """
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from declctl.objects import FieldPath, ObjectView, Record
+from declctl.objects import FieldPath, Layout, ObjectView, Record
 
 IndexFunc = Callable[[Record], Iterable[str]]
 
@@ -19,7 +20,13 @@ class FieldIndex:
     path: FieldPath
 
     def __call__(self, record: Record) -> tuple[str, ...]:
-        return record.field(self.path)
+        """The values of a record."""
+        match self.path.steps:
+            case ("metadata", "labels", str(label)):
+                value = record.labels.get(label)
+                return () if value is None else (value,)
+            case _:
+                return record.field(self.path)
 
 
 def field_index(path: str) -> FieldIndex:
@@ -31,16 +38,18 @@ def field_index(path: str) -> FieldIndex:
 class FunctionIndex:
     """Indexes by a function of the object, which it decodes.
 
-    That costs tens of microseconds each.
+    That costs tens of microseconds each. None counts as no values.
     """
 
-    function: Callable[[ObjectView], Iterable[str]]
+    function: Callable[[ObjectView], Iterable[str] | None]
 
-    def __call__(self, record: Record) -> tuple[str, ...]:
-        return tuple(self.function(ObjectView(record)))
+    def __call__(self, record: Record) -> Iterable[str]:
+        """The values of a record."""
+        values = self.function(ObjectView(record))
+        return () if values is None else values
 
 
-def function_index(function: Callable[[ObjectView], Iterable[str]]) -> FunctionIndex:
+def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
     """An index by a function of the object that gives its values."""
     return FunctionIndex(function)
 
@@ -49,7 +58,7 @@ class Index:
     """One index. Written by the loop, read by any thread.
 
     A function that raises, or returns something that is no string, keeps that object out of the
-    index; it is counted, and the last fault is kept in words.
+    index; it is counted, and the last fault is kept in words, with the line where it was raised.
     """
 
     def __init__(self, function: IndexFunc) -> None:
@@ -57,27 +66,39 @@ class Index:
         self.faults = 0
         self.last_fault: str | None = None
         self._buckets: dict[str, dict[str, Record]] = {}
-        self._values: dict[str, tuple[str, ...]] = {}
+        # The values by which a key stands in the buckets, unless they can be read out of its record's
+        # projection again: a function that is asked twice may answer twice.
+        self._given: dict[str, tuple[str, ...]] = {}
+        self._path = function.path if isinstance(function, FieldIndex) else None
+        self._layout: Layout | None = None  # the last one looked at, and where the path stands in it
+        self._position: int | None = None
 
-    def put(self, record: Record) -> None:
-        """Let the record be found under its values, and under no others."""
-        key = record.key
-        values = self._computed(record)
-        before = self._values.get(key)
-        if before is not None and before != values:
-            self._leave(key, before)
-        if values:
-            self._values[key] = values
-            for value in values:
-                self._buckets.setdefault(value, {})[key] = record
-        elif before is not None:
-            del self._values[key]
+    def put(self, key: str, record: Record, before: Record | None) -> None:
+        """Let the record be found under its values, and `before`, its last state, no longer."""
+        position = self._position
+        if position is not None and record.layout is self._layout and not self._given:
+            # The common case, for which nothing is made: one projected value, which has not changed.
+            value = record.values[position]
+            if before is not None and before.layout is self._layout and before.values[position] == value:
+                bucket = None if type(value) is not str else self._buckets.get(value)
+                if bucket is not None:
+                    bucket[key] = record
+                    return
+        held = () if before is None else self._held(key, before)
+        values = self._values(key, record)
+        for value in values:
+            bucket = self._buckets.get(value)
+            if bucket is None:
+                self._buckets[value] = {key: record}
+            else:
+                bucket[key] = record
+        if held != values:
+            self._leave(key, [value for value in held if value not in values])
 
-    def remove(self, key: str) -> None:
-        """Let the key be found no longer."""
-        values = self._values.pop(key, None)
-        if values is not None:
-            self._leave(key, values)
+    def remove(self, key: str, record: Record) -> None:
+        """Let the record be found no longer."""
+        self._leave(key, self._held(key, record))
+        self._given.pop(key, None)
 
     def records(self, value: str) -> list[Record]:
         """The records that have the value."""
@@ -93,14 +114,44 @@ class Index:
         """Every value that some object has."""
         return list(self._buckets)
 
-    def _computed(self, record: Record) -> tuple[str, ...]:
-        try:
-            values = tuple(dict.fromkeys(self.function(record)))
-        except Exception as error:  # noqa: BLE001 - the user's function
-            return self._fault(f"{type(error).__name__} on {record.key}: {error}")
-        if not all(isinstance(value, str) for value in values):
-            return self._fault(f"on {record.key} it gave {values!r}, which are not all strings")
+    def _values(self, key: str, record: Record) -> tuple[str, ...]:
+        if self._path is not None and self._projects(record):
+            if self._given:
+                self._given.pop(key, None)
+            return self._projected(record)
+        values = self._given[key] = self._asked(record)
         return values
+
+    def _held(self, key: str, record: Record) -> tuple[str, ...]:
+        if self._path is not None and self._projects(record):
+            return self._projected(record)
+        return self._given.get(key, ())
+
+    def _projects(self, record: Record) -> bool:
+        if record.layout is not self._layout:
+            self._layout = record.layout
+            self._position = None if self._path is None else record.layout.positions.get(self._path)
+        return self._position is not None
+
+    def _projected(self, record: Record) -> tuple[str, ...]:
+        assert self._position is not None
+        value = record.values[self._position]
+        if value is None:
+            return ()
+        return (value,) if isinstance(value, str) else value
+
+    def _asked(self, record: Record) -> tuple[str, ...]:
+        try:
+            found = self.function(record)
+            values: tuple[object, ...] = (found,) if isinstance(found, str) else tuple(dict.fromkeys(found))
+        except Exception as error:  # noqa: BLE001 - the user's function
+            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
+        if isinstance(found, str):
+            return self._fault(f"on {record.key} it gave the string {found!r}, not a list of strings")
+        texts = tuple(value for value in values if isinstance(value, str))
+        if len(texts) != len(values):
+            return self._fault(f"on {record.key} it gave {values!r}, which are not all strings")
+        return texts
 
     def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1
@@ -114,3 +165,10 @@ class Index:
                 bucket.pop(key, None)
                 if not bucket:
                     del self._buckets[value]  # empty buckets would pile up (client-go 80)
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    # The first frames are this room's: the call of the function.
+    theirs = [frame for frame in frames if frame.filename != __file__]
+    return f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""

@@ -10,6 +10,7 @@ from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
 Views = list[ObjectView]
 Keys = list[ObjectKey]
 Selector = LabelSelector | str | Mapping[str, Any]
+"""kubectl's text, metav1's matchLabels and matchExpressions, or labels that have to be equal."""
 
 
 class Lister:
@@ -35,12 +36,13 @@ class Lister:
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> list[ObjectView]:
         """Every object, or those in a namespace, or those whose labels are selected."""
         wanted = _selector(selector)
-        prefix = f"{namespace}/" if namespace else ""
-        return [
-            ObjectView(record)
-            for record in self._records()
-            if record.key.startswith(prefix) and (wanted is None or wanted.matches(record.labels))
-        ]
+        records = self._records()
+        if namespace:
+            prefix = f"{namespace}/"
+            records = (record for record in records if record.key.startswith(prefix))
+        if wanted is not None and wanted.requirements:
+            records = (record for record in records if wanted.matches(record.labels))
+        return [ObjectView(record) for record in records]
 
     def by_index(self, name: str, value: str) -> Views:
         """The objects that have a value in an index; raises UnknownIndex."""
@@ -84,6 +86,8 @@ class Lister:
 def _selector(selector: Selector | None) -> LabelSelector | None:
     if selector is None or isinstance(selector, LabelSelector):
         return selector
-    return (
-        LabelSelector.parse(selector) if isinstance(selector, str) else LabelSelector.from_mapping(selector)
-    )
+    if isinstance(selector, str):
+        return LabelSelector.parse(selector)
+    if selector.keys() & {"matchLabels", "matchExpressions"}:
+        return LabelSelector.from_mapping(selector)
+    return LabelSelector.from_mapping({"matchLabels": selector})

@@ -1,0 +1,36 @@
+"""Work in slices: the first one at once, the rest while the loop does other things too."""
+
+import asyncio
+from collections.abc import Iterator
+
+
+class Slices:
+    """Runs iterators to their end, a step at a time. Used on one loop.
+
+    What needs only one step costs no task, and can be started where no loop runs.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Iterator[None]) -> None:
+        """Do the first step now and the others later."""
+        for _ in work:
+            task = asyncio.get_running_loop().create_task(_finish(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+
+    def cancel(self) -> None:
+        """Leave undone what is not done."""
+        for task in self._tasks:
+            task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+async def _finish(work: Iterator[None]) -> None:
+    await asyncio.sleep(0)
+    for _ in work:
+        await asyncio.sleep(0)

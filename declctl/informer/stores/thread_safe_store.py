@@ -1,0 +1,194 @@
+"""ThreadSafeStore: records by key, and by every index (client-go's thread_safe_store.go).
+
+One loop writes. Any thread may read: what a reader gets is a copy made in one step under the
+interpreter's lock, so that it is complete at one moment; there is no lock to wait for.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from declctl.errors import CacheError, UnknownIndex
+from declctl.informer.stores.building import IndexBuild
+from declctl.informer.stores.indices import Index, IndexFunc
+from declctl.objects import Record
+
+
+class IndexedRecords:
+    """What every store of records can do, whoever decides about keys.
+
+    Whoever asks for an index that isn't there gets UnknownIndex, naming those that are.
+    `last_store_sync_resource_version` is the newest version that the store has reached.
+    """
+
+    def __init__(self, indexers: Mapping[str, IndexFunc] | None = None) -> None:
+        self.last_store_sync_resource_version = ""
+        self._records: dict[str, Record] = {}
+        self._indices = {name: Index(function) for name, function in (indexers or {}).items()}
+        self._building: dict[str, Index] = {}
+        self._written: tuple[Index, ...] = tuple(self._indices.values())  # those that follow every change
+        self._bytes = 0
+
+    def put(self, key: str, record: Record) -> None:
+        """Put a record, in the store and in every index. No version is reached by that alone."""
+        before = self._records.get(key)
+        self._bytes += len(record.frame) - (len(before.frame) if before is not None else 0)
+        self._records[key] = record
+        for index in self._written:
+            index.put(key, record, before)
+
+    def take(self, key: str) -> Record | None:
+        """Take a record out, of the store and of every index; returns it, None if it wasn't there."""
+        held = self._records.pop(key, None)
+        if held is not None:
+            self._bytes -= len(held.frame)
+            for index in self._written:
+                index.remove(key, held)
+        return held
+
+    def put_all(self, records: Mapping[str, Record], resource_version: str) -> None:
+        """Hold these records and no others."""
+        for key in [key for key in self._records if key not in records]:
+            self.take(key)
+        for key, record in records.items():
+            self.put(key, record)
+        self.last_store_sync_resource_version = resource_version
+
+    def bookmark(self, resource_version: str) -> None:
+        """The store has everything up to that version."""
+        if resource_version:
+            self.last_store_sync_resource_version = resource_version
+
+    def resync(self) -> None:
+        """Nothing: what is stored is in sync with itself (client-go's Store contract)."""
+
+    def get_by_key(self, key: str) -> Record | None:
+        """The record of a key; None if it isn't there."""
+        return self._records.get(key)
+
+    def list(self) -> list[Record]:
+        """Every record."""
+        return list(self._records.values())
+
+    def list_keys(self) -> Sequence[str]:
+        """Every key."""
+        return list(self._records)
+
+    def known(self) -> Mapping[str, Record]:
+        """The records by key, read-only and live; for the loop that writes."""
+        return MappingProxyType(self._records)
+
+    def index(self, name: str, record: Record) -> Sequence[Record]:
+        """The records that share a value with this one, which need not be stored; raises UnknownIndex."""
+        index = self._index(name)
+        found = {held.key: held for value in index.function(record) for held in index.records(value)}
+        return tuple(found.values())
+
+    def by_index(self, name: str, value: str) -> Sequence[Record]:
+        """The records that have the value; raises UnknownIndex."""
+        return self._index(name).records(value)
+
+    def index_keys(self, name: str, value: str) -> Sequence[str]:
+        """Their keys; raises UnknownIndex."""
+        return self._index(name).keys(value)
+
+    def list_index_func_values(self, name: str) -> Sequence[str]:
+        """Every value of an index; raises UnknownIndex."""
+        return self._index(name).values()
+
+    def get_indexers(self) -> Mapping[str, IndexFunc]:
+        """The index functions by name."""
+        return {name: index.function for name, index in self._indices.items()}
+
+    def add_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
+        """Add indexes, at any time, with what is in the store (client-go 93).
+
+        A name that is taken raises CacheError and changes nothing.
+        """
+        taken = sorted(self._indices.keys() & indexers.keys())
+        if taken:
+            raise CacheError(f"an index named {taken[0]!r} exists already")
+        fresh = {name: Index(function) for name, function in indexers.items()}
+        for key, record in self._records.items():
+            for index in fresh.values():
+                index.put(key, record, None)
+        self._publish({**self._indices, **fresh})
+
+    def remove_indexers(self, names: Iterable[str]) -> None:
+        """Forget indexes, also those that are being built; names that are not there are passed over."""
+        gone = set(names)
+        for name in gone:
+            self._building.pop(name, None)
+        self._publish({name: index for name, index in self._indices.items() if name not in gone})
+
+    def build_index(self, name: str, function: IndexFunc) -> IndexBuild:
+        """Begin an index that is filled in slices, while it follows every change.
+
+        It can be read once it is complete. A build of that name that was begun before and not
+        finished is given up. A name that is taken raises CacheError.
+        """
+        if name in self._indices:
+            raise CacheError(f"an index named {name!r} exists already")
+        index = self._building[name] = Index(function)
+        self._publish(self._indices)
+
+        def finish() -> None:
+            if self._building.get(name) is index:
+                del self._building[name]
+                self._publish({**self._indices, name: index})
+
+        return IndexBuild(list(self._records.items()), current=self._records.get, index=index, finish=finish)
+
+    def index_faults(self) -> Mapping[str, tuple[int, str | None]]:
+        """For each index whose function has failed: how often, and the last fault in words."""
+        return {name: (i.faults, i.last_fault) for name, i in self._indices.items() if i.faults}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all frames."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
+
+    def _index(self, name: str) -> Index:
+        index = self._indices.get(name)
+        if index is None:
+            known = ", ".join(sorted(self._indices)) or "none"
+            raise UnknownIndex(f"there is no index {name!r}; there are: {known}")
+        return index
+
+    def _publish(self, indices: dict[str, Index]) -> None:
+        # A new table instead of a changed one: a reader in another thread has the old or the new one.
+        self._indices = indices
+        self._written = (*indices.values(), *self._building.values())
+
+
+class ThreadSafeStore(IndexedRecords):
+    """Records under keys that the caller gives."""
+
+    def add(self, key: str, record: Record) -> None:
+        """Put a record under a key; its version is reached."""
+        self.put(key, record)
+        self.bookmark(record.resource_version)
+
+    update = add
+
+    def delete(self, key: str, record: Record | None = None) -> Record | None:
+        """Take a record out; returns it, None if it wasn't there.
+
+        `record` is its final state if that is known: its version is reached then (client-go 83).
+        """
+        if record is not None:
+            self.bookmark(record.resource_version)
+        return self.take(key)
+
+    def replace(self, records: Mapping[str, Record], resource_version: str = "") -> None:
+        """Hold these records and no others, as of a version."""
+        self.put_all(records, resource_version)
+
+    def get(self, key: str) -> Record | None:
+        """The record of a key; None if it isn't there."""
+        return self.get_by_key(key)
