@@ -9,13 +9,15 @@ import heapq
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from declctl.kit.clock import Clock
 
 T = TypeVar("T")
+
+_MOST_VANISHED = 64  # turns of values that were merged away, before the row is cleared of them
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +34,12 @@ class Ticket(Generic[T]):
     added_at: float
     attempts: int = 0
     due: float | None = None  # in back-off until then
-    gone: bool = False  # merged away to nothing while it waited
+    gone: bool = False  # merged away while it waited: its turn is skipped
+    passed: bool = False  # its turn came while its key was held: it follows when the key is free
+    fixed: bool = False  # seen by a worker: nothing may be merged into it
+    # The neighbours of its key, none of which is done or gone.
+    before: "Ticket[T] | None" = field(default=None, repr=False)
+    after: "Ticket[T] | None" = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,8 @@ class Lanes(Generic[T]):
       done.
     - Below `limit` (in the unit of `weigh`) nothing is lost or merged. Beyond it, or always when
       `keyed`, a new value is merged with the one of its key that waits in the same epoch, by
-      `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both.
+      `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both;
+      a value that was attempted and is on its way back can't be merged to nothing.
     - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
       until it is retried or handed over. This is how a reload finds its consistent cut without
       touching what waits.
@@ -81,14 +89,11 @@ class Lanes(Generic[T]):
         self._merge = merge
         self._lock = threading.Lock()
         self._order = itertools.count()
-        self._ready: deque[Ticket[T]] = deque()  # arrival order; the key of a ticket here may be held
-        self._released: deque[Ticket[T]] = deque()  # their keys are held for them
-        self._held: dict[
-            str, deque[Ticket[T]]
-        ] = {}  # key → what waits behind the one that is running or backing off
-        self._tail: dict[
-            str, Ticket[T]
-        ] = {}  # key → the last one that waits, the only one that may be merged into
+        self._ready: deque[Ticket[T]] = deque()  # turns in arrival order; some keys may be held, some be gone
+        self._vanished = 0  # how many of them are gone
+        self._released: deque[Ticket[T]] = deque()  # taken before all turns; their keys are held for them
+        self._held: dict[str, Ticket[T]] = {}  # key → the one that runs, backs off or is released
+        self._tail: dict[str, Ticket[T]] = {}  # key → its last one, the only one to be merged into
         self._due: list[tuple[float, int, Ticket[T]]] = []
         self._outstanding: dict[int, int] = {0: 0}  # epoch → added and neither done nor gone
         self._adopted: dict[int, int] = {}  # epoch → the one that took over its backlog
@@ -110,24 +115,21 @@ class Lanes(Generic[T]):
         """The next value that may be worked on now, its key held; None if there is none."""
         with self._lock:
             self._wake_due()
-            while self._released or self._ready:
-                ticket = self._pop_released() if self._released else self._pop_ready()
-                if ticket is None:
-                    continue
-                if self._tail.get(ticket.key) is ticket:
-                    del self._tail[ticket.key]
-                if ticket.attempts == 0:
-                    self._taken += 1
-                self._running += 1
-                return ticket
-            return None
+            ticket = self._released.popleft() if self._released else self._next_turn()
+            if ticket is None:
+                return None
+            ticket.fixed = True
+            if ticket.attempts == 0:
+                self._taken += 1
+            self._running += 1
+            return ticket
 
     def done(self, ticket: Ticket[T]) -> None:
         """The value was dealt with; the next of its key may be taken."""
         with self._lock:
             self._running -= 1
             self._forget(ticket)
-            self._release(ticket.key)
+            self._release(ticket)
 
     def retry(self, ticket: Ticket[T], delay: float) -> None:
         """Hold the key and hand the value out again in `delay` seconds, in the newest epoch."""
@@ -140,6 +142,7 @@ class Lanes(Generic[T]):
             ticket.due = self._clock.monotonic() + delay
             heapq.heappush(self._due, (ticket.due, next(self._order), ticket))
             if self.keyed:
+                ticket.fixed = False
                 self._absorb_newer(ticket)
 
     def cut(self) -> int:
@@ -175,22 +178,22 @@ class Lanes(Generic[T]):
     def clear(self) -> int:
         """Drop all that waits or backs off; returns how many. What is running goes on."""
         with self._lock:
-            left = [t for t in self._ready if not t.gone]
-            left += [t for t in self._released if not t.gone]
-            left += [t for lane in self._held.values() for t in lane if not t.gone]
-            left += [t for _, _, t in self._due if not t.gone and t.due is not None]
-            released = {t.key for t in self._released} | {t.key for _, _, t in self._due}
+            resting = [*self._released, *(ticket for _, _, ticket in self._due)]
+            left = [*resting, *(ticket for ticket in self._ready if not ticket.gone)]
+            left += [ticket for holder in self._held.values() for ticket in _passed_behind(holder)]
+            for ticket in resting:
+                del self._held[ticket.key]
+            for ticket in left:
+                ticket.before = ticket.after = None
+                self._forget(ticket)
+            for running in self._held.values():
+                running.after = None
+            self._tail = dict(self._held)
             self._ready.clear()
             self._released.clear()
             self._due.clear()
-            self._tail.clear()
-            for key in released:
-                self._held.pop(key, None)
-            for lane in self._held.values():
-                lane.clear()
-            for ticket in left:
-                self._forget(ticket)
-            self._dropped += sum(1 for t in left if t.attempts == 0)
+            self._vanished = 0
+            self._dropped += sum(1 for ticket in left if ticket.attempts == 0)
             return len(left)
 
     @property
@@ -218,7 +221,7 @@ class Lanes(Generic[T]):
         """The figures of this moment."""
         with self._lock:
             pending = sum(self._outstanding.values())
-            backing_off = sum(1 for _, _, ticket in self._due if not ticket.gone)
+            backing_off = len(self._due)
             return LanesStatistics(
                 added=self._added,
                 taken=self._taken,
@@ -234,32 +237,30 @@ class Lanes(Generic[T]):
 
     def _add(self, key: str, value: T) -> None:
         self._added += 1
-        if self.keyed or self._weight >= self.limit:
-            waiting = self._tail.get(key)
-            if (
-                waiting is not None
-                and self.epoch_of(waiting) == self._epoch
-                and self._merge_into(waiting, value)
-            ):
-                return
-        ticket = Ticket(key, value, self._epoch, self._weigh(value), self._clock.monotonic())
+        tail = self._tail.get(key)
+        if tail is not None and (self.keyed or self._weight >= self.limit) and self._merge_into(tail, value):
+            return
+        ticket = Ticket(key, value, self._epoch, self._weigh(value), self._clock.monotonic(), before=tail)
+        if tail is not None:
+            tail.after = ticket
         self._outstanding[self._epoch] += 1
         self._weight += ticket.weight
         self._tail[key] = ticket
         self._ready.append(ticket)
 
     def _merge_into(self, waiting: Ticket[T], value: T) -> bool:
-        remaining = self._merge(waiting.value, value, waiting.attempts > 0)
-        if len(remaining) > 1:
+        if waiting.fixed or self.epoch_of(waiting) != self._epoch:
             return False
-        if not remaining:
+        attempted = waiting.attempts > 0
+        remaining = self._merge(waiting.value, value, attempted)
+        if len(remaining) > 1 or (attempted and not remaining):
+            return False
+        if remaining:
+            self._merged += 1
+            self._replace(waiting, remaining[0])
+        else:
             self._merged += 2  # neither of the two will be delivered
-            waiting.gone = True
-            del self._tail[waiting.key]
-            self._forget(waiting)
-            return True
-        self._merged += 1
-        self._replace(waiting, remaining[0])
+            self._vanish(waiting)
         return True
 
     def _replace(self, ticket: Ticket[T], value: T) -> None:
@@ -269,56 +270,58 @@ class Lanes(Generic[T]):
 
     def _absorb_newer(self, ticket: Ticket[T]) -> None:
         # Under `keyed` a newer value takes the place and the attempts of the one that failed.
-        lane = self._held[ticket.key]
-        tail = self._tail.get(ticket.key)
-        if tail is not None and not any(tail is waiting for waiting in lane):
-            # It arrived while the key was held and has not been looked at since: it stands in
-            # `_ready`.
-            self._ready.remove(tail)
-            lane.append(tail)
-        while lane:
-            newer = lane[0]
-            if newer.gone:
-                lane.popleft()
-                continue
+        while (newer := ticket.after) is not None:
             remaining = self._merge(ticket.value, newer.value, True)
             if len(remaining) != 1:
                 return
-            lane.popleft()
             self._merged += 1
             self._replace(ticket, remaining[0])
-            newer.gone = True
-            self._forget(newer)
-            if self._tail.get(ticket.key) is newer:
-                del self._tail[ticket.key]
-        self._tail[ticket.key] = ticket
+            self._vanish(newer)
 
-    def _pop_released(self) -> Ticket[T] | None:
-        ticket = self._released.popleft()
-        if ticket.gone:  # merged away after its turn had come
-            self._release(ticket.key)
-            return None
-        return ticket
+    def _vanish(self, ticket: Ticket[T]) -> None:
+        before, after = ticket.before, ticket.after
+        if before is not None:
+            before.after = after
+        if after is not None:
+            after.before = before
+        elif before is not None:
+            self._tail[ticket.key] = before
+        else:
+            del self._tail[ticket.key]
+        self._forget(ticket)
+        ticket.gone = True
+        if self._held.get(ticket.key) is ticket:  # its turn had come: it was the next to be taken
+            self._released.remove(ticket)
+            del self._held[ticket.key]
+        elif not ticket.passed:
+            del ticket.value  # the turn stays in the row for a while, and shall not keep the value alive
+            self._vanished += 1
+            if self._vanished > _MOST_VANISHED and self._vanished * 2 > len(self._ready):
+                self._ready = deque(turn for turn in self._ready if not turn.gone)
+                self._vanished = 0
 
-    def _pop_ready(self) -> Ticket[T] | None:
-        ticket = self._ready.popleft()
-        if ticket.gone:
-            return None
-        lane = self._held.get(ticket.key)
-        if lane is not None:
-            lane.append(ticket)
-            return None
-        self._held[ticket.key] = deque()
-        return ticket
+    def _next_turn(self) -> Ticket[T] | None:
+        while self._ready:
+            ticket = self._ready.popleft()
+            if ticket.gone:
+                self._vanished -= 1
+            elif ticket.key in self._held:
+                ticket.passed = True
+            else:
+                self._held[ticket.key] = ticket
+                return ticket
+        return None
 
-    def _release(self, key: str) -> None:
-        lane = self._held[key]
-        while lane:
-            ticket = lane.popleft()
-            if not ticket.gone:
-                self._released.append(ticket)
-                return
-        del self._held[key]
+    def _release(self, ticket: Ticket[T]) -> None:
+        del self._held[ticket.key]
+        following, ticket.after = ticket.after, None
+        if following is None:
+            del self._tail[ticket.key]
+            return
+        following.before = None
+        if following.passed:
+            self._held[ticket.key] = following
+            self._released.append(following)
 
     def _wake_due(self) -> None:
         now = self._clock.monotonic()
@@ -335,3 +338,11 @@ class Lanes(Generic[T]):
         self._outstanding[epoch] -= 1
         if not self._outstanding[epoch] and epoch != self._epoch:
             del self._outstanding[epoch]
+
+
+def _passed_behind(holder: Ticket[T]) -> Iterator[Ticket[T]]:
+    ticket = holder.after
+    while ticket is not None:
+        if ticket.passed:
+            yield ticket
+        ticket = ticket.after

@@ -1,0 +1,256 @@
+"""Lanes against a model that keeps one plain list and looks at all of it every time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from declctl.kit import Lanes, ManualClock
+from declctl.kit.lanes import Ticket
+
+KEYS = st.sampled_from("abcd")
+KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
+WEIGHTS = st.integers(0, 30)
+PICKS = st.integers(0, 1000)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A change that remembers which additions went into it."""
+
+    kind: str
+    parts: tuple[int, ...]
+    weight: int
+
+
+def merge(waiting: Value, new: Value, attempted: bool) -> Sequence[Value]:
+    """The table of the contract, on values without objects."""
+    parts = waiting.parts + new.parts
+    match waiting.kind, new.kind:
+        case "Resync", kind:
+            return [Value(kind, parts, new.weight)]
+        case kind, "Resync":
+            return [Value(kind, parts, waiting.weight)]
+        case "Added", "Modified":
+            return [Value("Added", parts, new.weight)]
+        case "Added", "Deleted" if not attempted:
+            return []
+        case _, "Deleted":
+            return [Value("Deleted", parts, new.weight)]
+        case "Modified", "Modified":
+            return [Value("Modified", parts, new.weight + waiting.weight)]
+        case _:
+            return [waiting, new]
+
+
+@dataclass(eq=False)
+class Item:
+    """What the model knows of one value: it waits, runs (`ticket`) or backs off until `due`."""
+
+    key: str
+    value: Value
+    epoch: int
+    turn: int
+    attempts: int = 0
+    due: float | None = None
+    fixed: bool = False
+    delayed: bool = False
+    ticket: Ticket[Value] | None = None
+
+
+class LanesMachine(RuleBasedStateMachine):
+    """Everything that may be done to lanes, in any order."""
+
+    @initialize(keyed=st.booleans(), limit=st.sampled_from([0, 20, 60, 10_000]))
+    def start(self, keyed: bool, limit: int) -> None:
+        self.clock = ManualClock()
+        self.lanes: Lanes[Value] = Lanes(
+            clock=self.clock, weigh=lambda v: v.weight, merge=merge, limit=limit, keyed=keyed
+        )
+        self.items: list[Item] = []
+        self.adopted: dict[int, int] = {}
+        self.epoch = self.count = self.taken = self.merged = self.dropped = 0
+
+    @rule(key=KEYS, kind=KINDS, weight=WEIGHTS)
+    def add(self, key: str, kind: str, weight: int) -> None:
+        value = self._new(kind, weight)
+        self.lanes.add(key, value)
+        self._model_add(key, value)
+
+    @rule(many=st.lists(st.tuples(KEYS, KINDS, WEIGHTS), max_size=6))
+    def add_all(self, many: list[tuple[str, str, int]]) -> None:
+        values = [(key, self._new(kind, weight)) for key, kind, weight in many]
+        self.lanes.add_all(values)
+        for key, value in values:
+            self._model_add(key, value)
+
+    @rule()
+    def take(self) -> None:
+        eligible = [item for item in self._heads() if self._may_be_taken(item)]
+        ticket = self.lanes.take()
+        if ticket is None:
+            assert not eligible
+            resting = [item.due - self.clock.monotonic() for item in self.items if item.due is not None]
+            assert self.lanes.next_due() == (min(resting) if resting else None)
+            return
+        (item,) = [item for item in eligible if item.key == ticket.key]
+        assert (ticket.value, ticket.attempts) == (item.value, item.attempts)
+        assert self.lanes.epoch_of(ticket) == self._owner(item.epoch)
+        if not item.attempts:
+            overtaken = [other for other in eligible if other.turn < item.turn and not other.delayed]
+            assert not overtaken, "a value overtook an older one whose key was never held"
+            self.taken += 1
+        item.ticket, item.due, item.fixed = ticket, None, True
+        self._delay(item.key)
+
+    @precondition(lambda self: self._running())
+    @rule(pick=PICKS)
+    def done(self, pick: int) -> None:
+        item = self._pick(pick)
+        assert item.ticket is not None
+        self.lanes.done(item.ticket)
+        self.items.remove(item)
+
+    @precondition(lambda self: self._running())
+    @rule(pick=PICKS, delay=st.sampled_from([0.0, 1.0, 5.0]))
+    def retry(self, pick: int, delay: float) -> None:
+        item = self._pick(pick)
+        assert item.ticket is not None
+        self.lanes.retry(item.ticket, delay)
+        item.ticket, item.attempts, item.epoch = None, item.attempts + 1, self.epoch
+        item.due = self.clock.monotonic() + delay
+        if not self.lanes.keyed:
+            return
+        item.fixed = False
+        for newer in [other for other in self._of(item.key) if other is not item]:
+            remaining = merge(item.value, newer.value, True)
+            if len(remaining) != 1:
+                return
+            item.value = remaining[0]
+            self.merged += 1
+            self.items.remove(newer)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.set(seconds)
+
+    @rule()
+    def cut(self) -> None:
+        assert self.lanes.cut() == self.epoch
+        self.epoch += 1
+
+    @precondition(lambda self: self.epoch > 0)
+    @rule(pick=PICKS)
+    def hand_over(self, pick: int) -> None:
+        old = pick % self.epoch
+        self.lanes.hand_over(old)
+        self.adopted[old] = self.epoch
+        assert self.lanes.handed_over(old)
+
+    @rule()
+    def clear(self) -> None:
+        left = [item for item in self.items if item.ticket is None]
+        assert self.lanes.clear() == len(left)
+        self.dropped += sum(1 for item in left if not item.attempts)
+        self.items = [item for item in self.items if item.ticket is not None]
+
+    @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]))
+    def reconfigure(self, keyed: bool, limit: int) -> None:
+        self.lanes.keyed, self.lanes.limit = keyed, limit
+
+    @invariant()
+    def figures(self) -> None:
+        seen = self.lanes.statistics()
+        fresh = sum(1 for item in self.items if item.ticket is None and not item.attempts)
+        assert seen.added == self.count == seen.taken + fresh + seen.merged + seen.dropped
+        assert (seen.taken, seen.merged, seen.dropped) == (self.taken, self.merged, self.dropped)
+        assert seen.running == len(self._running())
+        assert seen.waiting + seen.backing_off == len(self.items) - seen.running
+        assert seen.weight == sum(item.value.weight for item in self.items)
+        assert self.lanes.idle == (not self.items)
+
+    @invariant()
+    def epochs(self) -> None:
+        assert self.lanes.epoch == self.epoch
+        for epoch in range(self.epoch + 1):
+            assert self.lanes.outstanding(epoch) == sum(1 for item in self.items if item.epoch == epoch)
+
+    @invariant()
+    def nobody_sleeps_through_work(self) -> None:
+        if any(self._may_be_taken(item) for item in self._heads()):
+            assert self.lanes.next_due() == 0.0
+
+    def teardown(self) -> None:
+        """Whatever happened before: in the end everything is handed out, in order, and nothing is left."""
+        if not hasattr(self, "lanes"):
+            return
+        for item in self._running():
+            assert item.ticket is not None
+            self.lanes.done(item.ticket)
+            self.items.remove(item)
+        self.clock.set(1000.0)
+        while (ticket := self.lanes.take()) is not None:
+            item = self._of(ticket.key)[0]
+            assert ticket.value == item.value
+            self.items.remove(item)
+            self.lanes.done(ticket)
+        assert not self.items
+        assert self.lanes.idle
+        assert self.lanes.next_due() is None
+        assert self.lanes.statistics().weight == 0
+
+    def _new(self, kind: str, weight: int) -> Value:
+        self.count += 1
+        return Value(kind, (self.count,), weight)
+
+    def _model_add(self, key: str, value: Value) -> None:
+        tail = next(iter(reversed(self._of(key))), None)
+        weight = sum(item.value.weight for item in self.items)
+        full = self.lanes.keyed or weight >= self.lanes.limit
+        if full and tail is not None and not tail.fixed and self._owner(tail.epoch) == self.epoch:
+            remaining = merge(tail.value, value, tail.attempts > 0)
+            if len(remaining) == 1:
+                tail.value = remaining[0]
+                self.merged += 1
+                return
+            if not remaining:
+                self.items.remove(tail)
+                self.merged += 2
+                return
+        item = Item(key, value, self.epoch, self.count)
+        item.delayed = self._is_held(key)
+        self.items.append(item)
+
+    def _of(self, key: str) -> list[Item]:
+        return [item for item in self.items if item.key == key]
+
+    def _heads(self) -> list[Item]:
+        return [self._of(key)[0] for key in sorted({item.key for item in self.items})]
+
+    def _running(self) -> list[Item]:
+        return [item for item in self.items if item.ticket is not None]
+
+    def _pick(self, pick: int) -> Item:
+        running = self._running()
+        return running[pick % len(running)]
+
+    def _is_held(self, key: str) -> bool:
+        return any(item.ticket is not None or item.due is not None for item in self._of(key))
+
+    def _may_be_taken(self, head: Item) -> bool:
+        return head.ticket is None and (head.due is None or head.due <= self.clock.monotonic())
+
+    def _delay(self, key: str) -> None:
+        for item in self._of(key)[1:]:
+            item.delayed = True
+
+    def _owner(self, epoch: int) -> int:
+        while epoch in self.adopted:
+            epoch = self.adopted[epoch]
+        return epoch
+
+
+TestLanes = LanesMachine.TestCase
+TestLanes.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
