@@ -77,7 +77,7 @@ class Churn:
             life for life in self._lives if life.stage in ("pending", "scheduled", "starting", "done")
         ]
         # A cluster that is not yet as it should be is busier than one that is.
-        if missing and self._chance.random() < (0.35 if unsettled else 0.8):
+        if not self._lives or (missing and self._chance.random() < (0.35 if unsettled else 0.8)):
             return self._create(self._chance.choice(missing))
         return self._advance(self._chance.choice(unsettled or self._lives))
 

@@ -52,3 +52,8 @@ def test_pods_that_others_delete_are_replaced():
     for _ in range(100):
         churn.step()
     assert {pod["metadata"]["namespace"] for pod in cluster.objects("Pod")} == {"demo", "default"}
+
+
+def test_it_begins_with_a_pod_whatever_chance_says():
+    """The demo never stands still because there is nothing yet that could change."""
+    assert {live(1, seed=seed)[2][0].split(": ")[1] for seed in range(40)} == {"created"}
