@@ -53,6 +53,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     if running.process.poll() is None:
         running.process.terminate()
         running.process.wait(30)
+    print("\n".join(running.lines[-100:]))  # pytest shows it beside a failure
 
 
 def test_the_demo_moves_reacts_to_an_edit_and_ends(demo: Demo) -> None:
