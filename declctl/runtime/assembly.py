@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from declctl.errors import ApiError, ManifestErrors, NotFound
+from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
 from declctl.informer import field_index, function_index
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
@@ -26,6 +27,7 @@ from declctl.runtime.handler import Binding
 from declctl.runtime.inputs import Inputs
 from declctl.runtime.log import Log
 from declctl.runtime.slots import Place
+from declctl.runtime.threads import in_thread
 
 
 class Discovery(Protocol):
@@ -62,7 +64,15 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     assert checked.declaration is not None
     inputs = checked.inputs
     # Imports are user code, and user code never runs on this loop.
-    foreign, faults = await asyncio.to_thread(build_foreign, checked.declaration, number=number)
+    build = partial(build_foreign, checked.declaration, number=number)
+    limit = inputs.loaded.controller.reload.warm_timeout
+    try:
+        async with asyncio.timeout(limit):
+            foreign, faults = await in_thread(build, name="declctl-import")
+    except TimeoutError as error:
+        raise ReloadRefused(
+            "ImportTimeout", f"importing the handlers took longer than {limit:g} s"
+        ) from error
     if foreign is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
     try:

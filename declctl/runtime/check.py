@@ -19,6 +19,7 @@ from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, 
 from declctl.runtime.inputs import InputFiles, Inputs
 from declctl.runtime.preflight import preflight
 
+_UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
 
 
@@ -54,7 +55,9 @@ def read_files(files: InputFiles) -> Checked:
         inputs = files.read()
     except ManifestErrors as error:
         return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
-    configs, faults = _configs(inputs.loaded.controller, files.root)
+    except OSError as error:
+        return Checked((_unreadable(files, error),))
+    configs, faults = _configs(inputs, files.root)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
@@ -109,35 +112,49 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
     )
 
 
-def _configs(controller: Controller, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
+def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
+    reason = f"{error.filename}: {(error.strerror or 'it failed').lower()}" if error.filename else str(error)
+    return Diagnostic(
+        file=files.manifest,
+        line=1,
+        column=1,
+        code=_UNREADABLE,
+        message=f"a file of the bundle can't be read: {reason}",
+        suggestion="check that it is there and may be read",
+    )
+
+
+def _configs(inputs: Inputs, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
     """The complete config of each plugin.
 
     What stands in the manifest, and over it what comes from elsewhere.
     """
     configs: dict[str, FrozenJson] = {}
     faults: list[Fault] = []
-    for plugin in controller.plugins:
+    for plugin in inputs.loaded.controller.plugins:
         config = plugin.config.value()
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
             try:
-                complete[source.name] = _value(source, root)
+                complete[source.name] = _value(source, inputs.config_files, root)
             except LookupError as missing:
                 faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
         configs[plugin.name] = FrozenJson.of(complete)
     return configs, faults
 
 
-def _value(source: ConfigSource, root: Path) -> str:
+def _value(source: ConfigSource, files: Mapping[str, bytes], root: Path) -> str:
     if source.env is not None:
         if source.env not in os.environ:
             raise LookupError(f"the environment variable {source.env} is not set")
         return os.environ[source.env]
-    path = root / str(source.file)
+    name = str(source.file)
+    if name not in files:
+        raise LookupError(f"{root / name} is not there, or can't be read")
     try:
-        return path.read_text("utf-8").rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LookupError(f"{path} can't be read: {error}") from error
+        return files[name].decode("utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise LookupError(f"{root / name} is not UTF-8: {error.reason}") from error
 
 
 def _entries(controller: Controller) -> Iterable[Entry]:

@@ -69,6 +69,7 @@ class Foreign:
         self.transforms: dict[str, Transform] = {}
         self.indexers: dict[str, list[ForeignIndexer]] = {}
         self.plugins: list[ForeignPlugin] = []
+        self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
 
     @property
     def versions(self) -> str:
@@ -76,8 +77,16 @@ class Foreign:
 
         With the code, what decides what an index means.
         """
-        ready = [p for p in self.plugins if p.state == "Ready"]
-        return ";".join(f"{p.name} {p.version} {json.dumps(self.plugin_configs.get(p.name))}" for p in ready)
+        return ";".join(f"{name} {stamp}" for name, (_, stamp) in self.installed.items())
+
+    def same_plugins(self, other: "Foreign") -> frozenset[str]:
+        """The installed plugins that both have as one object, of one version and with one config."""
+        theirs = other.installed
+        return frozenset(
+            name
+            for name, (plugin, stamp) in self.installed.items()
+            if name in theirs and theirs[name][0] is plugin and theirs[name][1] == stamp
+        )
 
     def lifecycle(self, hook: str) -> tuple[Implementation, ...]:
         """Who implements a life-cycle hook.
@@ -143,10 +152,12 @@ class _Builder:
 
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
         found = find(declared.name, declared.version)
-        self._table.add_plugin(declared.name, load(found))
+        plugin = load(found)
+        self._table.add_plugin(declared.name, plugin)
         for implementation in self._table.of("declctl_config_schema", [declared.name]):
             schema = _called(implementation, {})
             check_config(schema, config)
+        self.foreign.installed[declared.name] = (plugin, f"{found.version} {declared.config}")
         return found.version
 
     def entry(self, entry: Entry) -> None:

@@ -7,7 +7,7 @@ half of one version and half of another.
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,14 @@ _ATTEMPTS = 5  # a link that moves more often than this while a few files are re
 class Inputs:
     """A manifest without faults, the handler files that it reaches, and their digests.
 
-    `digest` covers everything that is read, `code` the handler files alone. `folders` are those
-    whose changes matter.
+    `config_files` are those that plugins' configs name, without those that can't be read. `digest`
+    covers everything that is read, `code` the handler files alone. `folders` are those whose
+    changes matter.
     """
 
     loaded: Loaded
     bundle: Bundle
+    config_files: Mapping[str, bytes]
     digest: str
     code: str
     folders: tuple[Path, ...]
@@ -88,7 +90,7 @@ class InputFiles:
             manifest = [(file.name, file.data) for file in self._source().files]
         except ManifestErrors as error:
             return str(error)
-        read = [(str(path), _bytes(path)) for path in self._read_from]
+        read = [(str(path), _bytes(path) or b"") for path in self._read_from]
         folders = dict.fromkeys([self.root, *(path.parent for path in self._read_from)])
         names = [(str(folder), " ".join(_names(folder)).encode()) for folder in folders]
         return _digest([*manifest, *read, *names])
@@ -111,12 +113,13 @@ class InputFiles:
         code = _digest(bundle.files.items())
         manifest = [(file.name, file.data) for file in source.files]
         config_files = _config_files(loaded.controller)
-        named = [(name, _bytes(root / name)) for name in config_files]
+        named = {name: data for name in config_files if (data := _bytes(root / name)) is not None}
         self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
         return Inputs(
             loaded=loaded,
             bundle=bundle,
-            digest=_digest([*manifest, *bundle.files.items(), *named]),
+            config_files=named,
+            digest=_digest([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
             folders=self._folders(bundle),
         )
@@ -128,12 +131,12 @@ class InputFiles:
         return tuple(sorted({self.root, *inner}))
 
 
-def _bytes(path: Path) -> bytes:
-    """What a file holds; nothing if it isn't there, which whoever needs it reports."""
+def _bytes(path: Path) -> bytes | None:
+    """What a file holds; None if it can't be read, which whoever needs it reports."""
     try:
         return path.read_bytes()
     except OSError:
-        return b""
+        return None
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from declctl.hooks import Implementation, call, call_async
 from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +67,5 @@ class Lifecycle:
             if implementation.is_async:
                 future = asyncio.run_coroutine_threadsafe(call_async(implementation, arguments), self._loop)
                 return await asyncio.wrap_future(future)
-            return await asyncio.to_thread(call, implementation, arguments)
+            name = f"declctl-{implementation.hook}"
+            return await in_thread(lambda: call(implementation, arguments), name=name)

@@ -12,7 +12,7 @@ from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.kit import Clock
 from declctl.manifest import Diagnostic
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, lifecycle_context
-from declctl.runtime.caches import Cached
+from declctl.runtime.caches import Cached, Wanted
 from declctl.runtime.changes import Step, changes
 from declctl.runtime.check import Checked, import_aside, read_files
 from declctl.runtime.context import Memo
@@ -56,7 +56,7 @@ class Reloader:
         log: Log,
     ) -> None:
         self.active: Generation | None = None
-        self.alive: set[int] = set()
+        self.alive: dict[int, Generation] = {}  # committed and not retired
         self._files = files
         self._around = around
         self._slots = slots
@@ -155,7 +155,7 @@ class Reloader:
         ended = self._slots.commit(new.places)
         self._around.caches.reproject(new.wanted)
         self.active = new
-        self.alive.add(new.number)
+        self.alive[new.number] = new
         self._last_digest = new.inputs.digest
         if old is not None:
             task = asyncio.get_running_loop().create_task(self._retire(old, new, ended))
@@ -175,12 +175,11 @@ class Reloader:
         else:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms", generation=new.number)
         await self._slots.finished(ended)
-        await self._teardown(old, timeout=policy.drain_timeout)
-        kept = [] if self.active is None else self.active.wanted
-        self._around.caches.drop_indexes(old.wanted, kept)
+        await self._teardown(old, timeout=policy.drain_timeout, kept=new.foreign.same_plugins(old.foreign))
+        del self.alive[old.number]
+        self._around.caches.drop_indexes(old.wanted, self._still_wanted())
         self._around.caches.release(old.wanted, linger=policy.informer_linger)
         old.foreign.close()
-        self.alive.discard(old.number)
 
     async def _warm(self, fresh: Sequence[Cached], timeout: float) -> None:
         deadline = self._clock.monotonic() + timeout
@@ -211,7 +210,8 @@ class Reloader:
             raise ReloadRefused("StartupFailed", "; ".join(str(failure) for failure in failed))
 
     async def _prepare(self, generation: Generation) -> None:
-        implementations = generation.foreign.lifecycle("declctl_prepare")
+        kept = self._same_plugins(generation)
+        implementations = [i for i in generation.foreign.lifecycle("declctl_prepare") if i.plugin not in kept]
         failed = await self._lifecycle.call_each(
             implementations,
             lambda i: self._arguments(i.plugin, generation),
@@ -224,10 +224,10 @@ class Reloader:
         if self.active is None:
             return
         exporters = {i.plugin: i for i in self.active.foreign.lifecycle("declctl_export_state")}
-        timeout = new.plan.reload.warm_timeout
+        timeout, kept = new.plan.reload.warm_timeout, self._same_plugins(new)
         for importer in new.foreign.lifecycle("declctl_import_state"):
             exporter = exporters.get(importer.plugin)
-            if exporter is None:
+            if exporter is None or importer.plugin in kept:
                 continue
             try:
                 state = await self._lifecycle.call(exporter, {}, timeout=timeout)
@@ -241,15 +241,25 @@ class Reloader:
                 raise ReloadRefused("StateNotImported", message) from error
 
     async def _undo(self, generation: Generation) -> None:
-        await self._teardown(generation, timeout=generation.plan.reload.drain_timeout)
-        kept = [] if self.active is None else self.active.wanted
-        self._around.caches.drop_indexes(generation.wanted, kept)
+        kept = self._same_plugins(generation)
+        await self._teardown(generation, timeout=generation.plan.reload.drain_timeout, kept=kept)
+        self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
         self._around.caches.release(generation.wanted, linger=0.0)
         generation.foreign.close()
 
-    async def _teardown(self, generation: Generation, *, timeout: float) -> None:
+    def _still_wanted(self) -> list[Wanted]:
+        """What every generation reads that hasn't been retired: the active one, and those that drain."""
+        return [wanted for generation in self.alive.values() for wanted in generation.wanted]
+
+    def _same_plugins(self, new: Generation) -> frozenset[str]:
+        """The installed plugins that go on as they are: one object each, neither prepared nor torn down."""
+        return frozenset() if self.active is None else new.foreign.same_plugins(self.active.foreign)
+
+    async def _teardown(
+        self, generation: Generation, *, timeout: float, kept: frozenset[str] = frozenset()
+    ) -> None:
         await self._lifecycle.call_each(
-            generation.foreign.lifecycle("declctl_teardown"),
+            [i for i in generation.foreign.lifecycle("declctl_teardown") if i.plugin not in kept],
             lambda i: self._arguments(i.plugin, generation),
             timeout=timeout,
         )

@@ -11,11 +11,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from declctl.errors import ManifestErrors
 from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
+from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.assembly import Surroundings, lifecycle_context
@@ -178,11 +177,11 @@ class Runtime:
             # The doors open first: an address that is taken ends the process before any handler has run.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
-            generation = await reloader.start(checked)
+            await reloader.start(checked)
             background = [
                 tasks.create_task(recorder.run(), name="events"),
                 tasks.create_task(observer.run(), name="observer"),
-                tasks.create_task(self._reload_on_change(files, generation), name="files"),
+                tasks.create_task(self._reload_on_change(files, reloader), name="files"),
                 tasks.create_task(self._reload_on_hangup(), name="hangup"),
             ]
             failed = await self._until_stopped(observer)
@@ -211,24 +210,22 @@ class Runtime:
             f"namespaces {', '.join(spaces) or 'none'}"
         )
 
-    async def _reload_on_change(self, files: InputFiles, first: Generation) -> None:
-        policy = first.plan.reload
+    async def _reload_on_change(self, files: InputFiles, reloader: Reloader) -> None:
+        def active() -> Generation:  # asked each time: holding one would keep its code alive
+            assert reloader.active is not None
+            return reloader.active
+
+        policy = active().plan.reload
         watch = self.options.watch if self.options.watch is not None else policy.watch is not WatchFiles.OFF
         if self.options.once or not watch:
             return
-        assert self._reloader is not None
-        reloader = self._reloader
-
-        def active() -> Generation:
-            return reloader.active or first
-
         changes = FileChanges(
             digest=files.digest,
             folders=lambda: active().inputs.folders,
             settle=lambda: active().plan.reload.settle,
             clock=self._clock,
             poll=policy.watch is WatchFiles.POLL,
-            last=first.inputs.digest,
+            last=active().inputs.digest,
         )
         async for _ in changes:
             await self.reload(asked=False)
