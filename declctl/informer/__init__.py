@@ -20,13 +20,16 @@ from declctl.informer.queues import FIFO, DeltaFIFO, Heap, Queue, QueueClosed, R
 from declctl.informer.reflector import Reflector, ReflectorStatistics, ReflectorStore
 from declctl.informer.source import Source
 from declctl.informer.stores import (
+    ExpirationCache,
     FieldIndex,
     FunctionIndex,
     IndexBuild,
     Indexer,
     IndexFunc,
     Lister,
+    MutationCache,
     ThreadSafeStore,
+    UndeltaStore,
     field_index,
     function_index,
 )
@@ -36,6 +39,7 @@ __all__ = [
     "Controller",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
+    "ExpirationCache",
     "FakeControllerSource",
     "FieldIndex",
     "FilteringResourceEventHandler",
@@ -48,6 +52,7 @@ __all__ = [
     "Listener",
     "ListenerStatistics",
     "Lister",
+    "MutationCache",
     "ProcessorListener",
     "Queue",
     "QueueClosed",
@@ -64,6 +69,7 @@ __all__ = [
     "Source",
     "SourceProvider",
     "ThreadSafeStore",
+    "UndeltaStore",
     "field_index",
     "function_index",
 ]

@@ -1,6 +1,13 @@
 """Stores: records by key and by index, and the views that readers have of them."""
 
 from declctl.informer.stores.building import IndexBuild
+from declctl.informer.stores.expiration_cache import (
+    ExpirationCache,
+    ExpirationPolicy,
+    FakeExpirationPolicy,
+    TimestampedEntry,
+    TTLPolicy,
+)
 from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.indices import (
     FieldIndex,
@@ -10,9 +17,14 @@ from declctl.informer.stores.indices import (
     function_index,
 )
 from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
+from declctl.informer.stores.undelta_store import UndeltaStore
 
 __all__ = [
+    "ExpirationCache",
+    "ExpirationPolicy",
+    "FakeExpirationPolicy",
     "FieldIndex",
     "FunctionIndex",
     "IndexBuild",
@@ -20,7 +32,11 @@ __all__ = [
     "IndexedRecords",
     "Indexer",
     "Lister",
+    "MutationCache",
+    "TTLPolicy",
     "ThreadSafeStore",
+    "TimestampedEntry",
+    "UndeltaStore",
     "field_index",
     "function_index",
 ]

@@ -1,0 +1,182 @@
+"""MutationCache: what was written is read, until the informer shows it."""
+
+import msgspec
+import pytest
+
+from declctl.errors import CacheError, UnknownIndex
+from declctl.informer.stores import Indexer, field_index
+from declctl.informer.stores.mutation_cache import MutationCache
+from declctl.kit import ManualClock
+from declctl.objects import Projection, Record
+
+_PODS = Projection(api_version="v1", kind="Pod")
+
+
+def pod(version: int | str, *, name: str = "a", uid: str = "first", node: str = "n1") -> Record:
+    metadata = {"namespace": "team-a", "name": name, "uid": uid, "resourceVersion": str(version)}
+    record = _PODS.record(msgspec.json.encode({"metadata": metadata, "spec": {"nodeName": node}}))
+    assert record is not None
+    return record
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store() -> Indexer:
+    return Indexer({"node": field_index("spec.nodeName")})
+
+
+@pytest.fixture
+def cache(store: Indexer, clock: ManualClock) -> MutationCache:
+    return MutationCache(store, clock=clock, ttl=60.0)
+
+
+@pytest.fixture
+def adding(store: Indexer, clock: ManualClock) -> MutationCache:
+    return MutationCache(store, clock=clock, ttl=60.0, include_adds=True)
+
+
+def test_one_reads_what_one_has_written(cache, store):
+    """After a write its result is read, though the informer has not shown it yet."""
+    store.add(pod(4))
+    cache.mutation(pod(5))
+
+    assert cache.get_by_key("team-a/a") == pod(5)
+    assert cache.by_index("node", "n1") == [pod(5)]
+
+
+def test_what_is_newer_wins(cache, store):
+    """When the informer has gone on, its state is read, and an answer that comes late changes nothing."""
+    store.add(pod(4))
+    cache.mutation(pod(6))
+    cache.mutation(pod(5))
+    assert cache.get_by_key("team-a/a") == pod(6)
+
+    store.update(pod(10))
+    assert cache.get_by_key("team-a/a") == pod(10)
+
+
+def test_versions_are_numbers(cache, store):
+    """Version 10 is newer than version 9, which as words it would not be."""
+    store.add(pod(9))
+    cache.mutation(pod(10))
+
+    assert cache.get_by_key("team-a/a") == pod(10)
+
+
+def test_a_version_that_is_no_number_is_refused(cache):
+    """A server whose versions can't be compared is named, instead of giving what may be old."""
+    with pytest.raises(CacheError, match=r"team-a/a has 'v5'"):
+        cache.mutation(pod("v5"))
+
+
+def test_a_write_is_forgotten_after_its_time(cache, store, clock):
+    """A write that the informer never shows is not believed for ever."""
+    store.add(pod(4))
+    cache.mutation(pod(5))
+    clock.set(60.5)
+
+    assert cache.get_by_key("team-a/a") == pod(4)
+
+
+def test_the_least_recently_used_writes_are_forgotten(store, clock):
+    """A process that writes a lot does not grow for it."""
+    cache = MutationCache(store, clock=clock, include_adds=True, size=2)
+    for name in ("a", "b"):
+        cache.mutation(pod(5, name=name))
+    cache.get_by_key("team-a/a")
+    cache.mutation(pod(5, name="c"))
+
+    found = [key for key in ("team-a/a", "team-a/b", "team-a/c") if cache.get_by_key(key)]
+    assert found == ["team-a/a", "team-a/c"]
+
+
+def test_added_objects_are_read_only_on_request(cache, adding):
+    """What the store doesn't have may be deleted already, so that it is given only to who asked for it."""
+    for each in (cache, adding):
+        each.mutation(pod(5, node="n2"))
+
+    assert cache.get_by_key("team-a/a") is None
+    assert cache.by_index("node", "n2") == []
+    assert adding.get_by_key("team-a/a") == pod(5, node="n2")
+    assert adding.by_index("node", "n2") == [pod(5, node="n2")]
+    assert adding.by_index("node", "n1") == []
+
+
+@pytest.mark.parametrize(("shown", "kept"), [(4, True), (5, False), (6, False)])
+def test_the_informer_catches_up(adding, shown, kept):
+    """A write is forgotten when the informer shows it or something newer (client-go 103)."""
+    adding.mutation(pod(5))
+    adding.on_add_or_update(pod(shown))
+
+    assert (adding.get_by_key("team-a/a") == pod(5)) is kept
+
+
+@pytest.mark.parametrize(
+    ("deleted", "kept"),
+    [(pod(2), False), (pod(3, uid="second"), False), (pod(2, uid="second"), True)],
+    ids=["older, the same object", "as new, another object", "older, another object"],
+)
+def test_the_informer_shows_a_delete(adding, deleted, kept):
+    """A write to an object that is gone is forgotten; one to its successor is not (client-go 104)."""
+    adding.mutation(pod(3))
+    adding.on_delete(deleted)
+
+    assert (adding.get_by_key("team-a/a") == pod(3)) is kept
+
+
+def test_a_late_answer_does_not_bring_back_the_dead(adding):
+    """The informer has shown update and delete before the answer to the update arrives (client-go 105)."""
+    adding.on_add_or_update(pod(5))
+    adding.on_delete(pod(5))
+    adding.mutation(pod(5))
+    adding.mutation(pod(6))  # the same object in a later state: gone as well
+
+    assert adding.get_by_key("team-a/a") is None
+    assert adding.by_index("node", "n1") == []
+
+
+def test_a_late_answer_does_not_hide_the_successor(adding, store):
+    """An object was made anew before the answer about the old one arrives (client-go 106)."""
+    adding.on_delete(pod(5))
+    store.add(pod(7, uid="second"))
+    adding.on_add_or_update(pod(7, uid="second"))
+    adding.mutation(pod(5))
+
+    assert adding.get_by_key("team-a/a") == pod(7, uid="second")
+
+
+def test_a_successor_can_be_written_after_a_delete(adding):
+    """After a delete was shown, a new object of that name is read as soon as it is made (client-go 107)."""
+    adding.mutation(pod(5))
+    adding.on_delete(pod(4))
+    assert adding.by_index("node", "n1") == []
+
+    adding.mutation(pod(8, uid="second"))
+    assert adding.get_by_key("team-a/a") == pod(8, uid="second")
+
+
+def test_a_fault_in_an_index_function_hides_only_what_it_failed_on(clock):
+    """An index function that raises on a written object leaves the others to be found."""
+
+    def node(record: Record) -> list[str]:
+        if record.key == "team-a/bad":
+            raise ValueError("no node")
+        return ["n1"]
+
+    cache = MutationCache(Indexer({"node": node}), clock=clock, include_adds=True)
+    cache.mutation(pod(5, name="bad"))
+    cache.mutation(pod(5, name="good"))
+
+    assert cache.by_index("node", "n1") == [pod(5, name="good")]
+
+
+def test_an_index_that_is_not_there_is_named(adding):
+    """Asking for an unknown index says so."""
+    adding.mutation(pod(5))
+
+    with pytest.raises(UnknownIndex, match="byZone"):
+        adding.by_index("byZone", "n1")
