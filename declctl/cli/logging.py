@@ -10,12 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
-
 from declctl.cli.lines import Entry, JsonLines, Renderer, TextLines
 from declctl.cli.options import LogFormat, LogLevel
 from declctl.cli.screen import Screen
 from declctl.kit import Clock
+from declctl.kit.logs import structlog
 
 _HANDLERS = "_declctl_gen"  # below this package handler modules are imported, and so are their loggers named
 _GENERATION = re.compile(rf"^{_HANDLERS}\.g\d+\.")
