@@ -7,7 +7,7 @@ its watch with it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class FileChanges:
         settle: Callable[[], float],
         clock: Clock,
         last: str,
-        poll: bool = False,
+        poll: Callable[[], bool] = lambda: False,
     ) -> None:
         self._digest = digest
         self._folders = folders
@@ -42,17 +42,17 @@ class FileChanges:
         self._poll = poll
         self._last = last
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    async def __aiter__(self) -> AsyncGenerator[str]:
         """The digest after each settled change, until cancelled."""
-        while True:
-            digest = (
-                await self._read()
-            )  # first: something may have changed while the last change was dealt with
-            if digest == self._last:
-                await self._something_happened()
-                continue
-            self._last = await self._settled(digest)
-            yield self._last
+        async with aclosing(_Notices()) as notices:
+            while True:
+                # Looked at first: something may have changed while the last change was dealt with.
+                digest = await self._read()
+                if digest == self._last:
+                    await self._something_happened(notices)
+                    continue
+                self._last = await self._settled(digest)
+                yield self._last
 
     async def _settled(self, digest: str) -> str:
         deadline = self._clock.monotonic() + _LONGEST_SETTLE_SECONDS
@@ -66,36 +66,72 @@ class FileChanges:
     async def _read(self) -> str:
         return await asyncio.to_thread(self._digest)
 
-    async def _something_happened(self) -> None:
-        folders = [folder for folder in self._folders() if folder.is_dir()]
-        if self._poll or not folders:
+    async def _something_happened(self, notices: "_Notices") -> None:
+        folders = tuple(folder for folder in self._folders() if folder.is_dir())
+        if self._poll() or not folders:
             await self._clock.sleep(_POLL_SECONDS)
             return
         try:
-            await _notified(folders)
+            await notices.next(folders)
         except OSError:
             # No watches left (fs.inotify.max_user_watches), or a folder went away meanwhile:
             # looking still works.
             await self._clock.sleep(_POLL_SECONDS)
 
 
-async def _notified(folders: Sequence[Path]) -> None:
-    from watchfiles import awatch  # a compiled extension that only a running controller needs
+class _Notices:
+    """The operating system's notices about some folders, none lost between two looks."""
 
-    stop = asyncio.Event()
-    changes = awatch(
-        *folders,
-        watch_filter=None,
-        recursive=False,
-        step=20,
-        debounce=100,
-        rust_timeout=int(_SAFETY_POLL_SECONDS * 1000),
-        yield_on_timeout=True,
-        stop_event=stop,
-    )
-    try:
-        async with aclosing(changes):
-            async for _ in changes:
-                return
-    finally:
-        stop.set()
+    def __init__(self) -> None:
+        self._folders: tuple[Path, ...] = ()
+        self._stop = asyncio.Event()
+        self._changes: AsyncGenerator[object] | None = None
+        self._coming: asyncio.Task[object] | None = None
+
+    async def next(self, folders: tuple[Path, ...]) -> None:
+        """Return when something may have happened in these folders, or after a while; raises OSError."""
+        if self._changes is None or folders != self._folders:
+            await self.aclose()
+            self._folders, self._changes = folders, self._watch(folders)
+            self._coming = asyncio.create_task(_following(self._changes))
+            await asyncio.sleep(0)
+            return  # what happened before the watch began is not told: whoever asks has to look again
+        if self._coming is None:
+            self._coming = asyncio.create_task(_following(self._changes))
+        try:
+            await asyncio.shield(self._coming)
+        except OSError:
+            self._coming = None
+            await self.aclose()
+            raise
+        self._coming = None
+
+    async def aclose(self) -> None:
+        """Watch no more."""
+        changes, coming = self._changes, self._coming
+        self._changes = self._coming = None
+        self._stop.set()
+        if coming is not None:
+            await asyncio.wait([coming])
+            coming.exception()  # looked at: nobody else does
+        if changes is not None:
+            await changes.aclose()
+
+    def _watch(self, folders: tuple[Path, ...]) -> AsyncGenerator[object]:
+        from watchfiles import awatch  # a compiled extension that only a running controller needs
+
+        self._stop = asyncio.Event()
+        return awatch(
+            *folders,
+            watch_filter=None,
+            recursive=False,
+            step=20,
+            debounce=100,
+            rust_timeout=int(_SAFETY_POLL_SECONDS * 1000),
+            yield_on_timeout=True,
+            stop_event=self._stop,
+        )
+
+
+async def _following(changes: AsyncGenerator[object]) -> object:
+    return await anext(changes, None)

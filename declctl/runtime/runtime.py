@@ -224,7 +224,7 @@ class Runtime:
             folders=lambda: active().inputs.folders,
             settle=lambda: active().plan.reload.settle,
             clock=self._clock,
-            poll=policy.watch is WatchFiles.POLL,
+            poll=lambda: active().plan.reload.watch is WatchFiles.POLL,
             last=active().inputs.digest,
         )
         async for _ in changes:

@@ -1,0 +1,152 @@
+"""Files: what asks for a reload, when, and what doesn't."""
+
+import asyncio
+import hashlib
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+from declctl.kit import ManualClock, SystemClock
+from declctl.runtime.files import FileChanges
+from declctl.testing import BundleDir, ConfigMapDir
+
+
+def _digest_of(path: Path):
+    def digest() -> str:
+        with suppress(OSError):
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        return "gone"
+
+    return digest
+
+
+def _changes(path: Path, *, settle: float = 0.02, clock=None, poll: bool = False) -> FileChanges:
+    digest = _digest_of(path)
+    return FileChanges(
+        digest=digest,
+        folders=lambda: [path.parent],
+        settle=lambda: settle,
+        clock=clock or SystemClock(),
+        last=digest(),
+        poll=lambda: poll,
+    )
+
+
+def _collect(changes: FileChanges, steps, *, seconds: float = 10.0) -> list[str]:
+    """The digests after each step, which is taken once the last one was told."""
+
+    async def scenario() -> list[str]:
+        told = []
+        async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
+            for step in steps:
+                following = asyncio.ensure_future(anext(stream))
+                await asyncio.sleep(0)
+                step()
+                told.append(await following)
+        return told
+
+    return asyncio.run(scenario())
+
+
+def test_an_edit_is_told_once_it_has_settled(tmp_path: Path) -> None:
+    """A handler file is saved: one reload is asked for, within moments."""
+    folder = BundleDir(tmp_path, {"h.py": "one"})
+    path = tmp_path / "h.py"
+    told = _collect(_changes(path), [lambda: folder.write("h.py", "two")], seconds=3)
+    assert told == [_digest_of(path)()]
+
+
+def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -> None:
+    """Many quick saves in a row: none has to wait for the safety poll."""
+    folder = BundleDir(tmp_path, {"h.py": "0"})
+    steps = [lambda n=n: folder.write("h.py", str(n)) for n in range(1, 11)]
+    assert len(_collect(_changes(tmp_path / "h.py", settle=0.0), steps, seconds=4.5)) == 10
+
+
+def test_a_swapped_configmap_is_told_each_time(tmp_path: Path) -> None:
+    """Twenty swaps of a mounted ConfigMap: twenty reloads are asked for."""
+    mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
+    steps = [lambda n=n: mounted.swap({"h.py": str(n)}) for n in range(1, 21)]
+    told = _collect(_changes(mounted.path / "h.py", settle=0.0), steps)
+    assert len(set(told)) == 20
+    assert told[-1] == _digest_of(mounted.path / "h.py")()
+
+
+def test_a_swap_with_the_same_bytes_asks_for_nothing(tmp_path: Path) -> None:
+    """The kubelet rewrites a ConfigMap whose bytes are the same: no reload."""
+    mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
+
+    def twice() -> None:
+        mounted.swap({"h.py": "0"})
+        mounted.swap({"h.py": "1"})
+
+    told = _collect(_changes(mounted.path / "h.py"), [twice])
+    assert told == [hashlib.sha256(b"1").hexdigest()]
+
+
+class _Script:
+    """A digest that follows a script, in a clock that moves only when the settling sleeps."""
+
+    def __init__(self, digests: list[str]) -> None:
+        self.clock = ManualClock()
+        self.slept: list[float] = []
+        self._digests = digests
+        script = self
+
+        class Clock(ManualClock):
+            async def sleep(self, seconds: float) -> None:
+                script.slept.append(seconds)
+                self.set(seconds)
+
+        self.clock = Clock()
+
+    def read(self) -> str:
+        return self._digests.pop(0) if len(self._digests) > 1 else self._digests[0]
+
+    def first(self, *, settle: float) -> str:
+        changes = FileChanges(
+            digest=self.read,
+            folders=list,
+            settle=lambda: settle,
+            clock=self.clock,
+            last="a",
+            poll=lambda: True,
+        )
+
+        async def scenario() -> str:
+            async with aclosing(aiter(changes)) as stream:
+                return await anext(stream)
+
+        return asyncio.run(scenario())
+
+
+def test_files_that_are_still_written_are_waited_for() -> None:
+    """An editor that writes in pieces: what is told is the last state, after a quiet time."""
+    script = _Script(["a", "b", "c", "d", "d"])
+    assert script.first(settle=0.3) == "d"
+    assert script.slept[1:] == [0.3, 0.3, 0.3]
+
+
+def test_files_that_never_settle_are_told_after_two_seconds() -> None:
+    """A file that changes all the time does not keep a reload away for ever."""
+    script = _Script([str(n) for n in range(1000)])
+    script.first(settle=0.3)
+    assert sum(script.slept) <= 2.3
+
+
+def test_polling_looks_once_a_second() -> None:
+    """`watch: Poll` for mounts without notices: the change is found all the same."""
+    script = _Script(["a", "a", "a", "b"])
+    assert script.first(settle=0.1) == "b"
+    assert script.slept == [1.0, 1.0, 1.0, 0.1]
+
+
+def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
+    """The folder is not there yet: it is found when it comes."""
+    path = tmp_path / "inner" / "h.py"
+
+    class Clock(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            self.set(seconds)
+            BundleDir(path.parent, {"h.py": "two"})
+
+    assert _collect(_changes(path, clock=Clock()), [lambda: None]) == [_digest_of(path)()]
