@@ -1,6 +1,7 @@
 """Bundles: the handler files of a generation, in memory."""
 
 import ast
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import decode_source
@@ -64,15 +65,19 @@ def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -
     """
     files: dict[str, bytes] = {}
     waiting = [module.partition(".")[0] for module in modules]
+    named = frozenset(waiting)
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
+        if name not in named and _is_elsewhere(root, name):
+            continue
         for path in _files_of(root, name):
-            data = files[path.relative_to(root).as_posix()] = path.read_bytes()
-            waiting += _imported(data)
+            inner = path.relative_to(root)
+            data = files[inner.as_posix()] = path.read_bytes()
+            waiting += _imported(data, depth=len(inner.parts) - 1)
     return Bundle(str(root) if display is None else display, dict(sorted(files.items())))
 
 
@@ -87,7 +92,17 @@ def _files_of(root: Path, name: str) -> Iterator[Path]:
                 yield path
 
 
-def _imported(source: bytes) -> Iterator[str]:
+def _is_elsewhere(root: Path, name: str) -> bool:
+    """Whether a name is a mere folder here and installed as well: then Python means the installed one."""
+    folder = root / name
+    if not folder.is_dir() or (folder / "__init__.py").is_file() or (root / f"{name}.py").is_file():
+        return False
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+def _imported(source: bytes, *, depth: int) -> Iterator[str]:
+    """The top-level names that a source may import; `depth` is the number of packages that it is in."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it tells what is wrong
@@ -95,10 +110,9 @@ def _imported(source: bytes) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            # `from . import b` in a top-level module names a sibling.
-            yield from (
-                [alias.name for alias in node.names]
-                if node.module is None
-                else [node.module.partition(".")[0]]
-            )
+        elif isinstance(node, ast.ImportFrom) and (node.level == 0 or node.level > depth):
+            # A relative import inside a package stays there, unless it climbs out of it to a sibling.
+            if node.module is None:
+                yield from (alias.name for alias in node.names)
+            else:
+                yield node.module.partition(".")[0]

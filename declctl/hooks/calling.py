@@ -5,10 +5,12 @@ out as one error.
 """
 
 import asyncio
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CoroutineType
 from typing import Any
 
 from declctl.errors import HandlerFailed
@@ -63,15 +65,23 @@ class EventTarget:
 def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
     """Call a synchronous implementation with the arguments that it takes; returns what it returns.
 
-    Raises HandlerFailed from whatever it raises, SystemExit included; only KeyboardInterrupt
-    passes.
+    Raises HandlerFailed from whatever it raises, SystemExit included; only the KeyboardInterrupt of
+    the main thread passes, which is a person's. A function that returns a coroutine has done
+    nothing yet, so that is a failure too.
     """
     try:
-        return implementation.function(**{name: arguments[name] for name in implementation.parameters})
-    except KeyboardInterrupt:
-        raise
+        result = implementation.function(**{name: arguments[name] for name in implementation.parameters})
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
         raise _failed(implementation, error) from error
+    if type(result) is CoroutineType:
+        result.close()
+        raise HandlerFailed(
+            f"{implementation.hook} of {implementation.plugin} returned a coroutine, which nobody awaits: "
+            "declare it with `async def`"
+        )
+    return result
 
 
 async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:

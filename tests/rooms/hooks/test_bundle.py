@@ -71,3 +71,21 @@ def test_files_are_known_by_the_folder_that_people_gave(folder):
 def test_modules_are_listed_by_dotted_names():
     """For suggestions: a package's front is the package."""
     assert Bundle("", {"h/__init__.py": b"", "h/a.py": b""}).modules == ("h", "h.a")
+
+
+def test_a_relative_import_stays_in_its_package(folder):
+    """`from . import json` in a package must not pull a file json.py beside the manifest into the generation."""
+    files = {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": "", "json.py": ""}
+    assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/json.py"]
+
+
+def test_a_relative_import_that_climbs_out_finds_its_sibling(folder):
+    """`from .. import rules` in a package of a generation means the file beside it."""
+    files = {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}
+    assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/pods.py", "rules.py"]
+
+
+def test_a_mere_folder_does_not_hide_an_installed_package(folder):
+    """A folder `yaml/` of scripts beside the manifest leaves `import yaml` to the installed one."""
+    files = {"pods.py": "import yaml", "yaml/script.py": ""}
+    assert list(closure(folder(files), ["pods"]).files) == ["pods.py"]

@@ -1,6 +1,7 @@
 """The gate: whatever foreign code does, the host gets a result or one error."""
 
 import asyncio
+import threading
 import timeit
 
 import pytest
@@ -168,3 +169,32 @@ def _failure(generation, files):
     with pytest.raises(HandlerFailed) as caught:
         call(target.implementations[0], GIVEN)
     return caught.value
+
+
+def test_a_coroutine_that_nobody_awaits_is_a_failure():
+    """A decorator that hides `async` must not make every change look done while nothing runs."""
+
+    async def on_pod():
+        return None
+
+    with pytest.raises(HandlerFailed, match="async def"):
+        call(implementation(lambda: on_pod()), GIVEN)
+
+
+def test_a_keyboard_interrupt_of_a_worker_is_a_failure():
+    """Only a person interrupts, and only the main thread hears of it."""
+    raised = []
+
+    def interrupting():
+        raise KeyboardInterrupt
+
+    def work():
+        try:
+            call(implementation(interrupting), GIVEN)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert isinstance(raised[0], HandlerFailed)
