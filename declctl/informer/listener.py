@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +50,8 @@ class ProcessorListener:
     One notification at a time, in order. A raise is logged and counted, and changes nothing else.
     Beyond `limit` bytes of pending frames, pending notifications of one key are merged and counted.
     A handler with an async method is called on `loop` (by default the one that runs), any other in
-    a thread of its own. `add_all`, `initial_complete` and `close` belong to the loop.
+    a thread of its own; what such a one returns to be awaited is awaited on `loop`. `add_all`,
+    `initial_complete` and `close` belong to the loop.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class ProcessorListener:
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
         self._loop = loop or asyncio.get_running_loop()
-        self._worker = _LoopWorker(self, self._loop) if is_async(handler) else _ThreadWorker(self)
+        worker = _LoopWorker if is_async(handler) else _ThreadWorker
+        self._worker = worker(self, self._loop)
         self._failed = 0
         self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
         self.closed = False
@@ -132,8 +134,9 @@ class ProcessorListener:
 class _ThreadWorker:
     """Calls a handler in a thread of its own, which starts when there is something to do."""
 
-    def __init__(self, listener: ProcessorListener) -> None:
+    def __init__(self, listener: ProcessorListener, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
+        self._loop = loop
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -152,7 +155,9 @@ class _ThreadWorker:
             self._ready.clear()
             while not listener.closed and (ticket := listener.lanes.take()) is not None:
                 try:
-                    listener.call(ticket.value)
+                    result = listener.call(ticket.value)
+                    if inspect.isawaitable(result):
+                        asyncio.run_coroutine_threadsafe(_await(result), self._loop).result()
                 except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
                     listener.failed(ticket.value)
                 finally:
@@ -191,7 +196,9 @@ class _LoopWorker:
                     result = listener.call(ticket.value)
                     if inspect.isawaitable(result):
                         await result
-                except (Exception, SystemExit):  # noqa: BLE001 - as above
+                except (Exception, SystemExit, asyncio.CancelledError) as fault:
+                    if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+                        raise  # the loop ends; otherwise the handler awaited something that was cancelled
                     listener.failed(ticket.value)
                 finally:
                     listener.lanes.done(ticket)
@@ -199,3 +206,12 @@ class _LoopWorker:
                 calls += 1
                 if calls % _BREATH == 0:
                     await asyncio.sleep(0)
+
+
+async def _await(result: Awaitable[Any]) -> None:
+    await result
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
