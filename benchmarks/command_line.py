@@ -42,8 +42,10 @@ def long_manifest(home: Path) -> Path:
         "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata:\n  name: long\nspec:\n  resources:\n"
     )
     for number in range(16):
-        text += f"    - name: pods-{number}\n      apiVersion: v1\n      kind: Pod\n      namespaces: [team-{number}]\n"
-        text += "      resyncPeriod: 10m\n      indexers:\n        - name: byNode\n          fieldPath: spec.nodeName\n"
+        text += f"    - name: pods-{number}\n      apiVersion: v1\n      kind: Pod\n"
+        text += f"      namespaces: [team-{number}]\n"
+        text += "      resyncPeriod: 10m\n      indexers:\n"
+        text += "        - name: byNode\n          fieldPath: spec.nodeName\n"
     text += "  handlers:\n"
     for number in range(12):
         text += f"    - name: handler-{number}\n      resourceRef:\n        name: pods-{number}\n"

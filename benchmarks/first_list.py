@@ -1,4 +1,4 @@
-"""The first list: pods listed, cached with one index, delivered to one handler; declctl beside the official informer."""
+"""The first list: pods listed, cached with one index, delivered to one handler, beside the official informer."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The informer of the official client with one handler, over all pods: `official.py KUBECONFIG COUNT DONE-FILE [--stay]`."""
+"""The informer of the official client with one handler: `official.py KUBECONFIG COUNT DONE-FILE`; it stays."""
 
 import sys
 import threading
@@ -9,16 +9,15 @@ from kubernetes.informer import SharedInformer
 
 config.load_kube_config(sys.argv[1])
 count, done = int(sys.argv[2]), threading.Event()
-seen = 0
+seen: list[int] = [0]
 by_node: dict[str, list[str]] = {}
 
 
 def added(pod: object) -> None:
     """Count, and keep the one index by hand: this informer has none."""
-    global seen
     by_node.setdefault(pod.spec.node_name, []).append(pod.metadata.name)
-    seen += 1
-    if seen == count:
+    seen[0] += 1
+    if seen[0] == count:
         done.set()
 
 
@@ -27,5 +26,4 @@ informer.add_event_handler("ADDED", added)
 informer.start()
 done.wait()
 Path(sys.argv[3]).write_text("done")
-if "--stay" in sys.argv:
-    threading.Event().wait()
+threading.Event().wait()

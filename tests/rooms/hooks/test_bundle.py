@@ -74,7 +74,7 @@ def test_modules_are_listed_by_dotted_names():
 
 
 def test_a_relative_import_stays_in_its_package(folder):
-    """`from . import json` in a package must not pull a file json.py beside the manifest into the generation."""
+    """`from . import json` in a package must not pull json.py beside the manifest into the bundle."""
     files = {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": "", "json.py": ""}
     assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/json.py"]
 

@@ -177,8 +177,11 @@ def test_a_coroutine_that_nobody_awaits_is_a_failure():
     async def on_pod():
         return None
 
+    def decorated():
+        return on_pod()
+
     with pytest.raises(HandlerFailed, match="async def"):
-        call(implementation(lambda: on_pod()), GIVEN)
+        call(implementation(decorated), GIVEN)
 
 
 def test_a_keyboard_interrupt_of_a_worker_is_a_failure():
