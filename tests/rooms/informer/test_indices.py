@@ -1,0 +1,170 @@
+"""Indices: from a value to the objects that have it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.informer import field_index, function_index
+from declctl.informer.stores.indices import Index
+from declctl.objects import FieldPath, Projection
+from tests.rooms.informer.shapes import record
+
+PLAIN = Projection(api_version="v1", kind="Pod")
+WITH_NODE = Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])
+
+
+def by_zones(obj):
+    return obj["metadata"]["annotations"]["zones"].split(",") if obj.annotations else []
+
+
+def test_equal_paths_are_equal_indexes():
+    """However a path is written, the same field is the same index: a reload keeps it."""
+    assert field_index("spec.nodeName") == field_index(".spec['nodeName']")
+    assert function_index(by_zones) == function_index(by_zones)
+
+
+@pytest.mark.parametrize("projection", [PLAIN, WITH_NODE])
+def test_a_field_is_indexed_whether_it_is_projected_or_not(projection):
+    """Only the cost differs."""
+    index = Index(field_index("spec.nodeName"))
+    index.put("demo/a", record("a", projection=projection, node="n1"), None)
+    assert index.keys("n1") == ["demo/a"]
+
+
+def test_a_label_is_indexed_without_decoding():
+    """Labels are in every record; one that is absent is no value."""
+    index = Index(field_index("metadata.labels['app.kubernetes.io/name']"))
+    there = record("a", labels={"app.kubernetes.io/name": "web"})
+    index.put("demo/a", there, None)
+    index.put("demo/b", record("b", labels={"other": "web"}), None)
+    assert index.values() == ["web"]
+    assert index.keys("web") == ["demo/a"]
+
+
+def test_a_changed_value_moves_the_object():
+    """It is found under its new value and no longer under its old one (client-go 82, 85)."""
+    index = Index(field_index("spec.nodeName"))
+    before, after = record("a", node="n1"), record("a", 2, node="n2")
+    index.put("demo/a", before, None)
+    index.put("demo/a", after, before)
+    assert index.values() == ["n2"]
+    assert index.records("n2") == [after]
+
+
+def test_an_unchanged_value_has_the_new_object():
+    """A query gives the newest state, also when the value did not change."""
+    index = Index(field_index("spec.nodeName"))
+    before, after = record("a", node="n1"), record("a", 2, node="n1")
+    index.put("demo/a", before, None)
+    index.put("demo/a", after, before)
+    assert index.records("n1")[0] is after
+
+
+def test_several_values_and_those_that_are_shared():
+    """An object stands under each of its values; what it leaves keeps its others (client-go 82)."""
+    index = Index(function_index(by_zones))
+    before = record("a", annotations={"zones": "z1,z2"})
+    after = record("a", 2, annotations={"zones": "z2,z3"})
+    index.put("demo/a", before, None)
+    index.put("demo/b", record("b", annotations={"zones": "z1"}), None)
+    index.put("demo/a", after, before)
+    assert {value: index.keys(value) for value in index.values()} == {
+        "z2": ["demo/a"],
+        "z1": ["demo/b"],
+        "z3": ["demo/a"],
+    }
+
+
+def test_empty_buckets_are_removed():
+    """Values that nobody has any longer do not pile up (client-go 80)."""
+    index = Index(field_index("spec.nodeName"))
+    gone = record("a", node="n1")
+    index.put("demo/a", gone, None)
+    index.remove("demo/a", gone)
+    assert index.values() == []
+    assert index.records("n1") == []
+
+
+def test_the_empty_string_is_a_value_and_no_values_is_none():
+    """An object with the empty value can be found; one without values is nowhere (client-go 86)."""
+    index = Index(function_index(lambda obj: [""] if obj.name == "a" else None))
+    index.put("demo/a", record("a"), None)
+    index.put("demo/b", record("b"), None)
+    assert index.values() == [""]
+    assert index.keys("") == ["demo/a"]
+
+
+def test_a_function_that_raises_keeps_the_object_out_and_says_where():
+    """One odd object breaks nothing: it is counted, named, and its line is told."""
+    index = Index(function_index(lambda obj: [obj["spec"]["missing"]]))
+    index.put("demo/a", record("a"), None)
+    assert index.values() == []
+    assert index.faults == 1
+    assert "KeyError on demo/a" in index.last_fault
+    assert f"{__file__}:" in index.last_fault
+
+
+@pytest.mark.parametrize("answer", ["n1", [1], 7])
+def test_an_answer_that_is_no_list_of_strings_is_a_fault(answer):
+    """A string is not taken for a list of letters."""
+    index = Index(function_index(lambda obj: answer))
+    index.put("demo/a", record("a"), None)
+    assert index.values() == []
+    assert index.faults == 1
+    assert "demo/a" in index.last_fault
+
+
+def test_a_function_that_changes_its_mind_leaves_nothing_behind():
+    """What it said when the object came in is what is undone when it goes."""
+    answers = iter([["x"], ["y"], ["z"]])
+    index = Index(function_index(lambda obj: next(answers)))
+    first, second = record("a"), record("a", 2)
+    index.put("demo/a", first, None)
+    index.put("demo/a", second, first)
+    assert index.values() == ["y"]
+    index.remove("demo/a", second)
+    assert index.values() == []
+
+
+def test_an_object_may_be_decoded_in_a_new_way_in_between():
+    """A reload that projects a path finds what was indexed without the projection, and back."""
+    index = Index(field_index("spec.nodeName"))
+    states = [
+        record("a", version, projection=projection, node=f"n{version}")
+        for version, projection in enumerate((PLAIN, WITH_NODE, PLAIN, WITH_NODE))
+    ]
+    before = None
+    for state in states:
+        index.put("demo/a", state, before)
+        assert index.values() == [f"n{state.resource_version}"]
+        before = state
+    index.remove("demo/a", before)
+    assert index.values() == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from(["n1", "n2", None, "gone"]),
+            st.sampled_from([PLAIN, WITH_NODE]),
+        ),
+        max_size=30,
+    )
+)
+def test_an_index_always_equals_a_look_at_every_object(steps):
+    """Whatever happens in whatever order, nothing is missing and nothing is left over."""
+    index, held = Index(field_index("spec.nodeName")), {}
+    for version, (name, node, projection) in enumerate(steps):
+        if node == "gone":
+            if (last := held.pop(name, None)) is not None:
+                index.remove(name, last)
+        else:
+            state = record(name, version, projection=projection, node=node)
+            index.put(name, state, held.get(name))
+            held[name] = state
+    expected = {}
+    for name, state in held.items():
+        for value in state.field(FieldPath.parse("spec.nodeName")):
+            expected.setdefault(value, {})[name] = state
+    assert {v: dict(zip(index.keys(v), index.records(v), strict=True)) for v in index.values()} == expected

@@ -1,0 +1,197 @@
+"""ThreadSafeStore: records by key and by index, read from any thread."""
+
+import threading
+
+import pytest
+
+from declctl.errors import CacheError, UnknownIndex
+from declctl.informer import ThreadSafeStore, field_index, function_index
+from tests.rooms.informer.shapes import record
+
+NODE = field_index("spec.nodeName")
+
+
+def store(**names):
+    made = ThreadSafeStore({"byNode": NODE})
+    for name, node in names.items():
+        made.add(f"demo/{name}", record(name, node=node))
+    return made
+
+
+def test_what_is_put_can_be_had():
+    """Add, get, update, list, delete (client-go 87)."""
+    made = store(a="n1", b="n2")
+    made.update("demo/a", record("a", 2, node="n3"))
+    assert made.get("demo/a").resource_version == "2"
+    assert sorted(made.list_keys()) == ["demo/a", "demo/b"]
+    assert made.delete("demo/b").key == "demo/b"
+    assert made.delete("demo/b") is None
+    assert [r.key for r in made.list()] == ["demo/a"]
+    assert "demo/a" in made
+    assert len(made) == 1
+
+
+def test_a_replacement_drops_what_it_does_not_have():
+    """From the store and from every index (client-go 87)."""
+    made = store(a="n1", b="n2")
+    made.replace({"demo/c": record("c", node="n1")}, "9")
+    assert list(made.list_keys()) == ["demo/c"]
+    assert made.list_index_func_values("byNode") == ["n1"]
+    assert list(made.index_keys("byNode", "n1")) == ["demo/c"]
+
+
+def test_the_version_of_the_store():
+    """Adds, deletes with their object, replacements and bookmarks move it; bare deletes don't (client-go 83)."""
+    made = ThreadSafeStore()
+    assert made.last_store_sync_resource_version == ""
+    made.add("demo/a", record("a", 10))
+    assert made.last_store_sync_resource_version == "10"
+    made.delete("demo/a")
+    assert made.last_store_sync_resource_version == "10"
+    made.delete("demo/a", record("a", 12))
+    assert made.last_store_sync_resource_version == "12"
+    made.replace({}, "20")
+    made.bookmark("")
+    assert made.last_store_sync_resource_version == "20"
+    made.bookmark("30")
+    assert made.last_store_sync_resource_version == "30"
+
+
+def test_queries_agree():
+    """By value, by example and by key give the same objects (client-go 84, 85, 90)."""
+    made = store(a="n1", b="n1", c="n2")
+    assert sorted(made.index_keys("byNode", "n1")) == ["demo/a", "demo/b"]
+    assert [r.key for r in made.by_index("byNode", "n1")] == list(made.index_keys("byNode", "n1"))
+    assert sorted(r.key for r in made.index("byNode", record("z", node="n1"))) == ["demo/a", "demo/b"]
+    assert sorted(made.list_index_func_values("byNode")) == ["n1", "n2"]
+    assert list(made.by_index("byNode", "nowhere")) == []
+
+
+def test_an_unknown_index_is_an_error_that_names_those_there_are():
+    """A typo in an index name is found at once (client-go 90)."""
+    with pytest.raises(UnknownIndex, match=r"no index 'byNod'; there are: byNode"):
+        store().by_index("byNod", "n1")
+    with pytest.raises(UnknownIndex, match="there are: none"):
+        ThreadSafeStore().list_index_func_values("x")
+
+
+def test_an_index_may_come_late():
+    """It is complete at once, with what is there already, and follows what comes (client-go 93)."""
+    made = store(a="n1")
+    made.add_indexers({"byName": function_index(lambda obj: [obj.name])})
+    made.add("demo/b", record("b", node="n1"))
+    assert sorted(made.list_index_func_values("byName")) == ["a", "b"]
+
+
+def test_a_name_that_is_taken_changes_nothing():
+    """Neither of the two indexes is added (client-go 93)."""
+    made = store(a="n1")
+    with pytest.raises(CacheError, match="byNode"):
+        made.add_indexers({"new": NODE, "byNode": NODE})
+    assert list(made.get_indexers()) == ["byNode"]
+
+
+def test_an_index_can_be_removed():
+    """Names that are not there are passed over."""
+    made = store(a="n1")
+    made.remove_indexers(["byNode", "other"])
+    assert dict(made.get_indexers()) == {}
+    made.add("demo/b", record("b", node="n1"))
+    with pytest.raises(UnknownIndex):
+        made.by_index("byNode", "n1")
+
+
+def test_bytes_are_those_of_the_frames_held():
+    """Memory that status tells of follows adds, updates and deletes."""
+    made = store(a="n1", b="n2")
+    made.update("demo/a", record("a", 2, node="a-much-longer-node-name"))
+    assert made.bytes == sum(len(r.frame) for r in made.list())
+    made.replace({}, "3")
+    assert made.bytes == 0
+
+
+def test_an_index_is_built_in_slices_while_the_store_changes():
+    """It can't be read until it is complete, and then misses nothing that happened meanwhile."""
+    made = store(**dict.fromkeys("abcdef", "n1"))
+    build = made.build_index("byName", function_index(lambda obj: [obj.name + obj.resource_version]))
+    assert not build.step(2)
+    made.update("demo/a", record("a", 2))  # indexed already
+    made.update("demo/f", record("f", 2))  # its turn is still to come
+    made.delete("demo/e")
+    made.add("demo/g", record("g"))
+    with pytest.raises(UnknownIndex):
+        made.list_index_func_values("byName")
+    assert not build.step(2)
+    assert build.step(2)
+    assert sorted(made.list_index_func_values("byName")) == ["a2", "b1", "c1", "d1", "f2", "g1"]
+
+
+def test_an_index_over_nothing_is_built_at_once():
+    """An empty store needs one step."""
+    made = ThreadSafeStore()
+    assert made.build_index("byNode", NODE).step(1)
+    assert made.list_index_func_values("byNode") == []
+
+
+def test_a_build_that_was_given_up_is_not_in_the_way():
+    """A reload that was broken off can be tried again."""
+    made = store(a="n1", b="n2")
+    given_up = made.build_index("other", NODE)
+    given_up.step(1)
+    again = made.build_index("other", field_index("metadata.name"))
+    assert given_up.step(5)
+    with pytest.raises(UnknownIndex):
+        made.by_index("other", "a")
+    assert again.step(5)
+    assert [r.key for r in made.by_index("other", "a")] == ["demo/a"]
+    with pytest.raises(CacheError, match="other"):
+        made.build_index("other", NODE)
+
+
+def test_a_build_can_be_removed_before_it_is_complete():
+    """It never becomes readable."""
+    made = store(a="n1", b="n2")
+    build = made.build_index("other", NODE)
+    made.remove_indexers(["other"])
+    assert build.step(5)
+    with pytest.raises(UnknownIndex):
+        made.by_index("other", "n1")
+
+
+def test_faults_are_told_by_index():
+    """Who looks at status sees which index failed, how often, and on what."""
+    made = ThreadSafeStore({"good": NODE, "bad": function_index(lambda obj: obj["nope"])})
+    made.add("demo/a", record("a"))
+    count, last = made.index_faults()["bad"]
+    assert count == 1
+    assert "demo/a" in last
+    assert list(made.index_faults()) == ["bad"]
+
+
+def test_readers_in_other_threads_are_never_disturbed():
+    """While one loop writes, copies are complete and nobody sees a half-changed table."""
+    made, faults, stop = ThreadSafeStore({"byNode": NODE}), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            try:
+                for found in (made.list(), made.by_index("byNode", "n1")):
+                    assert all(r.key for r in found)
+                made.list_keys(), made.list_index_func_values("byNode"), made.get_indexers()
+            except Exception as fault:
+                faults.append(fault)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    records = [record(f"p{n}", node=f"n{n % 3}") for n in range(60)]
+    for turn in range(40):
+        for each in records:
+            made.update(each.key, each)
+        made.add_indexers({f"late{turn}": NODE})
+        made.remove_indexers([f"late{turn}"])
+        made.replace({}, "1")
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []
