@@ -1,0 +1,203 @@
+"""A broken edit changes nothing: the old code goes on, and the status says what is wrong and where (G6)."""
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+
+GOOD = """
+from blackboard import tell as note
+def tell(change):
+    note("old", str(change.key), change.type)
+"""
+BROKEN = {
+    "syntax error": ("def tell(change:\n", "SyntaxError", "handlers.py:1"),
+    "import raises": (f"{GOOD}\nraise OSError('no disk')\n", "ImportFailed", "no disk"),
+    "sys.exit": (f"{GOOD}\nimport sys\nsys.exit(0)\n", "ImportFailed", "SystemExit"),
+    "os._exit": (f"{GOOD}\nimport os\nos._exit(0)\n", "ImportFailed", "ended the process (exit status 0)"),
+    "killed": (
+        f"{GOOD}\nimport os\nos.kill(os.getpid(), 9)\n",
+        "ImportFailed",
+        "ended the process (signal 9)",
+    ),
+    "hangs": (f"{GOOD}\nwhile True: pass\n", "ImportTimeout", "longer than 1 s"),
+    "missing attribute": ("def tel(change): ...\n", "Invalid", "no 'tell'"),
+    "unknown parameter": ("def tell(chnage): ...\n", "Invalid", "chnage"),
+    "prepare raises": (
+        f"{GOOD}\nimport declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise ValueError('not today')\n",
+        "PrepareFailed",
+        "not today",
+    ),
+    "prepare exits": (
+        f"{GOOD}\nimport declctl, sys\n@declctl.hookimpl\ndef declctl_prepare(ctx): sys.exit('bye')\n",
+        "PrepareFailed",
+        "bye",
+    ),
+}
+_STAYING = ("declctl-handler", "declctl-machinery")  # others do one thing and leave
+_ENTRIES = {"prepare raises": "handlers", "prepare exits": "handlers"}
+
+
+def _fingerprint(controller, sandbox):
+    status = controller.status()
+    return {
+        "generation": status.generation,
+        "hash": status.bundle_hash,
+        "ready": status.ready,
+        "alive": status.generations_alive,
+        "modules": sorted(name for name in sys.modules if name.startswith("_declctl_gen")),
+        "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith(_STAYING)),
+        "resources": [(r.name, r.objects, r.lists, r.watches) for r in status.resources],
+        "handlers": [(h.name, h.generation, h.delivered) for h in status.handlers],
+        "indexes": controller.lister("maps").index_names,
+        "asked": [(r.verb, r.resource) for r in sandbox.ledger.requests()],
+        "streams": sandbox.faults.document()["openWatches"],
+    }
+
+
+@pytest.fixture
+def running(rig, config_map):
+    """A controller whose handler has heard of one object."""
+    rig.handler("tell")
+    rig.reload_policy = "settle: 20ms, preflightTimeout: 1s, warmTimeout: 1s"
+    controller = rig.run(GOOD, objects=[config_map("m")])
+    controller.wait_idle()
+    rig.folder.write("handlers.py", f"{GOOD}\nX = 1\n")  # the pre-flight's threads are there from now on
+    assert controller.reload().result == "Applied"
+    return controller
+
+
+def _still_works(rig, controller, config_map, number: int = 0) -> None:
+    name = f"after-{number}"
+    controller.sandbox.create(config_map(name))
+    controller.wait_idle()
+    assert rig.told("old", f"default/{name}") == [("old", f"default/{name}", "Added")]
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_code_is_refused_and_nothing_else_changes(what, rig, running, sandbox, config_map) -> None:
+    """Whatever the new code does when it is loaded, the old one goes on as if nothing had happened."""
+    code, reason, words = BROKEN[what]
+    _settled(running)
+    before = _fingerprint(running, sandbox)
+    if entry := _ENTRIES.get(what):
+        rig.handlers = []
+        rig.handler("tell", entry=entry)
+        code = code.replace("def tell", "@__import__('declctl').hookimpl\ndef declctl_event")
+    rig.write(code)
+    outcome = running.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", reason), outcome.message
+    assert words in outcome.message
+    assert _fingerprint(running, sandbox) == before
+    condition = running.condition("Reloaded")
+    assert (condition.status, condition.reason) == ("False", reason)
+    assert words in condition.message
+    _still_works(rig, running, config_map)
+
+
+def _settled(controller) -> None:
+    until("the old generation is retired", lambda: controller.status().generations_alive == 1)
+
+
+def test_a_mended_edit_is_taken(rig, running) -> None:
+    """The file is mended: the condition is true again, whether the code is new or as before."""
+    rig.folder.write("handlers.py", "def tell(change:\n")
+    assert running.reload().result == "Refused"
+    rig.folder.write("handlers.py", f"{GOOD}\nX = 1\n")
+    assert running.reload().result == "Unchanged"
+    assert running.condition("Reloaded").status == "True"
+    rig.folder.write("handlers.py", f"{GOOD}\nX = 2\n")
+    assert running.reload().result == "Applied"
+
+
+def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map) -> None:
+    """The manifest asks for secrets that the service account may not read: the old manifest goes on."""
+    _settled(running)
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    before = _fingerprint(running, sandbox)
+    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
+    rig.handler("second", resource="secrets", entry="handlers:tell")
+    rig.write()
+    outcome = running.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Forbidden"), outcome.line
+    assert "Secret" in outcome.message
+    after = _fingerprint(running, sandbox)
+    after["asked"] = [row for row in after["asked"] if row[1] != "secrets"]
+    assert after == before
+    _still_works(rig, running, config_map)
+
+
+def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sandbox, config_map) -> None:
+    """The API server is silent about a new kind: the reload gives up after `warmTimeout`."""
+    sandbox.faults.delay(30.0, Match(resource="secrets"))
+    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
+    rig.write()
+    began = time.monotonic()
+    outcome = running.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "NotSynced"), outcome.line
+    assert time.monotonic() - began < 5
+    assert [r.name for r in running.status().resources] == ["maps"]
+    _still_works(rig, running, config_map)
+
+
+def test_an_index_function_that_raises_keeps_only_its_object_out(rig, running, sandbox, config_map) -> None:
+    """An index function fails on one object: the index holds the others, and the reload goes through."""
+    sandbox.create(config_map("n", a="1"))
+    running.wait_idle()
+    rig.resources = [
+        "- {name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{name: a, entryPoint: 'handlers:by_a'}]}"
+    ]
+    rig.write(f"{GOOD}\ndef by_a(obj): return [obj['data']['a']]\n")
+    assert running.reload().result == "Applied"
+    assert [str(view.key) for view in running.lister("maps").by_index("a", "1")] == ["default/n"]
+    assert len(running.lister("maps").keys()) == 2
+
+
+def test_a_config_file_that_is_missing_is_refused(rig, running, config_map) -> None:
+    """A plugin's config names a file that isn't mounted: a located refusal, and the process goes on."""
+    rig.more = "  plugins:\n    - {name: slack, configFrom: [{name: token, file: secret/token}]}\n"
+    rig.write()
+    outcome = running.reload()
+    assert outcome.result == "Refused"
+    assert [(d.code, d.line > 1) for d in outcome.diagnostics if d.code == "DCL082"] == [("DCL082", True)]
+    assert "token" in outcome.message
+    rig.more = ""
+    rig.write()
+    assert running.reload().result == "Unchanged"
+    _still_works(rig, running, config_map)
+
+
+def test_a_manifest_that_is_gone_for_a_moment_ends_nothing(rig, config_map) -> None:
+    """The manifest is removed while files are watched: a refusal; when it is back all goes on."""
+    rig.handler("tell")
+    controller = rig.run(GOOD, watch=True)
+    rig.folder.remove("manifest.yaml")
+    until("it is told", lambda: controller.condition("Reloaded").status == "False")
+    rig.write()
+    until("it is back", lambda: controller.condition("Reloaded").status == "True")
+    _still_works(rig, controller, config_map)
+
+
+def test_a_handler_file_that_cannot_be_read_ends_nothing(rig, running, config_map) -> None:
+    """A handler file can't be read any more: a refusal that names it."""
+    rig.folder.remove("handlers.py")
+    (rig.folder.path / "handlers.py").mkdir()
+    assert running.reload().result == "Refused"
+    _still_works(rig, running, config_map)
+
+
+def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
+    """A broken file is not imported again and again while nobody touches it, unless somebody asks."""
+    rig.folder.write("handlers.py", "def tell(change:\n")
+    loop = running._loop
+    results = [
+        asyncio.run_coroutine_threadsafe(running.runtime.reload(asked=asked), loop).result(10)
+        for asked in (False, False, True)
+    ]
+    assert [r.reason for r in results] == ["SyntaxError", "AttemptedBefore", "SyntaxError"]
+    assert running.condition("Reloaded").status == "False"
