@@ -1,10 +1,12 @@
-# `make` lists what there is. Everything runs in .venv, which is made once and again when pyproject.toml changes.
+# `make` lists what there is. Everything runs in .venv, which is made once and renewed when pyproject.toml changes:
+# what declctl needs to run for the demo, and what its tests need for the rest.
 
 PYTHON ?= $(shell for p in python3.11 python3 python3.14 python3.13 python3.12; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 BIN := .venv/bin
-STAMP := .venv/.installed
+RUNS := .venv/.installed
+TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types imports examples check bench e2e-real
@@ -13,40 +15,45 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
 	|| sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+$(RUNS): pyproject.toml
 	@test -n "$(PYTHON)" || { \
 	echo "declctl needs Python 3.11 or newer, and none was found as python3.11 or python3. Install one, or name it:" \
 	"make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "making .venv with $(PYTHON) (once; a minute or so)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(TESTS): $(RUNS)
+	@echo "adding what the tests need (once; another minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## events from a sandbox, and a handler to edit while they come
+demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 	@exec $(BIN)/python examples/demo.py
 
-test: $(STAMP) ## all tests; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
+test: $(TESTS) ## all tests; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
 	$(BIN)/python -m pytest -q -rs tests plugins
 
-lint: $(STAMP) ## style: ruff
+lint: $(TESTS) ## style: ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP) ## types: pyright, strict
+types: $(TESTS) ## types: pyright, strict
 	$(BIN)/pyright
 
-imports: $(STAMP) ## which room may import which: import-linter
+imports: $(TESTS) ## which room may import which: import-linter
 	$(BIN)/lint-imports
 
-examples: $(STAMP) ## every example against the sandbox, and what README and docs/ show
+examples: $(TESTS) ## every example against the sandbox, and what README and docs/ show
 	$(BIN)/python -m pytest -q tests/promises
 
 check: lint types imports test ## everything that must hold before a commit
 
-bench: $(STAMP) ## figures beside other clients (benchmarks/)
+bench: $(RUNS) ## figures beside other clients (benchmarks/)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-e2e-real: $(STAMP) ## the end-to-end tests against a real API server alone
+e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone
 	@test -n "$$KUBEBUILDER_ASSETS$$DECLCTL_TEST_KUBECONFIG" || { \
 	echo "Set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver (as setup-envtest makes), or" \
 	"DECLCTL_TEST_KUBECONFIG to a kubeconfig of a cluster for tests." >&2; exit 2; }

@@ -1,6 +1,8 @@
-"""Manifests with handlers, in a folder of a test."""
+"""A manifest and a handler that tell every change, for the scenarios to edit."""
 
 from pathlib import Path
+
+from declctl.testing import BundleDir
 
 TELLING = """\
 def tell(change):
@@ -21,30 +23,7 @@ spec:
 """
 
 
-class Bundle:
-    """A manifest and its handler files; what is written is there at once, whole."""
-
-    def __init__(self, folder: Path, manifest: str, handlers: str = TELLING) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.write("handlers.py", handlers)
-        self.manifest = self.write("manifest.yaml", manifest)
-
-    @classmethod
-    def telling(cls, folder: Path, namespace: str) -> "Bundle":
-        """A handler that prints every change of the pods of a namespace."""
-        return cls(folder, MANIFEST.format(namespace=namespace))
-
-    def write(self, name: str, text: str) -> Path:
-        """Replace a file as an editor does: beside it, then over it."""
-        path = self.folder / name
-        aside = self.folder / f".{name}.tmp"
-        aside.write_text(text, "utf-8")
-        aside.rename(path)
-        return path
-
-    def edit(self, name: str, old: str, new: str) -> None:
-        """Change a piece of a file."""
-        text = (self.folder / name).read_text("utf-8")
-        assert old in text
-        self.write(name, text.replace(old, new))
+def telling(folder: Path, manifest: str = MANIFEST, *, namespace: str) -> BundleDir:
+    """A folder whose handler prints `Added pods demo/web 123` for every change in a namespace."""
+    files = {"manifest.yaml": manifest.format(namespace=namespace), "handlers.py": TELLING}
+    return BundleDir(folder, files)

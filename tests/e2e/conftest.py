@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the tests share the modules beside them
 
 import clusters
+import packages
 from clusters import Cluster, SandboxCluster
 
 
@@ -17,6 +18,12 @@ def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The real API server, one for all tests: it takes seconds to start."""
     with clusters.real(tmp_path_factory.mktemp("controlplane")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the third-party plugin is installed."""
+    return packages.install(packages.CHANGELOG, tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture

@@ -130,6 +130,10 @@ class Declctl:
                 found[key] = obj["metadata"]["resourceVersion"]
         return found
 
+    def hang_up(self) -> None:
+        """SIGHUP."""
+        self._process.send_signal(signal.SIGHUP)
+
     def stop(self, *, seconds: float = 30.0) -> int:
         """SIGTERM, as a kubelet sends it; returns the exit status."""
         self._process.send_signal(signal.SIGTERM)

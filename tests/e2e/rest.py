@@ -130,6 +130,11 @@ class Watching:
         self._answer = answer
         threading.Thread(target=self._read, name="witness", daemon=True).start()
 
+    def living(self) -> set[str]:
+        """The names of those that were added and have not been deleted."""
+        last = {name: kind for kind, name, _ in self.events}
+        return {name for name, kind in last.items() if kind != "DELETED"}
+
     def _read(self) -> None:
         try:
             for line in self._answer:

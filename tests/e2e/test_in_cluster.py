@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import pytest
 from clusters import Cluster, RealCluster, SandboxCluster, drop_namespace, make_namespace
-from configmap import Mounted
 from processes import Declctl
 from rest import documents, pod
 from tls_front import tls_front
 from waiting import until
+
+from declctl.testing import ConfigMapDir
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "07-in-cluster"
 NAMESPACE = "declctl-demo"
@@ -56,7 +57,7 @@ def in_pod(cluster: Cluster, tmp_path: Path) -> Iterator[Pod]:
 
 def _pod(folder: Path, address: tuple[str, int], authority: str, *, token: str) -> Pod:
     files = {"token": token, "ca.crt": authority, "namespace": NAMESPACE}
-    return Pod(Mounted(folder / "serviceaccount", files).folder, address)
+    return Pod(ConfigMapDir(folder / "serviceaccount", files).path, address)
 
 
 def _address(cluster: Cluster) -> tuple[tuple[str, int], str]:
@@ -80,9 +81,9 @@ def test_the_in_cluster_example_needs_only_its_role(cluster: Cluster, in_pod: Po
     """Under its own Role it syncs, posts its events, and takes a changed ConfigMap without a restart."""
     names = ("manifest.yaml", "handlers.py")
     files = {name: (EXAMPLE / name).read_text("utf-8") for name in names}
-    mounted = Mounted(tmp_path / "declctl", files)
+    mounted = ConfigMapDir(tmp_path / "declctl", files)
     cluster.rest.create(pod("web-0", NAMESPACE))
-    with Declctl(mounted.folder / "manifest.yaml", "--log-format", "json", env=in_pod.env) as declctl:
+    with Declctl(mounted.path / "manifest.yaml", "--log-format", "json", env=in_pod.env) as declctl:
         declctl.wait_until_synced()
         _restarted(cluster, 1)
 

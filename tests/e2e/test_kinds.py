@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundles import TELLING, Bundle
+from bundles import telling
 from clusters import Cluster
 from processes import Declctl
 from rest import Refused, documents, pod
@@ -40,9 +40,9 @@ def test_a_kind_that_appears_later_starts_then(
     cluster: Cluster, definition: dict[str, object], tmp_path: Path, namespace: str
 ) -> None:
     """The rest runs at once, the status says what is missing, and it starts when its kind appears."""
-    bundle = Bundle(tmp_path / "bundle", MANIFEST.format(namespace=namespace), TELLING)
+    bundle = telling(tmp_path / "bundle", MANIFEST, namespace=namespace)
     cluster.rest.create(pod("there", namespace))
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         until("pods are told", lambda: any(f"Added pods {namespace}/there" in line for line in declctl.out))
         error = until("the status names it", lambda: declctl.resource("backups")["error"])
         assert "Backup" in error

@@ -1,11 +1,9 @@
 """A third-party package, installed with pip, listens."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from clusters import SandboxCluster, make_namespace
 from processes import Declctl, environment
 from rest import pod
@@ -14,27 +12,12 @@ from waiting import until
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pip has installed the plugin into."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if importlib.util.find_spec("hatchling") is not None:
-        command.append("--no-build-isolation")
-    plugin = str(ROOT / "plugins" / "declctl-changelog")
-    done = subprocess.run(
-        [*command, "--target", str(folder), plugin], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_the_changelog_tells_what_changed(sandbox_cluster: SandboxCluster, installed: Path) -> None:
+def test_the_changelog_tells_what_changed(sandbox_cluster: SandboxCluster, plugins: dict[str, str]) -> None:
     """examples/06: after `pip install` the plugin prints a line for each change, with a diff."""
     cluster = sandbox_cluster
     make_namespace(cluster, "demo")
     manifest = ROOT / "examples" / "06-third-party-plugin" / "manifest.yaml"
-    with Declctl(manifest, kubeconfig=cluster.kubeconfig, env={"PYTHONPATH": str(installed)}) as declctl:
+    with Declctl(manifest, kubeconfig=cluster.kubeconfig, env=plugins) as declctl:
         declctl.wait_until_synced()
         cluster.rest.create(pod("web-1", "demo"))
         cluster.rest.patch("pods", "web-1", {"spec": {"nodeName": "node-1"}}, "demo")
@@ -45,15 +28,15 @@ def test_the_changelog_tells_what_changed(sandbox_cluster: SandboxCluster, insta
             "Modified pods demo/web-1  spec.nodeName: unset → node-1",
             "Deleted pods demo/web-1",
         ]
-        plugins = declctl.status()["plugins"]
-        assert [(p["name"], p["version"], p["state"]) for p in plugins] == [("changelog", "0.1.0", "Ready")]
+        state = declctl.status()["plugins"]
+        assert [(p["name"], p["version"], p["state"]) for p in state] == [("changelog", "0.1.0", "Ready")]
         assert declctl.stop() == 0
 
 
-def test_the_installed_plugin_is_listed(installed: Path) -> None:
+def test_the_installed_plugin_is_listed(plugins: dict[str, str]) -> None:
     """`declctl plugins list` names the plugin, where it comes from, and what it implements."""
     command = [sys.executable, "-m", "declctl", "plugins", "list"]
-    env = environment(PYTHONPATH=str(installed))
+    env = environment(**plugins)
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     assert "changelog" in done.stdout
     assert "declctl-changelog" in done.stdout

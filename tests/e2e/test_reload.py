@@ -4,18 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundles import MANIFEST, TELLING, Bundle
+from bundles import MANIFEST, TELLING, telling
 from clusters import Cluster
-from configmap import Mounted
 from processes import Declctl
 from rest import pod
 from waiting import stays, until
 
+from declctl.testing import BundleDir, ConfigMapDir
+
 
 @pytest.fixture
-def bundle(tmp_path: Path, namespace: str) -> Bundle:
+def bundle(tmp_path: Path, namespace: str) -> BundleDir:
     """A handler that tells every change of the pods of the test's namespace."""
-    return Bundle.telling(tmp_path / "bundle", namespace)
+    return telling(tmp_path / "bundle", namespace=namespace)
 
 
 def _asked(cluster: Cluster) -> tuple[int, int]:
@@ -27,11 +28,11 @@ def _says(declctl: Declctl, words: str) -> Callable[[], bool]:
 
 
 def test_an_edited_handler_takes_over_without_a_list_or_watch(
-    cluster: Cluster, bundle: Bundle, namespace: str
+    cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
     """The next change is told by the new code, and the API server was not asked for anything again."""
     cluster.rest.create(pod("before", namespace))
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         until("the first pod is told", _says(declctl, f"Added pods {namespace}/before"))
         asked = _asked(cluster)
@@ -47,10 +48,10 @@ def test_an_edited_handler_takes_over_without_a_list_or_watch(
 
 
 def test_no_change_is_lost_or_told_twice_while_code_is_edited(
-    cluster: Cluster, bundle: Bundle, namespace: str
+    cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
     """Pods come while the handler is edited again and again: each is told exactly once."""
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         for number in range(40):
             if number % 10 == 5:
@@ -64,11 +65,11 @@ def test_no_change_is_lost_or_told_twice_while_code_is_edited(
 
 
 def test_what_is_added_is_read_once_and_the_rest_not_again(
-    cluster: Cluster, bundle: Bundle, namespace: str
+    cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
     """A new resource costs its own LIST or WATCH; a new index and a new handler cost nothing."""
     cluster.rest.create(pod("old", namespace))
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         asked = _asked(cluster)
         more = MANIFEST.format(namespace=namespace)
@@ -114,14 +115,14 @@ _BROKEN = {
 
 
 def test_a_broken_edit_changes_nothing_but_the_status(
-    cluster: Cluster, bundle: Bundle, namespace: str
+    cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
     """Whatever is broken, the old code goes on, the status says where, and the mended file is taken."""
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         asked = _asked(cluster)
         for number, (what, (file, text, place)) in enumerate(_BROKEN.items()):
-            good = (bundle.folder / file).read_text("utf-8")
+            good = (bundle.path / file).read_text("utf-8")
             bundle.write(file, text if file == "handlers.py" else good.replace(text, place))
             until(f"{what} is refused", lambda: declctl.condition("Reloaded")["status"] == "False")
             assert place in declctl.condition("Reloaded")["message"], what
@@ -140,8 +141,8 @@ def test_a_broken_edit_changes_nothing_but_the_status(
 def test_the_swap_of_a_configmap_reloads(cluster: Cluster, tmp_path: Path, namespace: str) -> None:
     """In a pod the kubelet moves one link: manifest and handlers change together, again and again."""
     files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "handlers.py": TELLING}
-    mounted = Mounted(tmp_path / "etc", files)
-    with Declctl(mounted.folder / "manifest.yaml", kubeconfig=cluster.kubeconfig) as declctl:
+    mounted = ConfigMapDir(tmp_path / "etc", files)
+    with Declctl(mounted.path / "manifest.yaml", kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         for number in (2, 3, 4):
             mounted.swap({**files, "handlers.py": TELLING.replace('f"', f'f"v{number} ')})

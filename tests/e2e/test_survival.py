@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bundles import Bundle
+from bundles import telling
 from clusters import Cluster, drop_namespace, make_namespace
 from processes import Declctl
 from rest import pod
@@ -31,10 +31,10 @@ def test_after_outages_and_a_new_namespace_cache_and_story_are_true(
     cluster: Cluster, tmp_path: Path, namespace: str
 ) -> None:
     """The API server restarts, the namespace is made anew: cache, handler and server agree in the end."""
-    bundle = Bundle.telling(tmp_path / "bundle", namespace)
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
     for number in range(3):
         cluster.rest.create(pod(f"first-{number}", namespace))
-    with Declctl(bundle.manifest, kubeconfig=cluster.kubeconfig) as declctl:
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         cluster.outage()
         cluster.rest.create(pod("during", namespace))

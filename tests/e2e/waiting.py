@@ -4,20 +4,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from declctl import testing
+
 T = TypeVar("T")
 
 _PAUSE = 0.02
 
 
 def until(what: str, condition: Callable[[], T], *, seconds: float = 30.0) -> T:
-    """The first true value of `condition`; AssertionError, with the last one, if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last: {value!r}"
-        time.sleep(_PAUSE)
+    """The first true value of `condition`; processes on a busy machine get more time than threads."""
+    return testing.until(what, condition, timeout=seconds)
 
 
 def stays(what: str, condition: Callable[[], object], *, seconds: float) -> None:

@@ -1,32 +1,24 @@
 """Every example runs as its README says, against the sandbox."""
 
-import importlib.util
 import shlex
 import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
 
+import packages
 import pytest
 from markdown import ROOT, blocks
 from processes import Declctl, environment
 from waiting import until
 
 EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/manifest.yaml"))
-_PLUGINS = ROOT / "plugins" / "declctl-changelog"
 
 
 @pytest.fixture(scope="session")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment that has the third-party plugin, installed with pip."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if importlib.util.find_spec("hatchling") is not None:
-        command.append("--no-build-isolation")
-    command += ["--target", str(folder), str(_PLUGINS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {"PYTHONPATH": str(folder)}
+    """An environment in which the third-party plugin is installed."""
+    return packages.install(packages.CHANGELOG, tmp_path_factory.mktemp("site"))
 
 
 def _name(folder: Path) -> str:

@@ -25,7 +25,7 @@ def test_bare_make_lists_every_target() -> None:
 
 def test_without_a_new_python_it_says_what_is_needed() -> None:
     """On a machine with an old Python the message names the version and the way out."""
-    done = _make("STAMP=.venv/.never-made", "PYTHON=", ".venv/.never-made")
+    done = _make("RUNS=.venv/.never-made", "PYTHON=", ".venv/.never-made")
     assert done.returncode != 0
     assert "Python 3.11 or newer" in done.stderr
     assert "make PYTHON=" in done.stderr

@@ -1,0 +1,19 @@
+"""The third-party plugin, installed with pip."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+CHANGELOG = Path(__file__).parents[2] / "plugins" / "declctl-changelog"
+
+
+def install(package: Path, folder: Path) -> dict[str, str]:
+    """Install a package into a folder; returns the environment that has it."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if importlib.util.find_spec("hatchling") is not None:
+        command.append("--no-build-isolation")
+    command += ["--target", str(folder), str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {"PYTHONPATH": str(folder)}
