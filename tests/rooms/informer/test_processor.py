@@ -1,0 +1,259 @@
+"""SharedProcessor: who is told what, and whose resync is due."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from declctl.informer import SharedProcessor
+from declctl.informer import processor as module
+from declctl.kit import ManualClock
+from declctl.objects import ChangeType, Notification, Record
+from tests.rooms.informer.shapes import Recorder, record
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def processor(clock: ManualClock) -> SharedProcessor:
+    return SharedProcessor(clock)
+
+
+def cache(*names: str) -> dict[str, Record]:
+    return {made.key: made for made in map(record, names)}
+
+
+def test_everybody_is_told_in_the_order_in_which_they_came(processor):
+    """Each listener hears each change; the first that was added hears it first."""
+    order: list[str] = []
+
+    class Named(Recorder):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def add_all(self, notifications: Sequence[Notification]) -> None:
+            order.append(self.name)
+            super().add_all(notifications)
+
+    one, two = Named("one"), Named("two")
+    processor.add_listener(one)
+    processor.add_listener(two)
+    processor.distribute([Notification(ChangeType.ADDED, record("a"))])
+    processor.distribute([])
+
+    assert order == ["one", "two"]
+    assert one.lines() == two.lines() == ["Added demo/a"]
+
+
+def test_a_listener_that_raises_harms_only_itself(processor, caplog):
+    """A fault in one listener is logged and counted, and the others hear everything."""
+
+    class Broken:
+        def add_all(self, notifications: Sequence[Notification]) -> None:
+            raise ValueError("broken")
+
+    good = Recorder()
+    processor.add_listener(Broken())
+    processor.add_listener(good)
+    processor.distribute([Notification(ChangeType.ADDED, record("a"))])
+
+    assert good.lines() == ["Added demo/a"]
+    assert processor.faults == 1
+    assert "missed 1 change" in caplog.text
+
+
+def test_a_removed_listener_hears_nothing_more(processor):
+    """After it was removed a listener is told nothing; removing it again is harmless (client-go 183, 186)."""
+    listener, other = Recorder(), Recorder()
+    registration = processor.add_listener(listener)
+    processor.add_listener(other)
+    registration.remove()
+    registration.remove()
+    processor.distribute([Notification(ChangeType.ADDED, record("a"))])
+
+    assert listener.told == []
+    assert len(processor) == 1
+    assert len(other.told) == 1
+
+
+def test_a_foreign_registration_changes_nothing(processor, clock):
+    """Removing what belongs to another processor leaves the own listeners alone (client-go 184)."""
+    foreign = SharedProcessor(clock).add_listener(Recorder())
+    processor.add_listener(Recorder())
+    processor.remove_listener(foreign)
+
+    assert len(processor) == 1
+
+
+def test_a_listener_may_be_registered_twice(processor):
+    """Two registrations of one listener are independent: one can be removed (client-go 185)."""
+    listener = Recorder()
+    first = processor.add_listener(listener)
+    processor.add_listener(listener)
+    processor.distribute([Notification(ChangeType.ADDED, record("a"))])
+    first.remove()
+    processor.distribute([Notification(ChangeType.DELETED, record("a", 2))])
+
+    assert listener.lines() == ["Added demo/a", "Added demo/a", "Deleted demo/a"]
+
+
+def test_resyncs_are_due_for_each_listener_by_itself(processor, clock):
+    """Every 2 s and every 3 s, and at 6 s both; who asked for none hears none (client-go 174)."""
+    never, two, three = (processor.add_listener(Recorder(), resync_period=p) for p in (0, 2, 3))
+    names = {never: "never", two: "two", three: "three"}
+    heard: list[tuple[int, list[str]]] = []
+    for second in range(1, 7):
+        clock.set(1.0)
+        heard.append((second, [names[registration] for registration in processor.due()]))
+
+    assert heard == [(1, []), (2, ["two"]), (3, ["three"]), (4, ["two"]), (5, []), (6, ["two", "three"])]
+
+
+def test_a_resync_reaches_only_those_that_are_due(processor, clock):
+    """A replay of the cache is for who asked for it, changes in the same batch for all (client-go 179)."""
+    due, other = Recorder(), Recorder()
+    processor.add_listener(due, resync_period=2)
+    processor.add_listener(other)
+    clock.set(2.0)
+    processor.due()
+    told = [Notification(ChangeType.RESYNC, record("a")), Notification(ChangeType.ADDED, record("b"))]
+    processor.distribute(told)
+
+    assert due.lines() == ["Resync demo/a", "Added demo/b"]
+    assert other.lines() == ["Added demo/b"]
+
+
+def test_missed_resyncs_are_one(processor, clock):
+    """A machine that slept for an hour does not replay the cache for every period of it."""
+    registration = processor.add_listener(Recorder(), resync_period=10)
+    clock.set(3605.0)
+
+    assert list(processor.due()) == [registration]
+    assert list(processor.due()) == []
+    clock.set(4.0)
+    assert list(processor.due()) == []
+    clock.set(1.0)
+    assert list(processor.due()) == [registration]
+
+
+def test_first_resyncs_are_spread():
+    """Listeners that start together do not replay together: the first period is longer by up to a tenth."""
+    clock = ManualClock(jitter=0.5)
+    processor = SharedProcessor(clock)
+    processor.add_listener(Recorder(), resync_period=100)
+    clock.set(104.0)
+    assert list(processor.due()) == []
+    clock.set(1.0)
+    assert len(processor.due()) == 1
+
+
+def test_a_shorter_period_than_a_second_becomes_one(processor, clock):
+    """Nobody can ask for a replay of the whole cache in a loop (client-go 177)."""
+    registration = processor.add_listener(Recorder(), resync_period=0.1)
+
+    assert registration.period == 1.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "due_at"), [(10, 20, 20), (20, 10, 10), (10, 0, None), (0, 10, 14), (10, 3, 4)]
+)
+def test_another_period_keeps_the_phase(processor, clock, before, after, due_at):
+    """A new period counts from the last resync, so that frequent reloads can't put it off for ever."""
+    registration = processor.add_listener(Recorder(), resync_period=before)
+    clock.set(4.0)
+    registration.retime(after)
+    found = None
+    for second in range(4, 40):
+        if processor.due():
+            found = second
+            break
+        clock.set(1.0)
+
+    assert found == due_at
+
+
+def test_a_late_joiner_hears_the_cache_once(processor):
+    """All that is there comes as initial adds, and then what happens (client-go 192, 202)."""
+    listener = Recorder()
+    registration = processor.add_listener(listener)
+    for _ in processor.introduce(registration, cache("a", "b")):
+        pass
+    processor.distribute([Notification(ChangeType.MODIFIED, record("a", 2), record("a"))])
+
+    assert listener.lines() == ["Added demo/a", "Added demo/b", "Modified demo/a"]
+    assert [n.initial for n in listener.told] == [True, True, False]
+
+
+def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, monkeypatch):
+    """Objects change, go and come between two slices: each is heard of once, as it is (client-go 202)."""
+    monkeypatch.setattr(module, "_SLICE", 1)
+    held = cache("a", "b", "c", "d")
+    listener = Recorder()
+    registration = processor.add_listener(listener)
+    work = processor.introduce(registration, held)
+    next(work)
+
+    changed, fresh = record("b", 2), record("e")
+    processor.distribute(
+        [
+            Notification(ChangeType.MODIFIED, changed, held["demo/b"]),
+            Notification(ChangeType.DELETED, held["demo/c"]),
+            Notification(ChangeType.ADDED, fresh),
+            Notification(ChangeType.MODIFIED, record("a", 2), held["demo/a"]),
+        ]
+    )
+    held["demo/b"], held["demo/e"] = changed, fresh
+    del held["demo/c"]
+    for _ in work:
+        pass
+
+    assert listener.lines() == [
+        "Added demo/a",
+        "Added demo/b",
+        "Added demo/e",
+        "Modified demo/a",
+        "Added demo/d",
+    ]
+    assert listener.faults == []
+    assert {key: r.resource_version for key, r in listener.folded.items()} == {
+        "demo/a": "2",
+        "demo/b": "2",
+        "demo/d": "1",
+        "demo/e": "1",
+    }
+
+
+def test_an_introduction_ends_with_the_registration(processor, monkeypatch):
+    """A listener that is removed while it hears the cache hears no more of it (client-go 191)."""
+    monkeypatch.setattr(module, "_SLICE", 1)
+    listener = Recorder()
+    registration = processor.add_listener(listener)
+    work = processor.introduce(registration, cache("a", "b", "c"))
+    next(work)
+    registration.remove()
+    for _ in work:
+        pass
+
+    assert listener.lines() == ["Added demo/a"]
+
+
+def test_a_replay_brings_nothing_new(processor, monkeypatch):
+    """A replay tells what the cache holds when its turn comes: what was deleted meanwhile is not told."""
+    monkeypatch.setattr(module, "_SLICE", 1)
+    held = cache("a", "b", "c")
+    listener = Recorder()
+    registration = processor.add_listener(listener)
+    for _ in processor.introduce(registration, held):
+        pass
+    listener.told.clear()
+    work = processor.replay(registration, held)
+    next(work)
+    processor.distribute([Notification(ChangeType.DELETED, held.pop("demo/b"))])
+    for _ in work:
+        pass
+
+    assert listener.lines() == ["Resync demo/a", "Deleted demo/b", "Resync demo/c"]
+    assert listener.faults == []
