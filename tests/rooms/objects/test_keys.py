@@ -1,0 +1,51 @@
+"""Keys: how objects are named in messages and looked up."""
+
+import pytest
+
+from declctl.objects import GroupVersionKind, ObjectKey, Resource, key_of
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "text"), [("team-a", "web", "team-a/web"), ("", "n1", "n1"), (None, "n1", "n1")]
+)
+def test_key_prints_as_kubectl_names_it(namespace, name, text):
+    """A namespaced object is `namespace/name`, a cluster-scoped one `name`."""
+    key = ObjectKey.of(namespace, name)
+    assert (str(key), key.namespace, key.name) == (text, namespace or None, name)
+    assert key == key_of(namespace, name)
+    assert {text: "found"}[key] == "found"
+
+
+@pytest.mark.parametrize("text", ["a/b", "a"])
+def test_parsed_key_is_the_same_key(text):
+    """What is printed can be typed back."""
+    assert ObjectKey.parse(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "/", "a/", "/b", "a/b/c"])
+def test_nonsense_is_no_key(text):
+    """A mistyped key is refused with a sentence that shows the two forms."""
+    with pytest.raises(ValueError, match="a key is namespace/name, or name"):
+        ObjectKey.parse(text)
+
+
+def test_kind_prints_and_parses_its_api_version():
+    """Core kinds have no group, others do."""
+    assert str(GroupVersionKind.of("v1", "Pod")) == "v1 Pod"
+    assert GroupVersionKind.of("apps/v1", "Deployment") == GroupVersionKind("apps", "v1", "Deployment")
+    assert GroupVersionKind("apps", "v1", "Deployment").api_version == "apps/v1"
+
+
+def test_urls_are_those_of_the_api_server():
+    """Core kinds are under /api, others under /apis; the namespace counts for namespaced kinds only."""
+    pods = Resource(GroupVersionKind.of("v1", "Pod"), "pods", namespaced=True)
+    roles = Resource(
+        GroupVersionKind.of("rbac.authorization.k8s.io/v1", "ClusterRole"), "clusterroles", namespaced=False
+    )
+    assert pods.path() == "/api/v1/pods"
+    assert pods.path("team-a", "web") == "/api/v1/namespaces/team-a/pods/web"
+    assert (
+        roles.path("ignored", "system:node/x")
+        == "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode%2Fx"
+    )
+    assert (str(pods), str(roles)) == ("pods", "clusterroles.rbac.authorization.k8s.io")
