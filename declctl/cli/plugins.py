@@ -8,7 +8,7 @@ import typer
 from declctl.cli.options import Output, OutputOption
 
 if TYPE_CHECKING:
-    from declctl.hooks import InstalledPlugin
+    from declctl.hooks.plugins import InstalledPlugin
 
 plugins = typer.Typer(help="Installed plugins.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,7 +33,9 @@ def _group() -> None:
 @plugins.command("list")
 def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
     """List installed plugins, their hooks, and what is wrong with those that can't be used."""
-    from declctl.hooks import installed  # late: nothing of a plugin is imported before the arguments are read
+    from declctl.hooks.plugins import (
+        installed,  # late: nothing of a plugin is imported before the arguments are read
+    )
 
     listed = [_examined(plugin) for plugin in installed()]
     if output is Output.JSON:
@@ -55,7 +57,9 @@ def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
 def _examined(plugin: "InstalledPlugin") -> Listed:
     """What a generation would say to it; one that is broken breaks nothing but its own line."""
     from declctl.errors import EntryPointError
-    from declctl.hooks import Bundle, GenerationPlugins, load
+    from declctl.hooks.bundle import Bundle
+    from declctl.hooks.plugins import load
+    from declctl.hooks.registry import GenerationPlugins
     from declctl.hooks.signatures import ARGUMENTS
 
     table = GenerationPlugins(Bundle("", {}))

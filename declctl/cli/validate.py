@@ -45,24 +45,24 @@ def validate(
 
     child = Aside()  # it loads what it needs while this process does
     try:
-        import asyncio
-
-        checked = asyncio.run(_check(manifests, child))
+        checked = _check(manifests, child)
     finally:
         child.close()
     faults = [fault for one in checked for fault in one.diagnostics]
     if cluster:
+        import asyncio
+
         faults += asyncio.run(_ask_cluster(checked, kubeconfig, context))
     _print(output, faults, checked)
     if any(fault.severity == "error" for fault in faults):
         raise typer.Exit(1)
 
 
-async def _check(manifests: list[str], child: "Aside") -> "list[Checked]":
+def _check(manifests: list[str], child: "Aside") -> "list[Checked]":
     from declctl.runtime.check import check
 
     first, *others = manifests
-    return [await check(first, child=child), *[await check(other) for other in others]]
+    return [check(first, child=child), *(check(other) for other in others)]
 
 
 async def _ask_cluster(

@@ -4,7 +4,6 @@ Everything that a plugin or a handler file has written is called here, and whate
 out as one error.
 """
 
-import asyncio
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -74,7 +73,7 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        raise _failed(implementation, error) from error
+        raise failed(implementation, error) from error
     if type(result) is CoroutineType:
         result.close()
         raise HandlerFailed(
@@ -82,23 +81,6 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
             "declare it with `async def`"
         )
     return result
-
-
-async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
-    """The same for an asynchronous implementation; cancelling it from outside passes.
-
-    A CancelledError that nobody outside has asked for is a failure like any other: let through, it
-    would end the caller's task without a word.
-    """
-    try:
-        return await implementation.function(**{name: arguments[name] for name in implementation.parameters})
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise _failed(implementation, error) from error
-    except (Exception, SystemExit, GeneratorExit) as error:
-        raise _failed(implementation, error) from error
 
 
 def readable_traceback(error: BaseException) -> str:
@@ -118,5 +100,6 @@ def readable_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(cause), cause, trace))
 
 
-def _failed(implementation: Implementation, error: BaseException) -> HandlerFailed:
+def failed(implementation: Implementation, error: BaseException) -> HandlerFailed:
+    """What comes out of the gate when foreign code raised."""
     return HandlerFailed(f"{implementation.hook} of {implementation.plugin} raised {faults.told(error)}")

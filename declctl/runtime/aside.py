@@ -22,6 +22,7 @@ class Aside:
     """
 
     def __init__(self) -> None:
+        self.closed = False  # by `close`, while it was running
         self._child = subprocess.Popen(  # -P: modules of the current folder are the bundle's business
             [sys.executable, "-P", "-m", _MODULE],
             stdin=subprocess.PIPE,
@@ -46,15 +47,20 @@ class Aside:
                 break
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
-        self.close()
+        self._end()
         return self._child.returncode
 
     def close(self) -> None:
-        """End the child and everything it has started. Twice is harmless."""
-        if self._child.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
+        """End the child and everything it has started; from any thread, twice is harmless."""
+        self.closed = self._end() or self.closed
+
+    def _end(self) -> bool:
+        if self._child.poll() is not None:
+            return False
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        return True
 
 
 def main() -> None:

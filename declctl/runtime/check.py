@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from declctl.errors import ManifestErrors
-from declctl.hooks import Bundle
+from declctl.hooks.bundle import Bundle
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
@@ -40,13 +40,13 @@ class Checked:
         return tuple(d for d in self.diagnostics if d.severity == "error")
 
 
-async def check(manifest: str, *, in_child: bool = True, child: Aside | None = None) -> Checked:
+def check(manifest: str, *, in_child: bool = True, child: Aside | None = None) -> Checked:
     """Check a manifest and its handlers.
 
     A file, a folder, or `-`. `in_child` False leaves the import out.
     """
     checked = read_files(InputFiles(manifest))
-    return await import_aside(checked, child) if in_child else checked
+    return import_aside(checked, child) if in_child else checked
 
 
 def read_files(files: InputFiles) -> Checked:
@@ -62,8 +62,8 @@ def read_files(files: InputFiles) -> Checked:
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
 
-async def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
-    """Import what was read in a child process, and add what is wrong with it.
+def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
+    """Import what was read in a child process, and add what is wrong with it. Blocks.
 
     Nothing is read again: the bytes that are checked are the bytes that will run.
     """
@@ -73,7 +73,7 @@ async def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
     policy = inputs.loaded.controller.reload
     if not policy.preflight:
         return checked
-    faults = await preflight(declaration, timeout=policy.preflight_timeout, child=child)
+    faults = preflight(declaration, timeout=policy.preflight_timeout, child=child)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return Checked((*checked.diagnostics, *found), inputs, declaration)
 

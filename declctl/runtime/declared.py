@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from declctl.errors import EntryPointError
-from declctl.hooks import Bundle
+from declctl.hooks.bundle import Bundle
 
 Use = Literal["handler", "indexer", "transform", "startup", "shutdown"]
 ManifestPath = tuple[str | int, ...]

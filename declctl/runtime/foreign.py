@@ -10,17 +10,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks import (
-    EventTarget,
-    GenerationNamespace,
-    GenerationPlugins,
-    Implementation,
-    PluginConfigError,
-    call,
-    check_config,
-    find,
-    load,
-)
+from declctl.hooks.calling import EventTarget, Implementation, call
+from declctl.hooks.config import PluginConfigError, check_config
+from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.plugins import find, load
+from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import KubeObject, ObjectView, Transform
 from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault
 

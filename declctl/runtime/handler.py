@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from declctl.hooks import EventTarget, Implementation, call, call_async, readable_traceback
+from declctl.hooks.awaiting import call_async
+from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
 from declctl.kit import Clock, Lanes
 from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from declctl.errors import ManifestErrors
-from declctl.hooks import Bundle, closure
+from declctl.hooks.bundle import Bundle, closure
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 

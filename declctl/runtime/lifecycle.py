@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from declctl.hooks import Implementation, call, call_async
+from declctl.hooks.awaiting import call_async
+from declctl.hooks.calling import Implementation, call
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 

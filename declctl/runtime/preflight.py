@@ -1,6 +1,6 @@
 """Pre-flight: what is declared is imported in a child process first, with a time limit."""
 
-import asyncio
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -17,15 +17,13 @@ class _Report(msgspec.Struct):
     faults: list[Fault] | None = None  # the last word
 
 
-async def preflight(
-    declaration: Declaration, *, timeout: float, child: Aside | None = None
-) -> Sequence[Fault]:
+def preflight(declaration: Declaration, *, timeout: float, child: Aside | None = None) -> Sequence[Fault]:
     """Build the declaration's plugin table in a child process; returns what is wrong with it.
 
-    Whatever the child does, this returns within `timeout` seconds and a little. `child` is one that
-    was started before.
+    Blocks, but whatever the child does, for no more than `timeout` seconds and a little. `child` is
+    one that was started before.
     """
-    child = child or await asyncio.to_thread(Aside)
+    child = child or Aside()
     report = _Report()
 
     def told(line: bytes) -> bool:
@@ -37,17 +35,18 @@ async def preflight(
         report.faults = latest.faults
         return latest.faults is not None
 
-    talking = asyncio.create_task(asyncio.to_thread(child.ask, msgspec.json.encode(declaration), told))
-    done, _ = await asyncio.wait([talking], timeout=timeout)
-    if not done:
-        await asyncio.to_thread(child.close)
-        await talking
-        if report.faults is None:
-            what = f"importing it took longer than {timeout:g} s"
-            return [_unfinished(declaration.entries, report.at, _TOO_LONG, what)]
+    alarm = threading.Timer(timeout, child.close)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        status = child.ask(msgspec.json.encode(declaration), told)
+    finally:
+        alarm.cancel()
     if report.faults is not None:
         return report.faults
-    status = talking.result()
+    if child.closed:
+        what = f"importing it took longer than {timeout:g} s"
+        return [_unfinished(declaration.entries, report.at, _TOO_LONG, what)]
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     return [_unfinished(declaration.entries, report.at, _ENDED, f"importing it ended the process ({how})")]
 

@@ -120,7 +120,7 @@ class Reloader:
         return self._memos.setdefault(name, Memo())
 
     async def _try(self, checked: Checked) -> Staged:
-        checked = await import_aside(checked)
+        checked = await asyncio.to_thread(import_aside, checked)
         if checked.errors:
             raise _refusal(checked)
         return await self._stage(checked, warm=True)

@@ -194,7 +194,7 @@ class Runtime:
         return failed
 
     async def _checked(self, files: InputFiles) -> Checked:
-        checked = await import_aside(await asyncio.to_thread(read_files, files))
+        checked = await asyncio.to_thread(lambda: import_aside(read_files(files)))
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:

@@ -7,7 +7,9 @@ from textwrap import dedent
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks import Bundle, GenerationNamespace, GenerationPlugins
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.registry import GenerationPlugins
 
 MARK = "§"  # stands directly before the character at which a fault must be shown
 _numbers = itertools.count(100)

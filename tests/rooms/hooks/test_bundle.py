@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.hooks import Bundle, closure
+from declctl.hooks.bundle import Bundle, closure
 
 
 @pytest.fixture(name="folder")

@@ -7,7 +7,9 @@ import timeit
 import pytest
 
 from declctl.errors import HandlerFailed
-from declctl.hooks import GenerationPlugins, Implementation, call, call_async, readable_traceback
+from declctl.hooks.awaiting import call_async
+from declctl.hooks.calling import Implementation, call, readable_traceback
+from declctl.hooks.registry import GenerationPlugins
 
 GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
 

@@ -3,7 +3,9 @@
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks import Bundle, GenerationNamespace, GenerationPlugins
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.registry import GenerationPlugins
 
 
 def test_a_misspelled_module_is_told_with_the_nearest(fault):

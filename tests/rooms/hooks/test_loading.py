@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks import closure
+from declctl.hooks.bundle import closure
 
 SIBLINGS = {
     "handlers/__init__.py": "from .names import NAME",

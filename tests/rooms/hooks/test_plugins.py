@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks import find, installed, load
+from declctl.hooks.plugins import find, installed, load
 
 
 @pytest.fixture(name="install")

@@ -6,7 +6,8 @@ import pytest
 
 from declctl import hookimpl
 from declctl.errors import EntryPointError
-from declctl.hooks import Bundle, GenerationPlugins
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import ChangeType
 
 
