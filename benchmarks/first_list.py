@@ -1,4 +1,4 @@
-"""The first list: pods listed, cached with one index, delivered to one handler, beside the official informer."""
+"""The first list: pods listed, cached, indexed, delivered; declctl beside the official informer."""
 
 import argparse
 import json
@@ -98,14 +98,7 @@ def official(home: Path, count: int) -> Figures:
     """Until the handler has heard of every pod; then what is resident."""
     done = home / "done"
     done.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        HERE / "peers" / "official.py",
-        home / "kubeconfig",
-        str(count),
-        done,
-        "--stay",
-    ]
+    command = [sys.executable, HERE / "peers" / "official.py", home / "kubeconfig", str(count), done]
     return measure([str(word) for word in command], until=lambda _: done.exists())
 
 

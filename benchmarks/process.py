@@ -19,9 +19,7 @@ class Figures:
     peak: float
 
 
-def measure(
-    command: Sequence[str], *, until: Callable[[subprocess.Popen[bytes]], bool] | None = None
-) -> Figures:
+def measure(command: Sequence[str], *, until: Callable[[object], bool] | None = None) -> Figures:
     """Run a command to its end, or until `until` says so: then what is resident is read, and it is terminated."""
     began = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The informer of the official client with one handler: `official.py KUBECONFIG COUNT DONE-FILE`; it stays."""
+"""The official informer with one handler: `official.py KUBECONFIG COUNT DONE-FILE`; it stays."""
 
 import sys
 import threading
