@@ -439,7 +439,7 @@ def test_statistics_say_that_a_kind_is_missing_and_start_it_when_it_comes():
 
 
 def test_a_projection_can_be_exchanged_while_it_runs():
-    """A reload that indexes another path decodes it from then on, finds everything, and nobody hears of it."""
+    """A reload that indexes another path decodes it from then on, finds all, and nobody hears of it."""
     source, informer, clock = made()
     listener = Recorder()
     informer.add_listener(listener)
