@@ -58,8 +58,9 @@ class Rig:
         resources = "".join(f"    {line}\n" for line in self.resources)
         handlers = "".join(f"    {line}\n" for line in self.handlers)
         return (
-            f"{_HEAD}  resources:\n{resources}  handlers:\n{handlers}"
-            f"  reload: {{{self.reload_policy}}}\n{self.more}"
+            f"{_HEAD}  resources:\n{resources}"
+            + (f"  handlers:\n{handlers}" if handlers else "")
+            + f"  reload: {{{self.reload_policy}}}\n{self.more}"
         )
 
     def write(self, code: str | None = None) -> Path:

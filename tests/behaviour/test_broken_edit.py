@@ -54,7 +54,7 @@ def _fingerprint(controller, sandbox):
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith(_STAYING)),
         "resources": [(r.name, r.objects, r.lists, r.watches) for r in status.resources],
         "handlers": [(h.name, h.generation, h.delivered) for h in status.handlers],
-        "indexes": controller.lister("maps").index_names,
+        "indexes": list(controller.lister("maps").index_names()),
         "asked": [(r.verb, r.resource) for r in sandbox.ledger.requests()],
         "streams": sandbox.faults.document()["openWatches"],
     }

@@ -1,0 +1,227 @@
+"""Handlers, resources, indexes and periods come, go and change under a controller that runs."""
+
+import pytest
+
+from declctl.testing import until
+
+CODE = """
+from blackboard import tell as note
+VERSION = 1
+def tell(change): note("tell", change.type, str(change.key), change.reason, VERSION)
+def other(change): note("other", change.type, str(change.key), change.initial, VERSION)
+def third(change): note("third", change.type, str(change.key))
+"""
+
+
+def _pod(name: str, namespace: str = "default", node: str = "n1", **labels: str) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+    }
+
+
+def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, asked, config_map) -> None:
+    """A second handler: every cached object as initial Added, once, then what comes (G18)."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map(f"m{n}") for n in range(30)])
+    before = asked()
+    rig.handler("other")
+    rig.handler("third", rest="initialSync: Skip")
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.sandbox.create(config_map("new"))
+    controller.wait_idle()
+    heard = rig.told("other")
+    assert sorted(row[2] for row in heard) == sorted([f"default/m{n}" for n in range(30)] + ["default/new"])
+    assert [row for row in heard if not row[3]] == [("other", "Added", "default/new", False, 1)]
+    assert rig.told("third") == [("third", "Added", "default/new")]
+    assert asked() == before
+
+
+def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(rig, config_map) -> None:
+    """What was queued before the edit is delivered; then teardown, once, and no more (G19)."""
+    code = CODE + (
+        "from blackboard import wait\nimport declctl\n"
+        "class Slow:\n"
+        "    @declctl.hookimpl\n"
+        "    def declctl_event(self, change): wait('slow'); note('slow', str(change.key))\n"
+        "    @declctl.hookimpl\n"
+        "    def declctl_teardown(self): note('teardown')\n"
+    )
+    rig.handler("tell")
+    rig.handler("slow", entry="handlers:Slow")
+    controller = rig.run(code)
+    for number in range(5):
+        controller.sandbox.create(config_map(f"m{number}"))
+    until("all wait", lambda: controller.handler("slow").queued == 4)
+    rig.handlers.pop()
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.sandbox.create(config_map("after"))
+    assert rig.told("teardown") == []
+    rig.board.open_gate("slow")
+    until("it is retired", lambda: controller.status().generations_alive == 1)
+    controller.wait_idle()
+    assert rig.told("slow") == [("slow", f"default/m{n}") for n in range(5)]
+    assert rig.told("teardown") == [("teardown",)]
+    assert [h.name for h in controller.status().handlers] == ["tell"]
+    assert len(rig.told("tell")) == 6
+
+
+def test_a_resource_that_is_added_costs_one_list_and_one_watch_of_its_own(rig, asked, config_map) -> None:
+    """A new kind: the caches that are there are not asked for again (G13)."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map("m"), _pod("p")])
+    before = asked("configmaps")
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("other", resource="pods")
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told("other") == [("other", "Added", "default/p", True, 1)]
+    assert asked("configmaps") == before
+    figures = controller.resource("pods")
+    assert (figures.lists, figures.relists, figures.objects) == (1, 0, 1)
+    assert asked("pods")[1] <= 2
+
+
+def test_a_resource_that_comes_back_soon_costs_nothing(rig, asked, config_map) -> None:
+    """Removed and added again within `informerLinger`: the cache is still there (G14)."""
+    rig.reload_policy += ", informerLinger: 30s"
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("other", resource="pods")
+    controller = rig.run(CODE, objects=[_pod("p")])
+    controller.wait_idle()
+    before = asked()
+    with_pods = list(rig.handlers), list(rig.resources)
+    rig.handlers, rig.resources = [], rig.resources[:1]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    until("the old one is retired", lambda: controller.status().generations_alive == 1)
+    controller.sandbox.create(_pod("meanwhile"))
+    rig.handlers, rig.resources = with_pods
+    rig.write()
+    assert controller.reload().lists in (0, 1)
+    controller.wait_idle()
+    assert asked() == before
+    assert sorted(row[2] for row in rig.told("other")) == ["default/meanwhile", "default/p", "default/p"]
+
+
+def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandbox) -> None:
+    """After `informerLinger` the watch is closed and the memory is free (G14)."""
+    rig.reload_policy += ", informerLinger: 10ms"
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    controller = rig.run(CODE)
+    until("both are watched", lambda: sandbox.faults.document()["openWatches"] == 2)
+    rig.resources.pop()
+    rig.write()
+    assert controller.reload().result == "Applied"
+    until("one watch is left", lambda: sandbox.faults.document()["openWatches"] == 1)
+    with pytest.raises(KeyError):
+        controller.lister("pods")
+
+
+def test_more_namespaces_tell_only_what_is_new(rig, sandbox) -> None:
+    """Namespaces are widened and narrowed: only true differences are told (G15)."""
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, namespaces: [a]}"]
+    rig.handler("tell", resource="pods")
+    controller = rig.run(CODE, objects=[_pod("one", "a"), _pod("two", "b")])
+    controller.wait_idle()
+    rig.board.clear()
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, namespaces: [a, b]}"]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told("tell") == [("tell", "Added", "b/two", "Initial", 1)]
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, namespaces: [b]}"]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told("tell")[1:] == [("tell", "Deleted", "a/one", "OutOfScope", 1)]
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod}"]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told("tell")[2:] == [("tell", "Added", "a/one", "Initial", 1)]
+
+
+def test_another_selector_tells_only_what_enters_and_leaves(rig, sandbox) -> None:
+    """The label selector changes: leaving is Deleted (OutOfScope), entering Added (G15)."""
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, labelSelector: 'tier in (web,api)'}"]
+    rig.handler("tell", resource="pods")
+    objects = [_pod(tier, tier=tier) for tier in ("web", "api", "db")]
+    controller = rig.run(CODE, objects=objects)
+    controller.wait_idle()
+    rig.board.clear()
+    rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, labelSelector: 'tier in (api,db)'}"]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert sorted(rig.told("tell")) == [
+        ("tell", "Added", "default/db", "Initial", 1),
+        ("tell", "Deleted", "default/web", "OutOfScope", 1),
+    ]
+
+
+def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, config_map) -> None:
+    """`resyncPeriod` becomes a second: resyncs come, once for each object, without a LIST (G17)."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map("m"), config_map("n")])
+    controller.wait_idle()
+    before = asked()
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, resyncPeriod: 1s}"]
+    rig.write()
+    assert "~resource maps (resync)" in controller.reload().line
+    until("both are resynced", lambda: len(rig.told("tell", "Resync")) >= 2)
+    assert sorted(row[2] for row in rig.told("tell", "Resync")[:2]) == ["default/m", "default/n"]
+    assert asked() == before
+
+
+def test_an_index_that_is_added_changed_and_removed_is_whole_at_each_moment(rig, asked, config_map) -> None:
+    """Indexes over a living cache: whole as soon as the reload is done, and gone when they are (G12)."""
+    rig.handler("tell")
+    objects = [config_map(f"m{n}", color=("red", "blue")[n % 2], size=str(n)) for n in range(20)]
+    controller = rig.run(CODE, objects=objects)
+    before = asked()
+    line = "- {{name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{{name: it, fieldPath: data.{0}}}]}}"
+    for field, value, count in (("color", "red", 10), ("size", "7", 1), ("color", "blue", 10)):
+        rig.resources = [line.format(field)]
+        rig.write()
+        assert controller.reload().lists == 0
+        assert len(controller.lister("maps").by_index("it", value)) == count
+    controller.sandbox.create(config_map("new", color="blue"))
+    controller.wait_idle()
+    assert len(controller.lister("maps").by_index("it", "blue")) == 11
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap}"]
+    rig.write()
+    assert "-index maps.it" in controller.reload().line
+    assert list(controller.lister("maps").index_names()) == []
+    assert asked() == before
+
+
+def test_handlers_stand_in_manifest_order_after_every_reload(rig) -> None:
+    """Whatever was added last: status and startup follow the manifest (G8)."""
+    for name in ("tell", "other", "third"):
+        rig.handler(name)
+    controller = rig.run(CODE)
+    names = ["tell", "other", "third"]
+    for turn in range(20):
+        rig.handlers.append(rig.handlers.pop(0))
+        names.append(names.pop(0))
+        rig.write(f"{CODE}\nTURN = {turn}\n")
+        assert controller.reload().result == "Applied"
+        assert [h.name for h in controller.status().handlers] == names
+
+
+def test_edits_within_one_second_and_of_one_size_are_taken(rig, config_map) -> None:
+    """Three edits in a moment that keep the file's size: each is the one that runs (G23)."""
+    rig.handler("tell")
+    controller = rig.run(CODE)
+    for version in (2, 3, 4):
+        rig.folder.write("handlers.py", CODE.replace("VERSION = 1", f"VERSION = {version}"))
+        assert controller.reload().result == "Applied"
+        controller.sandbox.create(config_map(f"m{version}"))
+        controller.wait_idle()
+        assert rig.told("tell")[-1][2:] == (f"default/m{version}", "Watch", version)
