@@ -285,7 +285,8 @@ class Reflector:
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
             async with Deadline(self._clock, idle=self.idle_timeout, what="the watch") as deadline:
-                self._take(opened.rest)
+                if opened.rest:
+                    self._take(opened.rest)
                 unbroken = 0
                 async for batch in opened.batches:
                     self._last_event_at = deadline.touch()

@@ -41,7 +41,7 @@ def test_a_replacement_drops_what_it_does_not_have():
 
 
 def test_the_version_of_the_store():
-    """Adds, deletes with their object, replacements and bookmarks move it; bare deletes don't (client-go 83)."""
+    """Adds, deletes with their object, replacements and bookmarks move it (client-go 83)."""
     made = ThreadSafeStore()
     assert made.last_store_sync_resource_version == ""
     made.add("demo/a", record("a", 10))

@@ -1,0 +1,187 @@
+"""What a fault leads to, as a table."""
+
+import pytest
+
+from declctl.errors import (
+    Conflict,
+    Expired,
+    Forbidden,
+    InvalidRequest,
+    MalformedAnswer,
+    NotFound,
+    ServerError,
+    TooLargeResourceVersion,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    WatchSilent,
+)
+from declctl.informer.reflector_faults import (
+    Backoff,
+    Circumstances,
+    NoInitialEventsEnd,
+    ShortWatch,
+    Verdict,
+    judge,
+    relist_resource_version,
+)
+from declctl.informer.reflector_states import Listing, Starting, Streaming, Watching
+from declctl.kit import ManualClock
+
+AT = Circumstances("10")
+AGAIN = Watching("10")
+
+
+def status(kind, code=0, reason="", **more):
+    return kind(code, reason, "", **more)
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        (WatchSilent("x"), Verdict(AGAIN, waits=False)),
+        (Unreachable("x"), Verdict(AGAIN)),
+        (ShortWatch("x"), Verdict(AGAIN)),
+        (status(TooManyRequests, 429), Verdict(AGAIN)),
+        (status(Forbidden, 403), Verdict(AGAIN)),
+        (status(Unauthorized, 401), Verdict(AGAIN)),
+        (status(ServerError, 503), Verdict(AGAIN)),
+        (status(Expired, 410), Verdict(Starting(), waits=False)),
+        (status(TooLargeResourceVersion, 504), Verdict(Starting(quorum=True))),
+        (status(InvalidRequest, 400), Verdict(Starting(quorum=True))),
+        (status(NotFound, 404), Verdict(Starting())),
+        (status(Conflict, 409), Verdict(Starting())),
+        (MalformedAnswer("x"), Verdict(AGAIN)),
+        (RuntimeError("x"), Verdict(AGAIN)),
+    ],
+)
+def test_a_watch_is_resumed_wherever_that_can_help(fault, verdict):
+    """A list is made only when the watch can't be resumed (client-go 125, 127, 128)."""
+    assert judge(fault, Watching("9"), AT) == verdict
+
+
+def test_an_object_that_cannot_be_read_leads_to_a_list():
+    """A corrupt object that was deleted by force is found missing by a list (client-go 142)."""
+    fault = status(ServerError, 500, "StoreReadError")
+    assert judge(fault, AGAIN, AT) == Verdict(Starting())
+
+
+@pytest.mark.parametrize("fault", [MalformedAnswer("x"), RuntimeError("x")])
+def test_what_cannot_be_read_twice_is_gone_around(fault):
+    """A broken line at the same version is not asked for again and again: a list goes around it."""
+    assert judge(fault, AGAIN, Circumstances("10", repeated=True)) == Verdict(Starting())
+
+
+def test_a_server_whose_lists_expire_at_once_is_not_asked_in_a_circle():
+    """410 right after a list is waited out."""
+    assert judge(status(Expired, 410), AGAIN, Circumstances("10", fruitless=True)) == Verdict(Starting())
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        (status(Expired, 410), Verdict(Streaming(quorum=True), waits=False)),
+        (status(TooLargeResourceVersion, 504), Verdict(Streaming(quorum=True), waits=False)),
+        (status(InvalidRequest, 422), Verdict(Listing(), waits=False, gives_up_streaming=True)),
+        (NoInitialEventsEnd("x"), Verdict(Listing(), waits=False, gives_up_streaming=True)),
+        (WatchSilent("x"), Verdict(Listing(), waits=False, gives_up_streaming=True)),
+        (Unreachable("x"), Verdict(Starting())),
+        (status(TooManyRequests, 429), Verdict(Starting())),
+        (status(Forbidden, 403), Verdict(Starting())),
+        (status(NotFound, 404), Verdict(Starting())),
+        (status(ServerError, 500), Verdict(Listing())),
+        (MalformedAnswer("x"), Verdict(Listing())),
+        (RuntimeError("x"), Verdict(Listing())),
+    ],
+)
+def test_a_stream_that_fails_becomes_a_list_where_that_can_help(fault, verdict):
+    """Some servers do not stream lists, and none is asked twice whether it does (client-go 149, 150, 153)."""
+    assert judge(fault, Streaming(), AT) == verdict
+
+
+def test_the_most_recent_state_that_expires_is_waited_for():
+    """There is nothing newer to ask for."""
+    fault = status(Expired, 410)
+    assert judge(fault, Streaming(quorum=True), AT) == Verdict(Listing(quorum=True))
+    assert judge(fault, Listing(quorum=True), AT) == Verdict(Starting(quorum=True))
+
+
+@pytest.mark.parametrize("kind", [Expired, TooLargeResourceVersion])
+def test_a_list_at_a_useless_version_asks_for_the_most_recent(kind):
+    """At once, and once (client-go 135, 137)."""
+    assert judge(status(kind, 410), Listing(), AT) == Verdict(Listing(quorum=True), waits=False)
+
+
+@pytest.mark.parametrize(
+    "fault", [Unreachable("x"), status(Forbidden, 403), status(NotFound, 404), OSError()]
+)
+def test_a_list_that_fails_is_waited_for(fault):
+    """And what it was asked to be, most recent or not, is kept."""
+    assert judge(fault, Listing(), AT) == Verdict(Starting())
+    assert judge(fault, Listing(quorum=True), AT) == Verdict(Starting(quorum=True))
+
+
+def test_nothing_is_repeated_at_once():
+    """No fault leads to the same question without a wait, so that nothing ever spins."""
+    faults = [
+        kind(0, "", "") for kind in (Expired, TooLargeResourceVersion, InvalidRequest, ServerError, NotFound)
+    ]
+    faults += [
+        Unreachable("x"),
+        NoInitialEventsEnd("x"),
+        MalformedAnswer("x"),
+        RuntimeError("x"),
+        ShortWatch("x"),
+    ]
+    states = [Watching("10"), *(s(q) for s in (Streaming, Listing, Starting) for q in (False, True))]
+    for fault in faults:
+        for state in states:
+            for fruitless in (False, True):
+                verdict = judge(fault, state, Circumstances("10", fruitless=fruitless))
+                assert verdict.waits or verdict.then != state
+
+
+@pytest.mark.parametrize(
+    ("seen", "quorum", "version"), [("", False, "0"), ("10", False, "10"), ("10", True, ""), ("", True, "")]
+)
+def test_the_version_of_a_list(seen, quorum, version):
+    """Any for the first one, later none older than what was seen, or the most recent (client-go 123, 134)."""
+    assert relist_resource_version(seen, quorum=quorum) == version
+
+
+def test_waits_grow_and_end_at_thirty_seconds():
+    """0.8 s, doubled each time (client-go 126)."""
+    backoff = Backoff(ManualClock())
+    waits = [backoff.seconds(Unreachable("x")) for _ in range(8)]
+    assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0])
+
+
+def test_chance_makes_a_wait_shorter_by_at_most_a_half():
+    """So that a thousand clients do not come back together."""
+    assert Backoff(ManualClock(jitter=0.999)).seconds(Unreachable("x")) == pytest.approx(0.4, rel=0.01)
+
+
+def test_two_quiet_minutes_begin_anew():
+    """A fault long ago does not make the next one worse."""
+    clock = ManualClock()
+    backoff = Backoff(clock)
+    for _ in range(5):
+        clock.set(backoff.seconds(Unreachable("x")))
+    clock.set(119)
+    assert backoff.seconds(Unreachable("x")) > 20
+    clock.set(200)
+    assert backoff.seconds(Unreachable("x")) == pytest.approx(0.8)
+
+
+def test_a_missing_kind_is_looked_for_every_ten_seconds():
+    """So that a resource starts soon after its kind appears."""
+    backoff = Backoff(ManualClock())
+    waits = [backoff.seconds(status(NotFound, 404)) for _ in range(7)]
+    assert max(waits) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(7.0, 7.0), (0.1, 0.8), (9000.0, 300.0), (None, 0.8)])
+def test_the_server_is_obeyed_within_reason(asked, waits):
+    """Retry-After counts if it is longer than ours, up to five minutes."""
+    fault = status(TooManyRequests, 429, retry_after=asked)
+    assert Backoff(ManualClock()).seconds(fault) == pytest.approx(waits)
