@@ -20,7 +20,7 @@ class Figures:
 
 
 def measure(command: Sequence[str], *, until: Callable[[object], bool] | None = None) -> Figures:
-    """Run a command to its end, or until `until` says so: then what is resident is read, and it is terminated."""
+    """Run a command to its end, or until `until` says so: then resident memory is read and it is ended."""
     began = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     resident = 0.0
