@@ -200,9 +200,13 @@ class ControllerUnderTest:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def _version(self) -> int:
-        """The newest version of the sandbox; bookmarks tell it to watches that have no events."""
+        """The newest version of the sandbox; bookmarks tell it to watches that have no events.
+
+        It is read first: a change that comes between the two would else be waited for, and no bookmark tell it.
+        """
+        version = self.sandbox.faults.history.version
         self.sandbox.faults.bookmark()
-        return self.sandbox.faults.history.version
+        return version
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):
