@@ -44,8 +44,9 @@ def test_yaml_is_valid(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", _of("python"), ids=str)
-def test_python_runs(block: Block) -> None:
+def test_python_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers are defined without an error; snippets that await run against a sandbox with a pod in it."""
+    monkeypatch.chdir(ROOT)
     compiled = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"__name__": "shown"}
     if not compiled.co_flags & inspect.CO_COROUTINE:
