@@ -29,6 +29,7 @@ Known = Callable[[str], Record | None]
 
 _CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
 _PREFIXES = tuple((b'{"type":"%b","object":' % word.encode(), kind) for word, kind in _CHANGES.items())
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # all that decoding may raise
 _NO_LABELS: Mapping[str, str] = {}
 _MOST_LABEL_SETS = 50_000  # interned; beyond it the table starts anew rather than grow for ever
 
@@ -110,7 +111,7 @@ class Projection:
         """
         try:
             page = self._page.decode(body)
-        except (msgspec.MsgspecError, RecursionError) as fault:
+        except _UNREADABLE as fault:
             raise MalformedAnswer(f"the answer to a LIST is no list: {fault}") from fault
         if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
             # Taken for an empty list, it would empty the cache.
@@ -141,7 +142,7 @@ class Projection:
                     break  # the object is not the last field of the event
         try:
             event = self._event.decode(line)
-        except (msgspec.MsgspecError, RecursionError) as fault:
+        except _UNREADABLE as fault:
             raise MalformedAnswer(
                 f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
             ) from fault
@@ -156,7 +157,7 @@ class Projection:
             meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
             return self._record_whole(raw)
-        except (msgspec.DecodeError, RecursionError) as fault:
+        except _UNREADABLE as fault:
             raise _no_json(raw, fault) from fault
         if not meta.name:
             raise _no_name(raw)
@@ -225,7 +226,7 @@ class Projection:
             return cut
         try:
             meta, _ = self._partial.decode(cut)
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             return None
         return None if meta.managedFields else cut
 
@@ -296,7 +297,7 @@ class Projection:
         if labels is None:
             if len(self._labels) >= _MOST_LABEL_SETS:
                 self._labels.clear()
-            decoded = _mapping(msgspec.json.decode(raw))
+            decoded = _mapping(_decoded(raw))
             strings = self._bounded_strings()
             texts = [(str(k), "" if v is None else str(v)) for k, v in decoded.items()]  # null is "" in Go
             labels = {strings.setdefault(k, k): strings.setdefault(v, v) for k, v in texts}
@@ -321,11 +322,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _json_object(raw: bytes) -> KubeObject:
+def _decoded(raw: bytes) -> Any:
     try:
-        obj = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as fault:
+        return msgspec.json.decode(raw)
+    except _UNREADABLE as fault:
         raise _no_json(raw, fault) from fault
+
+
+def _json_object(raw: bytes) -> KubeObject:
+    obj = _decoded(raw)
     if not isinstance(obj, dict):
         raise MalformedAnswer(f"an object is no JSON object; it begins with {raw[:120]!r}")
     return cast("KubeObject", obj)

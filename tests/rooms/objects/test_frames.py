@@ -31,14 +31,16 @@ def test_every_object_is_given_back_before_and_after_learning():
     assert after < before / 2
 
 
+TEXTS = st.text(max_size=30)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
 )
 
 
 @given(
-    objects=st.lists(st.dictionaries(st.text(), JSON), min_size=1, max_size=5),
+    objects=st.lists(st.dictionaries(TEXTS, JSON, max_size=4), min_size=1, max_size=2),
     space=st.sampled_from(["", " ", "\n"]),
 )
 def test_any_object_is_given_back_with_or_without_a_dictionary(objects, space):

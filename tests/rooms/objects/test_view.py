@@ -1,0 +1,119 @@
+"""Views and records: an object as a handler and an index read it."""
+
+import gc
+
+import pytest
+
+from declctl.objects import FieldPath, ObjectKey, ObjectView
+from declctl.objects.record import Layout
+from tests.rooms.objects.made_objects import NODE_NAME, pod, record
+
+
+class Undecodable(Layout):
+    """A layout that nobody may decode with."""
+
+    __slots__ = ()
+
+    def decode(self, frame):
+        raise AssertionError("an object was decoded")
+
+
+def undecodable(*paths, **fields):
+    made = record(pod(**fields), *paths)
+    layout = Undecodable(
+        api_version="v1", kind="Pod", positions=made.layout.positions, codec=made.layout.codec
+    )
+    return type(made)(*(getattr(made, name) for name in made.__struct_fields__[:-1]), layout)
+
+
+def test_identity_and_labels_are_read_without_decoding():
+    """A handler that looks at names and labels only pays for names and labels only."""
+    view = ObjectView(undecodable())
+    assert (view.name, view.namespace, view.uid, view.resource_version) == (
+        "web-1",
+        "team-a",
+        "uid-of-web-1",
+        "7",
+    )
+    assert (view.key, view.key.namespace, dict(view.labels)) == (
+        ObjectKey("team-a/web-1"),
+        "team-a",
+        {"app": "web", "tier": "front"},
+    )
+    assert repr(view) == "<Pod team-a/web-1 resourceVersion=7>"
+
+
+def test_view_is_the_whole_object_as_a_mapping():
+    """`obj["spec"]["nodeName"]` reads what kubectl shows."""
+    view = ObjectView(record(pod()))
+    assert (dict(view), len(view), view["spec"]["nodeName"]) == (pod(), 5, "node-1")
+    assert view.get("absent") is None
+    assert dict(view.annotations) == {"note": 'said "hello"'}
+
+
+def test_object_is_decoded_once_for_a_view():
+    """Reading twice costs one decode."""
+    view = ObjectView(record(pod()))
+    assert view["spec"] is view["spec"]
+
+
+def test_what_a_reader_changes_nobody_else_sees():
+    """A handler can't spoil the cache, nor `to_dict()` the view."""
+    made = record(pod())
+    one, other = ObjectView(made), ObjectView(made)
+    one["spec"]["nodeName"] = "changed"
+    one.to_dict()["metadata"]["name"] = "changed"
+    assert (other["spec"]["nodeName"], one["metadata"]["name"], other.to_dict()) == ("node-1", "web-1", pod())
+
+
+def test_view_itself_is_read_only():
+    """Labels, annotations and fields can't be set by mistake."""
+    view = ObjectView(record(pod()))
+    for mapping in (view, view.labels, view.annotations):
+        with pytest.raises(TypeError):
+            mapping["a"] = "b"
+
+
+@pytest.mark.parametrize("metadata", [{"name": "a"}, {"name": "a", "annotations": None, "labels": None}])
+def test_object_without_labels_and_annotations_has_empty_ones(metadata):
+    """No handler has to look whether there are any."""
+    view = ObjectView(record({"metadata": metadata}))
+    assert (dict(view.labels), dict(view.annotations), view.namespace) == ({}, {}, None)
+
+
+def test_object_whose_metadata_a_transform_took_away_is_readable():
+    """Name and key come from the server, annotations are empty."""
+    view = ObjectView(record(pod(), transform=lambda obj: {"metadata": None, "spec": obj["spec"]}))
+    assert (view.name, dict(view.annotations), dict(view.labels)) == ("web-1", {}, {})
+
+
+def test_projected_and_metadata_fields_are_read_without_decoding():
+    """Indexes and filters over declared fields never decode, not even where the label is absent."""
+    made = undecodable(NODE_NAME)
+    wanted = {
+        "spec.nodeName": ("node-1",),
+        "metadata.labels.app": ("web",),
+        "metadata.labels['a/b']": (),
+        "metadata.name": ("web-1",),
+        "metadata.namespace": ("team-a",),
+        "metadata.uid": ("uid-of-web-1",),
+    }
+    assert {text: made.field(FieldPath.parse(text)) for text in wanted} == wanted
+
+
+def test_other_fields_are_read_by_decoding():
+    """A path that was not declared is answered all the same."""
+    made = record(pod())
+    assert made.field(FieldPath.parse("status.phase")) == ("Running",)
+    assert made.field(FieldPath.parse("spec.containers[1].image")) == ("i:2",)
+    assert made.field(FieldPath.parse("metadata.labels[*]")) == ("web", "front")
+
+
+def test_cluster_scoped_object_has_the_empty_namespace_in_indexes():
+    """client-go's MetaNamespaceIndexFunc does the same."""
+    assert record({"metadata": {"name": "n"}}).field(FieldPath.parse("metadata.namespace")) == ("",)
+
+
+def test_records_cost_the_garbage_collector_nothing():
+    """A hundred thousand records make no collection longer."""
+    assert not gc.is_tracked(record(pod()))
