@@ -202,7 +202,7 @@ class ControllerUnderTest:
     def _version(self) -> int:
         """The newest version of the sandbox; bookmarks tell it to watches that have no events.
 
-        It is read first: a change that comes between the two would else be waited for, and no bookmark tell it.
+        It is read first: a change between the two would be waited for, and no bookmark would tell it.
         """
         version = self.sandbox.faults.history.version
         self.sandbox.faults.bookmark()
