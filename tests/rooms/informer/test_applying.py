@@ -1,0 +1,194 @@
+"""From deltas to the store, and from the store to notifications."""
+
+import pytest
+
+from declctl.informer import Indexer
+from declctl.informer.applying import Applier
+from declctl.informer.queues import Replacement
+from declctl.objects import ChangeReason, ChangeType, Delta, DeltaType
+from tests.rooms.informer.shapes import fresh_projection, record
+
+ADDED, UPDATED, DELETED = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
+
+
+class Line:
+    """An applier, its store, and what it tells."""
+
+    def __init__(self, *records):
+        self.store = Indexer()
+        self.applier = Applier(self.store)
+        for each in records:
+            self.store.add(each)
+
+    def apply(self, *deltas):
+        return self.applier.apply([Delta(kind, r.key, r, **more) for kind, r, more in deltas], 7.0)
+
+    def replace(self, *records, initial=False, version="99"):
+        slices = list(self.applier.replace(Replacement(records, version, initial), 7.0))
+        return [n for told in slices for n in told]
+
+    @property
+    def versions(self):
+        return {r.key.removeprefix("demo/"): r.resource_version for r in self.store.list()}
+
+
+def shown(told):
+    return [f"{n.type} {n.key.removeprefix('demo/')} {n.record.resource_version} {n.reason}" for n in told]
+
+
+def one(kind, made, **more):
+    return (kind, made, more)
+
+
+@pytest.mark.parametrize("kind", [ADDED, UPDATED])
+def test_what_is_not_known_is_added(kind):
+    """Whatever the server calls it: the cache decides what is new."""
+    line = Line()
+    [told] = line.apply(one(kind, record("a", 5)))
+    assert (told.type, told.initial, told.old, told.reason) == (
+        ChangeType.ADDED,
+        False,
+        None,
+        ChangeReason.WATCH,
+    )
+    assert told.received_at == 7.0
+    assert line.versions == {"a": "5"}
+    assert line.store.last_store_sync_resource_version == "5"
+
+
+@pytest.mark.parametrize("kind", [ADDED, UPDATED])
+def test_what_is_known_is_modified(kind):
+    """With the state that was stored as the old one."""
+    before = record("a", 1)
+    line = Line(before)
+    [told] = line.apply(one(kind, record("a", 2)))
+    assert told.type is ChangeType.MODIFIED
+    assert told.old is before
+
+
+@pytest.mark.parametrize("kind", [ADDED, UPDATED])
+def test_another_uid_is_another_object(kind):
+    """Deleted and made again while nobody saw: two changes, not one update (pitfall 4)."""
+    line = Line(record("a", 1, uid="first"))
+    told = line.apply(one(kind, record("a", 5, uid="second")))
+    assert shown(told) == ["Deleted a 1 Watch", "Added a 5 Watch"]
+    assert [n.final_state_unknown for n in told] == [True, False]
+
+
+def test_the_same_version_is_no_change():
+    """An event that comes twice is told once (client-go 179)."""
+    line = Line(record("a", 3))
+    assert line.apply(one(UPDATED, record("a", 3))) == []
+
+
+def test_a_delete_tells_the_final_state():
+    """What the server says it was at the end, with the version of the delete (client-go 172)."""
+    line = Line(record("a", 1))
+    [told] = line.apply(one(DELETED, record("a", 9)))
+    assert shown([told]) == ["Deleted a 9 Watch"]
+    assert (told.old, told.final_state_unknown) == (None, False)
+    assert line.versions == {}
+    assert line.store.last_store_sync_resource_version == "9"
+
+
+def test_a_delete_of_what_is_not_known_is_nothing():
+    """Nobody was told that it was there."""
+    assert Line().apply(one(DELETED, record("ghost"))) == []
+
+
+def test_a_tombstone_tells_the_last_known_state():
+    """And says that it may not be the last (client-go 17)."""
+    line = Line(record("a", 4))
+    [told] = line.apply(one(DELETED, record("a", 2), final_state_unknown=True))
+    assert shown([told]) == ["Deleted a 4 Relist"]
+    assert told.final_state_unknown
+
+
+def test_an_object_that_a_transform_drops_leaves_the_cache():
+    """It is told as out of scope, with the state that was cached; if it was not cached, not at all."""
+    line = Line(record("a", 4))
+    told = line.apply(
+        one(DELETED, record("a", 5), out_of_scope=True), one(DELETED, record("b", 6), out_of_scope=True)
+    )
+    assert shown(told) == ["Deleted a 4 OutOfScope"]
+    assert not told[0].final_state_unknown
+
+
+def test_a_sync_tells_the_cache_as_it_is():
+    """A resync is not a change (client-go 15)."""
+    held = record("a", 4)
+    line = Line(held)
+    [told] = line.apply(one(DeltaType.SYNC, record("a", 1)))
+    assert told.type is ChangeType.RESYNC
+    assert told.record is held
+    assert line.apply(one(DeltaType.SYNC, record("gone"))) == []
+
+
+def test_a_replaced_delta_is_told_as_what_it_is():
+    """The accumulating queue tells first lists and relists apart (client-go 171)."""
+    line = Line()
+    told = line.apply(
+        one(DeltaType.REPLACED, record("a"), initial=True),
+        one(DeltaType.REPLACED, record("b"), initial=False),
+    )
+    assert shown(told) == ["Added a 1 Initial", "Added b 1 Relist"]
+    assert [n.initial for n in told] == [True, False]
+
+
+def test_a_first_list_is_all_added():
+    """Each flagged as part of the first sync."""
+    line = Line()
+    told = line.replace(record("a"), record("b", 2), initial=True)
+    assert shown(told) == ["Added a 1 Initial", "Added b 2 Initial"]
+    assert all(n.initial for n in told)
+    assert line.store.last_store_sync_resource_version == "99"
+
+
+def test_a_relist_is_compared_in_place():
+    """Missing, changed, made again, new; what has not changed is not told (client-go 45, 179)."""
+    line = Line(record("gone", 1), record("same", 1), record("changed", 1), record("again", 1, uid="first"))
+    told = line.replace(
+        record("same", 1), record("changed", 6), record("again", 7, uid="second"), record("new", 8)
+    )
+    assert shown(told) == [
+        "Deleted gone 1 Relist",
+        "Modified changed 6 Relist",
+        "Deleted again 1 Relist",
+        "Added again 7 Relist",
+        "Added new 8 Relist",
+    ]
+    assert [n.final_state_unknown for n in told] == [True, False, True, False, False]
+    assert not any(n.initial for n in told)
+    assert line.versions == {"same": "1", "changed": "6", "again": "7", "new": "8"}
+
+
+def test_the_same_object_in_a_new_layout_is_kept_but_not_told():
+    """A reload that projects more fields exchanges records as they come, silently."""
+    line = Line(record("a", 1))
+    newer = record("a", 1, projection=fresh_projection())
+    assert line.replace(newer) == []
+    assert line.store.get_by_key("demo/a") is newer
+
+
+def test_a_large_replacement_comes_in_slices():
+    """After each slice the store has what was told and nothing else, so that the loop can breathe."""
+    old = [record(f"old{n}") for n in range(700)]
+    new = [record(f"new{n}") for n in range(1200)]
+    line = Line(*old)
+    seen = {r.key for r in old}
+    sizes = []
+    for told in line.applier.replace(Replacement(new, "99", False), 7.0):
+        sizes.append(len(told))
+        for n in told:
+            seen.discard(n.key) if n.type is ChangeType.DELETED else seen.add(n.key)
+        assert seen == set(line.store.list_keys())
+    assert sizes == [500, 200, 500, 500, 200]
+    assert seen == {r.key for r in new}
+
+
+def test_the_version_of_the_store_does_not_go_back_during_a_relist():
+    """Objects in a list are older than the list (client-go 172)."""
+    line = Line(record("a", 50))
+    for _ in line.applier.replace(Replacement([record("b", 3), record("a", 50)], "60", False), 7.0):
+        assert line.store.last_store_sync_resource_version == "50"
+    assert line.store.last_store_sync_resource_version == "60"

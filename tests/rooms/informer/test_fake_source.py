@@ -1,0 +1,149 @@
+"""A source in memory: it does what an API server does, so that tests on it mean something."""
+
+import asyncio
+
+import pytest
+
+from declctl.errors import Expired, InvalidRequest, Unreachable
+from declctl.informer import FakeControllerSource
+from declctl.objects import EventType, ListOptions, WatchOptions
+from tests.rooms.informer.shapes import fresh_projection, pod
+
+
+def source(*names):
+    made = FakeControllerSource(projection=fresh_projection())
+    for name in names:
+        made.add(pod(name))
+    return made
+
+
+async def keys(made, options):
+    page = await made.list(options, known=lambda key: None)
+    return [r.key for r in page.records], page
+
+
+async def heard(made, options, *, batches):
+    """What the first batches of a watch say, after the one that says that it is open."""
+    watch = made.watch(options)
+    found = [await anext(watch) for _ in range(batches + 1)]
+    await watch.aclose()
+    assert found[0] == ()
+    return [f"{e.type} {e.record.key if e.record else ''}".strip() for batch in found[1:] for e in batch]
+
+
+def test_objects_get_versions_and_uids():
+    """As a server gives them: a new version for each change, a new uid for each life."""
+    made = source()
+    first = made.add(pod("a"))["metadata"]
+    changed = made.modify(pod("a", node="n1"))["metadata"]
+    made.delete("demo/a")
+    again = made.add(pod("a"))["metadata"]
+    assert [first["resourceVersion"], changed["resourceVersion"], again["resourceVersion"]] == ["1", "2", "4"]
+    assert first["uid"] == changed["uid"] != again["uid"]
+    assert made.objects["demo/a"]["metadata"] == again
+    assert made.resource_version == "4"
+    with pytest.raises(KeyError):
+        made.delete("demo/nobody")
+
+
+def test_pages_come_from_one_moment():
+    """What happens between two pages is not in the second (client-go 215)."""
+
+    async def scenario():
+        made = source("a", "b", "c")
+        first, page = await keys(made, ListOptions(limit=2))
+        made.add(pod("d"))
+        second, last = await keys(made, ListOptions(limit=2, continue_token=page.continue_token))
+        assert first + second == ["demo/a", "demo/b", "demo/c"]
+        assert (page.resource_version, last.resource_version, last.continue_token) == ("3", "3", "")
+        made.compact()
+        with pytest.raises(Expired):
+            await keys(made, ListOptions(continue_token=page.continue_token))
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_replays_what_happened_since():
+    """From any version that was not compacted."""
+
+    async def scenario():
+        made = source("a", "b")
+        made.delete("demo/a")
+        options = WatchOptions(resource_version="1")
+        assert await heard(made, options, batches=1) == ["ADDED demo/b", "DELETED demo/a"]
+        made.compact()
+        with pytest.raises(Expired):
+            await heard(made, options, batches=1)
+
+    asyncio.run(scenario())
+
+
+def test_initial_events_end_with_a_bookmark():
+    """And the same watch goes on."""
+
+    async def scenario():
+        made = source("a")
+        watch = made.watch(WatchOptions(send_initial_events=True))
+        assert await anext(watch) == ()
+        added, end = await anext(watch)
+        assert (added.type, end.initial_events_end, end.resource_version) == (EventType.ADDED, True, "1")
+        made.modify(pod("a"))
+        [changed] = await anext(watch)
+        assert changed.type is EventType.MODIFIED
+        await watch.aclose()
+        assert made.open_watches == 0
+
+    asyncio.run(scenario())
+
+
+def test_it_misbehaves_when_it_is_told_to():
+    """Faults, streams that are not done, silence, cuts."""
+
+    async def scenario():
+        made = source("a")
+        made.fail_next(Unreachable("no"), verb="list")
+        with pytest.raises(Unreachable):
+            await keys(made, ListOptions())
+        assert (await keys(made, ListOptions()))[0] == ["demo/a"]
+        made.streams = False
+        with pytest.raises(InvalidRequest):
+            await heard(made, WatchOptions(send_initial_events=True), batches=0)
+        made.silent = True
+        watch = made.watch(WatchOptions(resource_version="0"))
+        await anext(watch)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        made.cut(Unreachable("reset"))
+        with pytest.raises(Unreachable):
+            await waiting
+        assert len(made.lists()) == 2
+        assert len(made.watches()) == 2
+
+    asyncio.run(scenario())
+
+
+def test_bookmarks_tell_of_what_happened_elsewhere():
+    """Versions go on though no object of the kind changes."""
+
+    async def scenario():
+        made = source("a")
+        watch = made.watch(WatchOptions(resource_version="1"))
+        await anext(watch)
+        made.advance()
+        made.bookmark()
+        [bookmark] = await anext(watch)
+        assert (bookmark.type, bookmark.resource_version) == (EventType.BOOKMARK, "2")
+        assert not bookmark.initial_events_end
+        await watch.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_what_one_gets_is_a_copy():
+    """A test that changes what it got does not change the server."""
+    made = source("a")
+    made.objects["demo/a"]["spec"]["nodeName"] = "elsewhere"
+    made.add(pod("b"))["metadata"]["name"] = "c"
+    assert made.objects["demo/a"]["spec"] == {}
+    assert sorted(made.objects) == ["demo/a", "demo/b"]
