@@ -75,15 +75,20 @@ class Index:
 
     def put(self, key: str, record: Record, before: Record | None) -> None:
         """Let the record be found under its values, and `before`, its last state, no longer."""
-        position = self._position
-        if position is not None and record.layout is self._layout and not self._given:
-            # The common case, for which nothing is made: one projected value, which has not changed.
-            value = record.values[position]
-            if before is not None and before.layout is self._layout and before.values[position] == value:
-                bucket = None if type(value) is not str else self._buckets.get(value)
-                if bucket is not None:
+        if not self._given and record.layout is self._layout and self._position is not None:
+            # The common case, for which nothing is made: one projected value, now and before.
+            value = record.values[self._position]
+            known = before is None or before.layout is self._layout
+            last = before.values[self._position] if before is not None and known else None
+            if known and type(value) is str and (last is None or type(last) is str):
+                bucket = self._buckets.get(value)
+                if bucket is None:
+                    self._buckets[value] = {key: record}
+                else:
                     bucket[key] = record
-                    return
+                if last is not None and last != value:
+                    self._leave(key, (last,))
+                return
         held = () if before is None else self._held(key, before)
         values = self._values(key, record)
         for value in values:
