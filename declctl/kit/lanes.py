@@ -17,6 +17,7 @@ from declctl.kit.clock import Clock
 
 T = TypeVar("T")
 
+_NO_EPOCH = -1  # of what backs off: it belongs to the epoch in which it is due
 _MOST_VANISHED = 64  # turns of values that were merged away, before the row is cleared of them
 
 
@@ -69,8 +70,8 @@ class Lanes(Generic[T]):
       `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both;
       a value that was attempted and is on its way back can't be merged to nothing.
     - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
-      until it is retried or handed over. This is how a reload finds its consistent cut without
-      touching what waits.
+      until it is retried or handed over. What backs off belongs to the epoch in which it is due.
+      This is how a reload finds its consistent cut without touching what waits.
     """
 
     def __init__(
@@ -132,13 +133,11 @@ class Lanes(Generic[T]):
             self._release(ticket)
 
     def retry(self, ticket: Ticket[T], delay: float) -> None:
-        """Hold the key and hand the value out again in `delay` seconds, in the newest epoch."""
+        """Hold the key and hand the value out again in `delay` seconds, in what is the newest epoch then."""
         with self._lock:
             self._running -= 1
             ticket.attempts += 1
-            self._outstanding[self._epoch] += 1
-            self._leave(ticket.epoch)
-            ticket.epoch = self._epoch
+            self._move(ticket, _NO_EPOCH)
             ticket.due = self._clock.monotonic() + delay
             heapq.heappush(self._due, (ticket.due, next(self._order), ticket))
             if self.keyed:
@@ -165,7 +164,7 @@ class Lanes(Generic[T]):
 
     def epoch_of(self, ticket: Ticket[T]) -> int:
         """The epoch whose target shall work on this ticket, after hand-overs."""
-        epoch = ticket.epoch
+        epoch = self._epoch if ticket.epoch == _NO_EPOCH else ticket.epoch
         while epoch in self._adopted:
             epoch = self._adopted[epoch]
         return epoch
@@ -328,11 +327,17 @@ class Lanes(Generic[T]):
         while self._due and self._due[0][0] <= now:
             _, _, ticket = heapq.heappop(self._due)
             ticket.due = None
+            self._move(ticket, self._epoch)
             self._released.append(ticket)
 
     def _forget(self, ticket: Ticket[T]) -> None:
         self._weight -= ticket.weight
         self._leave(ticket.epoch)
+
+    def _move(self, ticket: Ticket[T], epoch: int) -> None:
+        before, ticket.epoch = ticket.epoch, epoch
+        self._outstanding[epoch] = self._outstanding.get(epoch, 0) + 1
+        self._leave(before)
 
     def _leave(self, epoch: int) -> None:
         self._outstanding[epoch] -= 1

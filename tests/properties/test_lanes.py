@@ -13,6 +13,7 @@ from declctl.kit.lanes import Ticket
 KEYS = st.sampled_from("abcd")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
 WEIGHTS = st.integers(0, 30)
+BACKING_OFF = -1  # the epoch of what backs off: whichever is the newest when it is due
 PICKS = st.integers(0, 1000)
 
 
@@ -51,7 +52,7 @@ class Item:
 
     key: str
     value: Value
-    epoch: int
+    epoch: int | None  # None while it backs off: then it belongs to the epoch in which it is due
     turn: int
     attempts: int = 0
     due: float | None = None
@@ -89,7 +90,13 @@ class LanesMachine(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         eligible = [item for item in self._heads() if self._may_be_taken(item)]
+        for item in eligible:
+            item.epoch = self.epoch if item.epoch is None else item.epoch
+            item.due = None if item.due is None else -1.0
         ticket = self.lanes.take()
+        for item in self.items:
+            if item.epoch == BACKING_OFF and item.due is not None and item.due <= self.clock.monotonic():
+                item.epoch = self.epoch
         if ticket is None:
             assert not eligible
             resting = [item.due - self.clock.monotonic() for item in self.items if item.due is not None]
@@ -119,7 +126,7 @@ class LanesMachine(RuleBasedStateMachine):
         item = self._pick(pick)
         assert item.ticket is not None
         self.lanes.retry(item.ticket, delay)
-        item.ticket, item.attempts, item.epoch = None, item.attempts + 1, self.epoch
+        item.ticket, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
         item.due = self.clock.monotonic() + delay
         if not self.lanes.keyed:
             return
@@ -167,7 +174,8 @@ class LanesMachine(RuleBasedStateMachine):
         assert seen.added == self.count == seen.taken + fresh + seen.merged + seen.dropped
         assert (seen.taken, seen.merged, seen.dropped) == (self.taken, self.merged, self.dropped)
         assert seen.running == len(self._running())
-        assert seen.waiting + seen.backing_off == len(self.items) - seen.running
+        assert seen.backing_off == sum(1 for item in self.items if item.epoch is None)
+        assert seen.waiting == len(self.items) - seen.running - seen.backing_off
         assert seen.weight == sum(item.value.weight for item in self.items)
         assert self.lanes.idle == (not self.items)
 
@@ -246,7 +254,10 @@ class LanesMachine(RuleBasedStateMachine):
         for item in self._of(key)[1:]:
             item.delayed = True
 
-    def _owner(self, epoch: int) -> int:
+    def _owner(self, epoch: int | None) -> int:
+        epoch = self.epoch if epoch is None else epoch
+        if epoch == BACKING_OFF:
+            return self.epoch
         while epoch in self.adopted:
             epoch = self.adopted[epoch]
         return epoch
