@@ -52,7 +52,7 @@ class Item:
 
     key: str
     value: Value
-    epoch: int | None  # None while it backs off: then it belongs to the epoch in which it is due
+    epoch: int
     turn: int
     attempts: int = 0
     due: float | None = None
@@ -90,9 +90,6 @@ class LanesMachine(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         eligible = [item for item in self._heads() if self._may_be_taken(item)]
-        for item in eligible:
-            item.epoch = self.epoch if item.epoch is None else item.epoch
-            item.due = None if item.due is None else -1.0
         ticket = self.lanes.take()
         for item in self.items:
             if item.epoch == BACKING_OFF and item.due is not None and item.due <= self.clock.monotonic():
@@ -174,7 +171,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert seen.added == self.count == seen.taken + fresh + seen.merged + seen.dropped
         assert (seen.taken, seen.merged, seen.dropped) == (self.taken, self.merged, self.dropped)
         assert seen.running == len(self._running())
-        assert seen.backing_off == sum(1 for item in self.items if item.epoch is None)
+        assert seen.backing_off == sum(1 for item in self.items if item.epoch == BACKING_OFF)
         assert seen.waiting == len(self.items) - seen.running - seen.backing_off
         assert seen.weight == sum(item.value.weight for item in self.items)
         assert self.lanes.idle == (not self.items)
@@ -254,8 +251,7 @@ class LanesMachine(RuleBasedStateMachine):
         for item in self._of(key)[1:]:
             item.delayed = True
 
-    def _owner(self, epoch: int | None) -> int:
-        epoch = self.epoch if epoch is None else epoch
+    def _owner(self, epoch: int) -> int:
         if epoch == BACKING_OFF:
             return self.epoch
         while epoch in self.adopted:

@@ -165,3 +165,17 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
         worker.join(30.0)
     assert not faults
     assert seen == {f"k{k}": [n for n in range(2000) if n % 7 == k] for k in range(7)}
+
+
+def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_moment():
+    """A failing change is tried again on time and by the new code, with its attempts (G10)."""
+    lanes = lanes_of(keyed=False)
+    lanes.add("k", "value")
+    lanes.retry(lanes.take(), 5.0)
+    ended = lanes.cut()
+    assert (lanes.outstanding(ended), lanes.idle, lanes.next_due()) == (0, False, 5.0)
+    assert lanes.take() is None
+    lanes._clock.set(5.0)
+    ticket = lanes.take()
+    assert (lanes.epoch_of(ticket), ticket.attempts) == (lanes.epoch, 1)
+    assert lanes.epoch == ended + 1
