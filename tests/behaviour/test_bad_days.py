@@ -1,0 +1,207 @@
+"""Bad days of a cluster: the cache ends equal to the server, and handlers have heard of everything."""
+
+import pytest
+
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+
+CODE = """
+from blackboard import tell as note
+def tell(change):
+    note("tell", str(change.key), change.type, change.obj.resource_version)
+"""
+
+
+def _same(controller, sandbox) -> bool:
+    there = {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in sandbox.objects("ConfigMap")}
+    cached = {o.name: o.resource_version for o in controller.lister("maps").list()}
+    return there == cached
+
+
+def _churn(sandbox, config_map, turn: int) -> None:
+    """Objects are made, changed and deleted."""
+    for number in range(5):
+        sandbox.create(config_map(f"t{turn}-{number}"))
+        sandbox.patch("ConfigMap", f"t{turn}-{number}", {"data": {"turn": str(turn)}})
+    sandbox.delete("ConfigMap", f"t{turn}-0", "default")
+    if turn:
+        sandbox.delete("ConfigMap", f"t{turn - 1}-1", "default")
+
+
+def _cut(sandbox) -> None:
+    sandbox.faults.cut_watches()
+
+
+def _cut_mid_line(sandbox) -> None:
+    sandbox.faults.cut_mid_line()
+
+
+def _ended_politely(sandbox) -> None:
+    sandbox.faults.cut_watches(clean=True)
+
+
+def _malformed(sandbox) -> None:
+    sandbox.faults.malformed_line()
+
+
+def _compacted(sandbox) -> None:
+    sandbox.faults.silence()
+    sandbox.faults.cut_watches()
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "newer"}})
+    sandbox.faults.compact()
+    sandbox.faults.speak()
+
+
+def _compacted_as_status(sandbox) -> None:
+    sandbox.faults.expired_watch = "status"
+    _compacted(sandbox)
+
+
+def _server_errors(sandbox) -> None:
+    sandbox.faults.refuse(500, Match(resource="configmaps"), times=1)
+    sandbox.faults.cut_watches()
+
+
+def _too_many_requests(sandbox) -> None:
+    sandbox.faults.refuse(429, Match(resource="configmaps"), times=1, retry_after=1)
+    sandbox.faults.cut_watches()
+
+
+def _no_watch_list(sandbox) -> None:
+    sandbox.faults.watch_list = "invalid"
+    _compacted(sandbox)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _cut,
+        _cut_mid_line,
+        _ended_politely,
+        _malformed,
+        _compacted,
+        _compacted_as_status,
+        _server_errors,
+        _too_many_requests,
+        _no_watch_list,
+    ],
+)
+def test_after_a_fault_the_cache_is_what_the_server_has(fault, rig, sandbox, config_map) -> None:
+    """Watches break in every way there is: the last state of each object is in the cache and told."""
+    rig.handler("tell")
+    controller = rig.run(CODE)
+    for turn in range(3):
+        _churn(sandbox, config_map, turn)
+        if turn == 1:
+            fault(sandbox)
+    _churn(sandbox, config_map, 3)
+    until("the cache is what the server has", lambda: _same(controller, sandbox), timeout=20)
+    controller.wait_idle(20)
+    last = {row[1]: row for row in rig.told("tell")}
+    alive = {
+        f"default/{o['metadata']['name']}": o["metadata"]["resourceVersion"]
+        for o in sandbox.objects("ConfigMap")
+    }
+    assert {key: row[3] for key, row in last.items() if row[2] != "Deleted"} == alive
+    assert controller.status().ready
+    assert controller.handler("tell").failed == 0
+
+
+def test_a_watch_that_falls_silent_is_noticed(rig, sandbox, config_map) -> None:
+    """A connection dies without a word: after `idleTimeout` it is made anew."""
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, idleTimeout: 1s}"]
+    rig.handler("tell")
+    controller = rig.run(CODE)
+    until("it watches", lambda: sandbox.faults.document()["openWatches"] == 1)
+    sandbox.faults.silence()
+    sandbox.create(config_map("unheard"))
+    watches = sandbox.ledger.count("watch")
+    until("it asks again", lambda: sandbox.ledger.count("watch") > watches)
+    sandbox.faults.speak()
+    until("it has heard", lambda: rig.told("tell", "default/unheard"))
+    assert _same(controller, sandbox)
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(rig, sandbox, config_map) -> None:
+    """The API server restarts: handlers go on with what happened meanwhile, the process with them."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map("before")])
+    controller.wait_idle()
+    sandbox.stop()
+    until("it is told", lambda: controller.condition("Degraded").status == "True")
+    sandbox.create(config_map("meanwhile"))
+    sandbox.start()
+    until("it has heard", lambda: rig.told("tell", "default/meanwhile"), timeout=20)
+    assert [row[1] for row in rig.told("tell")] == ["default/before", "default/meanwhile"]
+    until("all is well", lambda: controller.condition("Degraded").status == "False")
+
+
+def test_a_kind_that_comes_later_starts_when_it_is_there(rig, sandbox, config_map) -> None:
+    """A manifest names a custom kind whose definition is installed later: everything else runs meanwhile."""
+    rig.resources.append("- {name: widgets, apiVersion: example.org/v1, kind: Widget}")
+    rig.handler("tell")
+    rig.handler("widgets", resource="widgets", entry="handlers:tell")
+    controller = rig.run(CODE, objects=[config_map("m")])
+    until("the other works", lambda: rig.told("tell", "default/m"))
+    assert controller.resource("widgets").state == "Missing"
+    sandbox.create(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "widgets.example.org"},
+            "spec": {
+                "group": "example.org",
+                "scope": "Namespaced",
+                "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+                "versions": [
+                    {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {}}}
+                ],
+            },
+        }
+    )
+    sandbox.create(
+        {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": "default"}}
+    )
+    until("the widget is told", lambda: rig.told("tell", "default/w"), timeout=25)
+    assert controller.resource("widgets").synced
+
+
+BAD = """
+from blackboard import tell as note, wait
+import sys
+def good(change): note("good", str(change.key))
+def raises(change): raise ValueError(change.obj.name)
+def exits(change): sys.exit(3)
+def hangs(change): wait("hangs")
+async def cancels(change):
+    import asyncio
+    raise asyncio.CancelledError
+async def leaks(change):
+    import asyncio
+    asyncio.get_running_loop().create_task(asyncio.sleep(3600))
+def ends(change): raise GeneratorExit
+def deep(change): deep(change)
+"""
+
+
+def test_handlers_that_misbehave_harm_nobody_else(rig, sandbox, config_map) -> None:
+    """Handlers raise, exit, hang, leak and recurse: they are counted, and the good one hears everything."""
+    names = ("raises", "exits", "cancels", "ends", "deep")
+    rig.handler("good")
+    for name in names:
+        rig.handler(name, rest="retry: {maxAttempts: 2, initialBackoff: 5ms}")
+    rig.handler("hangs", rest="timeout: 30ms, retry: {maxAttempts: 1}")
+    rig.handler("leaks")
+    controller = rig.run(BAD)
+    for number in range(5):
+        sandbox.create(config_map(f"m{number}"))
+    until("the hanging ones are given up", lambda: controller.handler("hangs").zombies == 5)
+    rig.board.open_gate("hangs")
+    controller.wait_idle()
+    assert [row[1] for row in rig.told("good")] == [f"default/m{n}" for n in range(5)]
+    for name in names:
+        figures = controller.handler(name)
+        assert (name, figures.failed, figures.retried) == (name, 5, 5)
+    assert (controller.handler("hangs").failed, controller.handler("hangs").zombies) == (5, 0)
+    assert (controller.handler("leaks").succeeded, controller.status().ready) == (5, True)
+    assert controller.handler("raises").last_error == "default/m4: ValueError: m4"
