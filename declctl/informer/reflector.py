@@ -11,7 +11,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from declctl.errors import Expired, Forbidden, MalformedAnswer, NotFound, Unauthorized, WatchSilent
+from declctl.errors import (
+    Expired,
+    Forbidden,
+    MalformedAnswer,
+    NotFound,
+    ServerError,
+    Unauthorized,
+    WatchSilent,
+)
 from declctl.informer.deadline import Deadline
 from declctl.informer.reflector_faults import (
     Backoff,
@@ -134,7 +142,7 @@ class Reflector:
         self._opened: _Opened | None = None  # the stream that goes on as a watch
         self._backoff = Backoff(clock)
         self._fruitless = True
-        self._unreadable_at: str | None = None
+        self._stuck = ("", 0)  # the version from which watches failed last, and how often in a row
         self._lists = self._watches = self._replaced = self._pages = self._items = 0
         self._idle_closes = self._failures = 0
         self._events: Counter[EventType] = Counter()
@@ -350,13 +358,13 @@ class Reflector:
 
     def _after(self, fault: Exception, state: State) -> State:
         version = self.last_sync_resource_version
-        verdict = judge(
-            fault, state, Circumstances(version, self._fruitless, repeated=self._unreadable_at == version)
-        )
+        stuck_at, times = self._stuck
+        repeated = times if stuck_at == version else 0
+        verdict = judge(fault, state, Circumstances(version, self._fruitless, repeated))
         if isinstance(state, Watching):
             self._idle_closes += isinstance(fault, WatchSilent)
-            if unreadable(fault):
-                self._unreadable_at = version
+            if unreadable(fault) or isinstance(fault, ServerError):
+                self._stuck = (version, repeated + 1)
         if verdict.gives_up_streaming:
             self._streams = False
             _log.info("%s; it is listed in pages instead", self._told(fault))

@@ -8,7 +8,9 @@
     404                 back off, ask for everything        back off
     410                 ask for everything                  ask for the most recent, at once
     version too large   back off, ask for the most recent   ask for the most recent, at once
-    5xx                 back off, watch again               back off; after a stream, list
+    5xx                 back off, watch again; if it is     back off; after a stream, list
+                        the same version for long:
+                        everything
     malformed, foreign  back off, watch again; if it is     back off; after a stream, list
                         the same version again: everything
     400, 405, 422       back off, ask for the most recent   stream: list from now on; list: back off
@@ -40,6 +42,7 @@ _FIRST_BACKOFF, _LONGEST_BACKOFF, _FACTOR = 0.8, 30.0, 2.0  # seconds, as in cli
 _LONGEST_WHILE_MISSING = 10.0  # a kind may appear at any moment, and shall start soon after that
 _LONGEST_RETRY_AFTER = 300.0  # a server that asks for more is asked again then
 _QUIET_SECONDS = 120.0  # without a fault for so long, back-off begins anew
+_UNREADABLE, _FAILING = 1, 5  # repetitions at one version after which a list goes around it
 
 
 class ShortWatch(ApiError):
@@ -55,12 +58,13 @@ class Circumstances:
     """What the policy has to know besides the fault.
 
     `version` is the last one seen; `fruitless` says that no watch has brought anything since
-    everything was asked for; `repeated` that an answer from this version could not be read before.
+    everything was asked for; `repeated` how often in a row a watch from this version failed like
+    this before.
     """
 
     version: str
     fruitless: bool = False
-    repeated: bool = False
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,14 @@ def _after_watching(fault: Exception, about: Circumstances) -> Verdict:
             return Verdict(Starting())
         case ServerError(reason="StoreReadError"):
             return Verdict(Starting())  # an object can't be read: a list goes around it (client-go 142)
-        case Unreachable() | ShortWatch() | TooManyRequests() | Forbidden() | Unauthorized() | ServerError():
+        case ServerError():
+            # Some servers answer so to a version that they have lost (an aggregated one whose etcd
+            # has compacted it): a list, which must not be made by everybody while a server is down.
+            return Verdict(Starting() if about.repeated >= _FAILING else again)
+        case Unreachable() | ShortWatch() | TooManyRequests() | Forbidden() | Unauthorized():
             return Verdict(again)
         case _:
-            lost = not unreadable(fault) or about.repeated
+            lost = not unreadable(fault) or about.repeated >= _UNREADABLE
             return Verdict(Starting() if lost else again)
 
 

@@ -718,3 +718,20 @@ def test_stopping_closes_the_watch():
         assert b.source.open_watches == 0
 
     asyncio.run(scenario())
+
+
+def test_a_version_at_which_the_server_keeps_failing_is_gone_around():
+    """Where every watch from a version is answered 500, a list finds what was missed after some tries."""
+
+    async def scenario():
+        async with bench() as b:
+            b.source.fail_next(ServerError(500, "InternalError", "compacted"), times=6)
+            b.source.cut()
+            b.source.add(pod("c"))
+            await b.advance(120)
+            return b.names, b.figures
+
+    names, figures = asyncio.run(scenario())
+    assert names == ["a", "b", "c"]
+    assert figures.relists == 1
+    assert figures.error is None

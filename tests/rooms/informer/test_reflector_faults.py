@@ -69,7 +69,15 @@ def test_an_object_that_cannot_be_read_leads_to_a_list():
 @pytest.mark.parametrize("fault", [MalformedAnswer("x"), RuntimeError("x")])
 def test_what_cannot_be_read_twice_is_gone_around(fault):
     """A broken line at the same version is not asked for again and again: a list goes around it."""
-    assert judge(fault, AGAIN, Circumstances("10", repeated=True)) == Verdict(Starting())
+    assert judge(fault, AGAIN, Circumstances("10", repeated=1)) == Verdict(Starting())
+
+
+@pytest.mark.parametrize(("times", "then"), [(4, AGAIN), (5, Starting())])
+def test_a_server_that_keeps_failing_at_a_version_is_asked_for_everything(times, then):
+    """A server that has lost a version and says 500 instead of 410 doesn't keep the cache old for ever."""
+    fault = ServerError(500, "InternalError", "required revision has been compacted")
+
+    assert judge(fault, AGAIN, Circumstances("10", repeated=times)) == Verdict(then)
 
 
 def test_a_server_whose_lists_expire_at_once_is_not_asked_in_a_circle():
