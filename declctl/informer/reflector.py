@@ -203,7 +203,6 @@ class Reflector:
 
         Nothing is told before everything is there (client-go 147).
         """
-        self._lists += 1
         version = "" if state.quorum else self.last_sync_resource_version
         opened = self._open(version, send_initial_events=True)
         try:
@@ -211,6 +210,7 @@ class Reflector:
         except BaseException:
             await opened.close()
             raise
+        self._lists += 1  # one that is refused has cost nothing: it is a watch that failed
         self._replace(records, version)
         self._opened = _Opened(opened.batches, opened.since, rest, streamed=True)
         return Watching(version)

@@ -113,7 +113,7 @@ def test_a_server_that_does_not_stream_is_listed_in_pages():
             assert b.versions("list") == ["0", None, None]
             assert [bool(r.continue_token) for r in b.source.lists()] == [False, True, True]
             assert b.versions()[-1] == "10"
-            assert (b.figures.pages, b.figures.items_listed) == (3, 10)
+            assert (b.figures.lists, b.figures.pages, b.figures.items_listed) == (1, 3, 10)
             assert b.figures.error is None
 
     asyncio.run(scenario())
