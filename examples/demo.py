@@ -7,7 +7,6 @@ Ctrl-C ends both.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -38,7 +37,9 @@ def main() -> int:
     try:
         wait_until_it_listens(sandbox)
         print(INTRODUCTION, flush=True)
-        controller = subprocess.Popen([*DECLCTL, *arguments()])
+        # Any admin address that is free: two demos do not disturb each other.
+        run = ["run", f"{EXAMPLE}/manifest.yaml", "--kubeconfig", str(KUBECONFIG), "--admin", "127.0.0.1:0"]
+        controller = subprocess.Popen([*DECLCTL, *run])
         pass_signals_on(controller)
         return controller.wait()
     finally:
@@ -64,14 +65,6 @@ def wait_until_it_listens(sandbox: "subprocess.Popen[str]") -> None:
         sys.exit("the sandbox did not start; what it said stands above")
     # The rest is for somebody without a demo; it is read, so that the sandbox never waits for a reader.
     threading.Thread(target=sandbox.stdout.read, daemon=True).start()
-
-
-def arguments() -> list[str]:
-    """For `declctl`; where the usual admin address is taken, any other will do."""
-    command = ["run", f"{EXAMPLE}/manifest.yaml", "--kubeconfig", str(KUBECONFIG)]
-    with socket.socket() as probe:
-        taken = probe.connect_ex(("127.0.0.1", 8081)) == 0
-    return [*command, "--admin", "127.0.0.1:0"] if taken else command
 
 
 def pass_signals_on(controller: "subprocess.Popen[bytes]") -> None:

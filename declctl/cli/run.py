@@ -2,8 +2,10 @@
 
 import gc
 import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -58,11 +60,22 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     clock, screen = SystemClock(), stderr_screen()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
     fronts = _fronts(admin, screen, once=once, log=log)
+    _print_by_lines()
     _collect_garbage_again()
     options = RunOptions(manifest=manifest, watch=watch, once=once, timeout=seconds)
     with ExitStack() as stack:
         connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
         raise typer.Exit(Runtime(options, connect=connect, fronts=fronts, clock=clock, log=log).run())
+
+
+def _print_by_lines() -> None:
+    """What handlers print is seen at once, through a pipe too, and lines of several threads do not mix.
+
+    Under PYTHONUNBUFFERED, as images have it, `print` writes a line and its end apart, and another thread may
+    come between.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def _collect_garbage_again() -> None:

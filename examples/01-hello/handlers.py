@@ -2,4 +2,4 @@
 
 
 def on_pod(change):
-    print(f"{change.type} pod {change.key}", flush=True)
+    print(f"{change.type} pod {change.key}")

@@ -9,4 +9,4 @@ def on_pod(obj, ctx):
     neighbours = sorted(pod.name for pod in pods.by_index("byNode", node) if pod.key != obj.key)
     teams = {team: len(pods.by_index("byTeam", team)) for team in sorted(pods.index_values("byTeam"))}
     beside = ", ".join(neighbours) or "nobody"
-    print(f"{obj.key} runs on {node} beside {beside}; pods by team: {teams}", flush=True)
+    print(f"{obj.key} runs on {node} beside {beside}; pods by team: {teams}")

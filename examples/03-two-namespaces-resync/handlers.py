@@ -2,10 +2,10 @@
 
 
 def audit(change):
-    print(f"audit: {change.type} {change.key}", flush=True)
+    print(f"audit: {change.type} {change.key}")
 
 
 def check(obj):
     """Called for every object every two seconds, from the cache: the API server is not asked."""
     owner = obj.annotations.get("owner")
-    print(f"check: {obj.key} " + (f"is {owner}'s" if owner else "has no owner"), flush=True)
+    print(f"check: {obj.key} " + (f"is {owner}'s" if owner else "has no owner"))

@@ -18,9 +18,8 @@ class Counter:
         print(
             f"generation {ctx.generation}: {change.type} {change.key}, {GREETING} {times} times, "
             f"{self.since_reload} calls since the reload",
-            flush=True,
         )
 
     @declctl.hookimpl
     def declctl_teardown(self, ctx):
-        print(f"generation {ctx.generation}: {self.since_reload} calls, good bye", flush=True)
+        print(f"generation {ctx.generation}: {self.since_reload} calls, good bye")

@@ -6,7 +6,7 @@ from declctl.testing import BundleDir
 
 TELLING = """\
 def tell(change):
-    print(f"{change.type} {change.resource} {change.key} {change.obj.resource_version}", flush=True)
+    print(f"{change.type} {change.resource} {change.key} {change.obj.resource_version}")
 """
 
 MANIFEST = """\

@@ -27,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     paths = [path for path in (more.get("PYTHONPATH"), kept.get("PYTHONPATH")) if path]
     known = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **more, **known}
+    return {**kept, "NO_COLOR": "1", **more, **known}
 
 
 class Declctl:

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from bundles import telling
 from clusters import SandboxCluster, new_namespace
 from processes import Declctl, environment
+from rest import pod
 from waiting import until
 
 
@@ -39,6 +41,24 @@ def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxClu
         assert refused.returncode == 1
         assert "handlers.py:1:10: error DCL042" in refused.stderr
         assert "STALE" in _run("status", *admin).stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_handlers_print_comes_at_once_and_in_whole_lines(
+    sandbox_cluster: SandboxCluster, tmp_path: Path, unbuffered: str
+) -> None:
+    """Through a pipe, from several threads, whether or not PYTHONUNBUFFERED is set as images have it."""
+    namespace = new_namespace(sandbox_cluster)
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    handler = '    - {name: tell, resourceRef: {name: pods}, entryPoint: "handlers:tell"}\n'
+    more = "".join(handler.replace("name: tell", f"name: tell-{number}") for number in range(4))
+    bundle.edit("manifest.yaml", handler, more)
+    for number in range(50):
+        sandbox_cluster.rest.create(pod(f"p{number}", namespace))
+    env = {"PYTHONUNBUFFERED": unbuffered}
+    with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig, env=env) as declctl:
+        until("all is told while it runs", lambda: len(declctl.out) >= 200)
+        assert {len(line.split()) for line in declctl.out} == {4}
 
 
 def test_hangup_reloads(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
