@@ -23,6 +23,8 @@ from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.slots import Ended, Slots
 
+_CATCH_UP_SECONDS = 2.0
+_CATCH_UP_CHECK = 0.005
 _WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
 
 
@@ -142,6 +144,7 @@ class Reloader:
             if warm:
                 await self._warm(assembled.fresh, generation.plan.reload.warm_timeout)
             await self._around.caches.build_indexes(generation.wanted)
+            await self._catch_up(generation)
         except BaseException:
             await self._undo(generation)
             raise
@@ -193,6 +196,12 @@ class Reloader:
                     reason = "Forbidden" if figures.forbidden else "NotSynced"
                     raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
                 await self._clock.sleep(_WARM_CHECK)
+
+    async def _catch_up(self, generation: Generation) -> None:
+        """Wait until no handler would be moved into its past; for long only if a server lags far behind."""
+        deadline = self._clock.monotonic() + _CATCH_UP_SECONDS
+        while self._slots.is_behind(generation.places) and self._clock.monotonic() < deadline:
+            await self._clock.sleep(_CATCH_UP_CHECK)
 
     async def tell(self, outcome: Outcome, *, timeout: float) -> None:
         """Call `declctl_reload` of the active generation with the outcome of an attempt."""

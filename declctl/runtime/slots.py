@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from declctl.informer import Registration
 from declctl.kit import Clock
 from declctl.manifest.model import DrainPolicy
-from declctl.objects import ChangeReason, ChangeType, Notification, Record
 from declctl.runtime.caches import Cached, Identity
 from declctl.runtime.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handler import Binding, Handler
 from declctl.runtime.log import Log
+from declctl.runtime.moving import differences, is_behind
 
 _DRAIN_CHECK = 0.02  # seconds between two looks at what is left of an old generation
 
@@ -86,6 +86,11 @@ class Slots:
         self._slots = {name: self._slots[name] for name in places}
         return ended
 
+    def is_behind(self, places: Mapping[str, Place]) -> bool:
+        """Whether a handler would be moved to caches that have yet to see what it has been told."""
+        moves = [_move(slot, places[name]) for name, slot in self._slots.items() if name in places]
+        return any(is_behind(gone, come) for gone, come, _ in moves if gone and come)
+
     async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
         """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
 
@@ -126,7 +131,7 @@ class Slots:
     def initial_complete(self) -> None:
         """Tell each slot whose informers have all synced that no more initial changes will come."""
         for slot in self._slots.values():
-            if all(cached.informer.has_synced for cached in slot.informers.values()):
+            if all(registration.given.is_open for registration in slot.registrations.values()):
                 slot.handler.initial_complete()
 
     def idle(self) -> bool:
@@ -204,32 +209,20 @@ def _rehome(slot: Slot, place: Place) -> None:
     wanted = {cached.identity: cached for cached in place.informers}
     for identity in slot.registrations.keys() & wanted.keys():
         slot.registrations[identity].retime(place.binding.plan.resync_period)
-    gone = [cached for identity, cached in slot.informers.items() if identity not in wanted]
-    added = [cached for identity, cached in wanted.items() if identity not in slot.informers]
-    if not gone and not added:
+    gone, come, missing = _move(slot, place)
+    if not gone and not come and not missing:
         return
-    ready = [cached for cached in added if cached.informer.has_synced]
-    differences = _differences(_records(gone), _records(ready))
+    told = differences(gone, come)
     _detach(slot, [cached.identity for cached in gone])
-    slot.handler.add_all(differences)
-    _attach(slot, place, ready, initial=False)
-    _attach(slot, place, [cached for cached in added if cached not in ready])
+    slot.handler.add_all(told)
+    _attach(slot, place, come, initial=False)
+    _attach(slot, place, missing)
 
 
-def _records(informers: Iterable[Cached]) -> dict[str, Record]:
-    return {record.key: record for cached in informers for record in cached.informer.indexer.list()}
-
-
-def _differences(before: Mapping[str, Record], after: Mapping[str, Record]) -> list[Notification]:
-    """What a handler has to hear when its resource is watched anew: true differences only."""
-    told: list[Notification] = []
-    for key, record in before.items():
-        if key not in after or after[key].uid != record.uid:
-            told.append(Notification(ChangeType.DELETED, record, reason=ChangeReason.OUT_OF_SCOPE))
-    for key, record in after.items():
-        old = before.get(key)
-        if old is None or old.uid != record.uid:
-            told.append(Notification(ChangeType.ADDED, record, initial=True, reason=ChangeReason.INITIAL))
-        elif old.resource_version != record.resource_version:
-            told.append(Notification(ChangeType.MODIFIED, record, old, reason=ChangeReason.RELIST))
-    return told
+def _move(slot: Slot, place: Place) -> tuple[list[Cached], list[Cached], list[Cached]]:
+    """The caches that a handler leaves, those that it comes to, and those that are not filled yet."""
+    wanted = {cached.identity for cached in place.informers}
+    gone = [cached for identity, cached in slot.informers.items() if identity not in wanted]
+    added = [cached for cached in place.informers if cached.identity not in slot.informers]
+    come = [cached for cached in added if cached.informer.has_synced]
+    return gone, come, [cached for cached in added if cached not in come]

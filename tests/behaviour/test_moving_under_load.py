@@ -35,18 +35,21 @@ def _storm(sandbox, config_map, stop: threading.Event) -> None:
 
 def test_a_storm_while_namespaces_change_is_told_as_one_watch_would(rig, sandbox, config_map) -> None:
     """No object is added or deleted twice, none goes back in time, the last state is known (G15)."""
+    rig.reload_policy += ", informerLinger: 1ms"  # so that each move meets caches that are just filled
     rig.resources = [_RESOURCES[0]]
     rig.handler("tell")
     controller = rig.run(CODE)
     stop = threading.Event()
-    storm = threading.Thread(target=_storm, args=(sandbox, config_map, stop))
+    storm = threading.Thread(target=_storm, args=(sandbox, config_map, stop), daemon=True)
     storm.start()
-    for turn in range(1, 13):
-        rig.resources = [_RESOURCES[turn % len(_RESOURCES)]]
-        rig.write()
-        assert controller.reload().result == "Applied"
-    stop.set()
-    storm.join()
+    try:
+        for turn in range(1, 25):
+            rig.resources = [_RESOURCES[turn % len(_RESOURCES)]]
+            rig.write()
+            assert controller.reload().result == "Applied"
+    finally:
+        stop.set()
+        storm.join()
     controller.wait_idle()
     known: dict[str, int] = {}
     for _, uid, kind, version, reason, name in rig.told("tell"):

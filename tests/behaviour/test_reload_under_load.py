@@ -39,7 +39,7 @@ def test_every_change_reaches_every_handler_once_and_in_order_while_code_is_relo
     controller = rig.run(STORM.format(version=1, second=_SYNC))
     before = asked()
     storm = threading.Thread(
-        target=_storm, args=(controller, config_map), kwargs={"objects": 20, "rounds": 30}
+        target=_storm, args=(controller, config_map), kwargs={"objects": 20, "rounds": 30}, daemon=True
     )
     storm.start()
     for version in range(2, 22):
