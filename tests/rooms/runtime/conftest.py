@@ -1,0 +1,168 @@
+"""What the tests of the roof share: manifests on disk, records, and a log that can be read."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from declctl.hooks.calling import EventTarget, Implementation
+from declctl.kit import LoopThread, ManualClock
+from declctl.manifest.model import EntryPoint
+from declctl.manifest.plan import HandlerPlan
+from declctl.objects import ChangeType, Notification, Projection, Record
+from declctl.runtime.context import Listers, World
+from declctl.runtime.handler import Binding, Handler
+from declctl.testing import BundleDir, Logged
+
+MANIFEST = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - {name: pods, apiVersion: v1, kind: Pod}
+  handlers:
+    - {name: notify, resourceRef: {name: pods}, entryPoint: "handlers:notify"}
+"""
+HANDLERS = "def notify(change):\n    print(change)\n"
+_versions = itertools.count(100)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> BundleDir:
+    """A manifest with one handler."""
+    return BundleDir(tmp_path / "app", {"manifest.yaml": MANIFEST, "handlers.py": HANDLERS})
+
+
+@pytest.fixture
+def log() -> Logged:
+    """A log that can be read."""
+    return Logged()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves when it is told to."""
+    return ManualClock()
+
+
+def make_record(
+    name: str, *, uid: str = "", version: int | None = None, namespace: str = "default"
+) -> Record:
+    """A pod as the cache has it."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid or f"uid-{namespace}-{name}",
+            "resourceVersion": str(next(_versions) if version is None else version),
+        },
+    }
+    made = Projection(api_version="v1", kind="Pod").record(json.dumps(body).encode())
+    assert made is not None
+    return made
+
+
+@pytest.fixture(name="record")
+def _record() -> Callable[..., Record]:
+    """Makes records."""
+    return make_record
+
+
+@pytest.fixture(name="added")
+def _added() -> Callable[..., Notification]:
+    """Makes notifications; Added unless told otherwise."""
+
+    def make(name: str, kind: ChangeType = ChangeType.ADDED, **more: Any) -> Notification:
+        return Notification(kind, make_record(name), **more)
+
+    return make
+
+
+PLAN = HandlerPlan(
+    name="notify",
+    resource="pods",
+    entry_point=EntryPoint("handlers", "notify"),
+    plugin=None,
+    events=("Added", "Modified", "Deleted", "Resync"),
+    initial_sync="Deliver",  # type: ignore[arg-type]
+    resync_period=0.0,
+    delivery="Event",  # type: ignore[arg-type]
+    buffer_bytes=1 << 20,
+    queue=None,  # type: ignore[arg-type]
+    retry=None,  # type: ignore[arg-type]
+    timeout=None,
+    on_failure="Ignore",  # type: ignore[arg-type]
+)
+
+
+def implementation(
+    function: Callable[..., Any], *, hook: str = "declctl_event", plugin: str = "p"
+) -> Implementation:
+    """A function as the gate calls it."""
+    import inspect
+
+    parameters = tuple(inspect.signature(function).parameters)
+    return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
+
+
+class Bench:
+    """A slot without threads: a test takes and works by hand."""
+
+    def __init__(self, clock: ManualClock, log: Logged, loop: LoopThread) -> None:
+        self.clock, self.log, self.loop = clock, log, loop
+        self.handler: Handler | None = None
+
+    def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> Binding:
+        """One generation of the handler."""
+        from dataclasses import replace
+
+        from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
+
+        defaults = {
+            "initial_sync": InitialSync.DELIVER,
+            "delivery": Delivery.EVENT,
+            "queue": QueueSpec(),
+            "retry": RetrySpec(),
+            "on_failure": OnFailure.IGNORE,
+        }
+        made = tuple(f if isinstance(f, Implementation) else implementation(f) for f in functions)
+        world = World(
+            handler="notify",
+            generation=generation,
+            listers=Listers({}),
+            config={},
+            cluster=SimpleNamespace(),  # type: ignore[arg-type]
+            log=self.log,
+        )
+        return Binding(generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), world)
+
+    def slot(self, *functions: Any, **policy: Any) -> Handler:
+        """The handler, bound for the first time."""
+        self.handler = Handler(
+            self.binding(*functions, **policy), clock=self.clock, log=self.log, loop=self.loop.loop
+        )
+        return self.handler
+
+    def work(self) -> int:
+        """Work on all that may be worked on; how many that was."""
+        assert self.handler is not None
+        done = 0
+        while (ticket := self.handler.lanes.take()) is not None:
+            self.handler.work(ticket)
+            done += 1
+        return done
+
+
+@pytest.fixture
+def bench(clock: ManualClock, log: Logged):
+    """A slot to be worked by hand."""
+    loop = LoopThread("test-handlers").start()
+    yield Bench(clock, log, loop)
+    loop.stop()

@@ -1,0 +1,308 @@
+"""A slot: what is delivered to whom, how often it is tried, and what a new binding changes."""
+
+import asyncio
+import threading
+
+import pytest
+
+from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
+from declctl.objects import ChangeType
+
+
+def test_changes_are_delivered_in_order_and_counted(bench, added) -> None:
+    """A handler hears what happened, in order, with what the contract says a change has."""
+    heard = []
+    slot = bench.slot(lambda change, obj, old: heard.append((change.type, str(change.key), obj.name, old)))
+    slot.add_all([added("a"), added("b"), added("a", ChangeType.DELETED)])
+    assert bench.work() == 3
+    assert heard == [
+        ("Added", "default/a", "a", None),
+        ("Added", "default/b", "b", None),
+        ("Deleted", "default/a", "a", None),
+    ]
+    figures = slot.statistics()
+    assert (figures.delivered, figures.succeeded, figures.queued, figures.running) == (3, 3, 0, 0)
+
+
+def test_a_resync_has_the_object_as_old(bench, added) -> None:
+    """A Resync is an update from the object to itself, as client-go's OnUpdate has it."""
+    heard = []
+    slot = bench.slot(lambda change, obj, old: heard.append((change.type, old == obj)))
+    slot.add_all([added("a", ChangeType.RESYNC)])
+    bench.work()
+    assert heard == [("Resync", True)]
+
+
+def test_events_that_are_not_asked_for_are_not_queued(bench, added) -> None:
+    """`events: [Deleted]`: nothing else takes room or time."""
+    slot = bench.slot(print, events=("Deleted",))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("a", ChangeType.RESYNC)])
+    assert slot.statistics().queued == 0
+    slot.add_all([added("a", ChangeType.DELETED)])
+    assert slot.statistics().queued == 1
+
+
+def test_what_is_there_at_the_start_may_be_skipped(bench, added) -> None:
+    """`initialSync: Skip`: initial objects are not delivered, later ones are."""
+    slot = bench.slot(print, initial_sync=InitialSync.SKIP)
+    slot.add_all([added("a", initial=True), added("b")])
+    assert slot.statistics().queued == 1
+
+
+def test_a_failing_change_is_tried_again_when_it_is_due_and_then_given_up(bench, added, clock, log) -> None:
+    """Back-off doubles from `initialBackoff`; after `maxAttempts` the change counts as failed."""
+    tries = []
+
+    def fails(change) -> None:
+        tries.append(clock.monotonic())
+        raise ValueError("no")
+
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=3, initial_backoff=1.0, max_backoff=10.0))
+    slot.add_all([added("a")])
+    for seconds in (0, 0.9, 0.2, 1.8, 0.3, 60):
+        clock.set(seconds)
+        bench.work()
+    assert [round(t - tries[0], 1) for t in tries] == [0.0, 1.1, 3.2]
+    figures = slot.statistics()
+    assert (figures.delivered, figures.retried, figures.failed, figures.succeeded) == (1, 2, 1, 0)
+    assert figures.last_error == "default/a: ValueError: no"
+    told = [line for line in log.lines if line.level == "error"]
+    assert [line.fields["attempt"] for line in told] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert told[-1].fields["next"] == "given up"
+    assert "ValueError: no" in told[0].fields["traceback"]
+
+
+def test_a_failing_change_holds_its_own_key_only(bench, added, clock) -> None:
+    """While one object's change backs off, other objects go on, and its own later changes wait."""
+    heard = []
+
+    def fails_once(change) -> None:
+        heard.append((change.obj.name, change.type))
+        if len(heard) == 1:
+            raise ValueError
+
+    slot = bench.slot(fails_once)
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
+    bench.work()
+    assert heard == [("a", "Added"), ("b", "Added")]
+    clock.set(1.0)
+    bench.work()
+    assert heard[2:] == [("a", "Added"), ("a", "Modified")]
+
+
+def test_retry_for_ever_goes_on(bench, added, clock) -> None:
+    """`onFailure: Retry`: a change is never given up."""
+    slot = bench.slot(lambda: 1 / 0, on_failure=OnFailure.RETRY, retry=RetrySpec(max_attempts=2))
+    slot.add_all([added("a")])
+    for _ in range(10):
+        bench.work()
+        clock.set(1000)
+    figures = slot.statistics()
+    assert (figures.retried, figures.failed) == (10, 0)
+
+
+def test_only_what_failed_is_called_again(bench, added, clock) -> None:
+    """Of two hooks one fails: the other has heard the change and doesn't hear it twice."""
+    heard = []
+
+    def good(change) -> None:
+        heard.append("good")
+
+    def bad(change) -> None:
+        heard.append("bad")
+        if heard.count("bad") == 1:
+            raise ValueError
+
+    slot = bench.slot(bad, good)
+    slot.add_all([added("a")])
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+    assert heard == ["bad", "good", "bad"]
+    assert slot.statistics().succeeded == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), RecursionError()]
+)
+def test_whatever_is_raised_is_a_failure_and_no_more(bench, added, error) -> None:
+    """`sys.exit()` in a handler ends neither the process nor the worker."""
+
+    def raises(change) -> None:
+        raise error
+
+    slot = bench.slot(raises, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a"), added("b")])
+    assert bench.work() == 2
+    assert slot.statistics().failed == 2
+
+
+def test_synchronous_and_asynchronous_hooks_of_one_handler_hear_in_turn(bench, added) -> None:
+    """`def` and `async def` in one module: each change goes to both, one after the other."""
+    heard = []
+
+    def first(change) -> None:
+        heard.append(("first", change.obj.name, threading.current_thread().name))
+
+    async def second(change) -> None:
+        await asyncio.sleep(0)
+        heard.append(("second", change.obj.name, threading.current_thread().name))
+
+    slot = bench.slot(first, second)
+    slot.add_all([added("a"), added("b")])
+    bench.work()
+    assert [row[:2] for row in heard] == [("first", "a"), ("second", "a"), ("first", "b"), ("second", "b")]
+    assert {row[2] for row in heard if row[0] == "second"} == {"test-handlers"}
+
+
+def test_a_new_binding_gets_what_comes_and_the_old_one_what_was_there(bench, added) -> None:
+    """The cut of a reload: what was queued before goes to the old code, what comes after to the new."""
+    heard = []
+    slot = bench.slot(lambda change: heard.append(("old", change.obj.name, change.generation)))
+    slot.add_all([added("a")])
+    ended = slot.rebind(
+        bench.binding(lambda change: heard.append(("new", change.obj.name, change.generation)), generation=2)
+    )
+    slot.add_all([added("b"), added("a", ChangeType.MODIFIED)])
+    assert slot.outstanding(ended) == 1
+    bench.work()
+    assert heard == [("old", "a", 1), ("new", "b", 2), ("new", "a", 2)]
+    assert slot.outstanding(ended) == 0
+
+
+def test_what_waits_can_be_handed_over(bench, added) -> None:
+    """After a hand-over the new code gets the backlog too, and the old binding is forgotten."""
+    heard = []
+    slot = bench.slot(lambda: heard.append("old"))
+    slot.add_all([added("a"), added("b")])
+    ended = slot.rebind(bench.binding(lambda: heard.append("new"), generation=2))
+    slot.hand_over(ended)
+    assert slot.outstanding(ended) == 0
+    slot.forget(ended)
+    bench.work()
+    assert heard == ["new", "new"]
+
+
+def test_what_backs_off_goes_to_the_new_binding_and_holds_up_no_drain(bench, added, clock) -> None:
+    """A change in back-off at a reload: attempts and due time are kept, the new code gets it (G10)."""
+    heard = []
+    slot = bench.slot(lambda: 1 / 0)
+    slot.add_all([added("a")])
+    bench.work()
+    ended = slot.rebind(bench.binding(lambda change: heard.append(change.generation), generation=2))
+    assert slot.outstanding(ended) == 0
+    assert bench.work() == 0
+    clock.set(1.0)
+    bench.work()
+    assert heard == [2]
+
+
+def test_pending_changes_of_a_key_are_merged_under_keyed(bench, added) -> None:
+    """`delivery: Keyed`: five updates of an object that waits are one, and counted."""
+    heard = []
+    slot = bench.slot(lambda change: heard.append(change.type), delivery=Delivery.KEYED)
+    slot.add_all([added("a"), *(added("a", ChangeType.MODIFIED) for _ in range(5))])
+    bench.work()
+    assert heard == ["Added"]
+    figures = slot.statistics()
+    assert figures.delivered + figures.merged + figures.dropped == 6
+
+
+def test_beyond_its_bytes_a_buffer_merges_and_loses_nothing_else(bench, added) -> None:
+    """`bufferBytes` is full: changes of one object are merged, those of others wait."""
+    slot = bench.slot(print, buffer_bytes=1)
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
+    figures = slot.statistics()
+    assert (figures.queued, figures.merged) == (2, 1)
+
+
+def test_a_memo_is_kept_for_each_object_until_it_is_deleted(bench, added) -> None:
+    """`ctx.memo` is the same at the next change of an object, and gone with it."""
+    seen = []
+
+    def counts(change, ctx) -> None:
+        ctx.memo["n"] = ctx.memo.get("n", 0) + 1
+        seen.append((change.obj.name, ctx.memo["n"]))
+
+    slot = bench.slot(counts)
+    slot.add_all([added("a"), added("b"), added("a", ChangeType.MODIFIED), added("a", ChangeType.DELETED)])
+    slot.add_all([added("a")])
+    bench.work()
+    assert seen == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("a", 1)]
+
+
+def test_a_memo_refuses_what_would_carry_old_code_along(bench, added) -> None:
+    """An instance of a handler's class in a memo is refused with a sentence that says why."""
+
+    class Mine:
+        pass
+
+    def keeps(ctx) -> None:
+        ctx.memo["it"] = Mine()
+
+    slot = bench.slot(keeps, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a")])
+    bench.work()
+    assert "can't hold a Mine" in slot.statistics().last_error
+
+
+def test_a_call_that_runs_too_long_is_given_up_and_its_key_held(bench, added) -> None:
+    """`timeout`: the call is a zombie until it returns, then a failure; others have gone on."""
+    gate, replaced = threading.Event(), threading.Event()
+    slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
+    slot.on_replaced = replaced.set
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
+    ticket = slot.lanes.take()
+    left = []
+    worker = threading.Thread(target=lambda: left.append(slot.work(ticket)))
+    worker.start()
+    assert replaced.wait(10)
+    assert (slot.statistics().zombies, slot.lanes.take()) == (1, None)
+    gate.set()
+    worker.join(10)
+    assert left == [False]
+    figures = slot.statistics()
+    assert (figures.zombies, figures.failed, figures.queued) == (0, 1, 1)
+    assert "TimeoutError" in figures.last_error
+
+
+def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added) -> None:
+    """`timeout` on an `async def` hook: it is cancelled, and counts as failed."""
+    ended = []
+
+    async def hangs(change) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    slot = bench.slot(hangs, timeout=0.02, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a")])
+    ticket = slot.lanes.take()
+    assert bench.loop.submit(slot.work_async(ticket)).result(10) is True
+    assert ended == ["cancelled"]
+    figures = slot.statistics()
+    assert (figures.failed, figures.zombies) == (1, 0)
+
+
+def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> None:
+    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`."""
+    gate, began = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        began.set()
+        gate.wait(10)
+
+    slot = bench.slot(slow, timeout=60.0)
+    slot.add_all([added("a")])
+    ticket = slot.lanes.take()
+    worker = threading.Thread(target=slot.work, args=(ticket,))
+    worker.start()
+    assert began.wait(10)
+    ended = slot.rebind(bench.binding(lambda: None, generation=2))
+    assert slot.abandon(ended) == 1
+    assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
+    gate.set()
+    worker.join(10)
+    figures = slot.statistics()
+    assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
