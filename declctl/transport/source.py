@@ -99,6 +99,8 @@ class ResourceSource:
     async def watch(self, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events in batches, as reads of the socket bring them, until the server ends the watch.
 
+        The first batch is empty: it says that the server has opened the watch.
+
         Raises the ApiError family; events before a fault are given first. Whoever consumes it
         closes it (`contextlib.aclosing`), which closes the connection at once.
         """
@@ -117,6 +119,7 @@ class ResourceSource:
             raise
         lines = LineSplitter()
         try:
+            yield ()  # the watch is open: a quiet resource is a healthy one
             while chunk := await channel.read():
                 for batch in _batches(lines.feed(chunk)):
                     events, fault = self._decode(batch)

@@ -178,11 +178,12 @@ def test_a_streaming_list_asks_for_the_initial_events():
 
 
 def test_events_come_in_the_batches_of_the_socket():
-    """What arrives together is handed on together, and an event that is cut by a packet comes whole."""
+    """An open watch says so first; what arrives together is handed on together; a cut event comes whole."""
     lines = event("ADDED", "a", 2) + event("MODIFIED", "a", 3), event("DELETED", "a", 4)
     channel = Channel([lines[0], lines[1][:20], lines[1][20:]])
     batches = asyncio.run(watched(source(Gate(channel))))
     assert [[(e.type, e.resource_version) for e in batch] for batch in batches] == [
+        [],
         [(EventType.ADDED, "2"), (EventType.MODIFIED, "3")],
         [(EventType.DELETED, "4")],
     ]
@@ -207,7 +208,7 @@ def test_a_flood_is_cut_so_that_others_get_their_turn():
         return batches
 
     batches = asyncio.run(both())
-    assert [len(batch) for batch in batches] == [MOST_EVENTS] * 3 + [1]
+    assert [len(batch) for batch in batches] == [0] + [MOST_EVENTS] * 3 + [1]
     assert len(turns) >= 3
 
 
