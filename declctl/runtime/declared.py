@@ -11,6 +11,7 @@ import msgspec
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 
+_LONGEST = 2000  # characters of a message: what foreign code raises may be of any length
 Use = Literal["handler", "indexer", "transform", "startup", "shutdown"]
 ManifestPath = tuple[str | int, ...]
 
@@ -78,4 +79,7 @@ class Fault(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
         """From the error that a room raised, and the place that led there."""
-        return cls(error.code, error.message, path, error.suggestion, error.file, error.line, error.column)
+        message = error.message
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
+        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)

@@ -1,0 +1,106 @@
+"""The steps from one manifest to the next, and the line that a person reads."""
+
+from dataclasses import replace
+
+import pytest
+
+from declctl.manifest import ManifestSource, load, plan
+from declctl.runtime.changes import Side, changes, summary
+
+BASE = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+      indexers: [{name: byNode, fieldPath: spec.nodeName}]
+    - {name: maps, apiVersion: v1, kind: ConfigMap}
+  handlers:
+    - {name: notify, resourceRef: {name: pods}, entryPoint: "h:notify"}
+    - {name: audit, resourceRef: {name: maps}, entryPoint: "h:audit"}
+"""
+
+
+def _side(text: str = BASE, code: str = "1") -> Side:
+    return Side(plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller), code)
+
+
+def _line(old: str, new: str, *, code: str = "1") -> str:
+    assert old in BASE
+    return summary(changes(_side(), _side(BASE.replace(old, new), code)))
+
+
+def test_nothing_changed() -> None:
+    """Two plans that are equal have no steps between them."""
+    assert changes(_side(), _side()) == ()
+    assert summary(()) == "nothing changed"
+
+
+def test_a_comment_changes_nothing() -> None:
+    """Where something stands in the text doesn't count."""
+    assert changes(_side(), _side("# more\n" + BASE)) == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("  handlers:\n", "  handlers:\n    - {name: more, resourceRef: {name: maps}, entryPoint: 'h:m'}\n",
+         "+handler more"),
+        ('    - {name: audit, resourceRef: {name: maps}, entryPoint: "h:audit"}\n', "", "-handler audit"),
+        ("h:notify", "h:other", "~handler notify (entryPoint)"),
+        ('"h:notify"', '"h:notify", timeout: 5s, events: [Added]', "~handler notify (events, timeout)"),
+        ('"h:notify"', '"h:notify", resyncPeriod: 1m', "~handler notify (resync)"),
+        ('notify, resourceRef: {name: pods}', 'notify, resourceRef: {name: maps}',
+         "-/+handler notify (resourceRef)"),
+        ("kind: ConfigMap", "kind: Secret", "-/+resource maps (kind)"),
+        ("kind: ConfigMap", "kind: ConfigMap, namespaces: [a]", "-/+resource maps (namespace)"),
+        ("kind: ConfigMap", "kind: ConfigMap, labelSelector: a=b", "-/+resource maps (labelSelector)"),
+        ("kind: ConfigMap", "kind: ConfigMap, fieldSelector: metadata.name=b",
+         "-/+resource maps (fieldSelector)"),
+        ("kind: ConfigMap", "kind: ConfigMap, transform: {dropFields: [data.x]}",
+         "-/+resource maps (transform)"),
+        ("kind: ConfigMap", "kind: ConfigMap, idleTimeout: 50s", "~resource maps (idleTimeout)"),
+        ("kind: ConfigMap", "kind: ConfigMap, resyncPeriod: 1m",
+         "~resource maps (resync) ~handler audit (resync)"),
+        ("[{name: byNode, fieldPath: spec.nodeName}]", "[]", "-index pods.byNode"),
+        ("fieldPath: spec.nodeName", "fieldPath: metadata.labels.x", "~index pods.byNode"),
+        ("[{name: byNode", "[{name: byApp, fieldPath: metadata.labels.app}, {name: byNode",
+         "+index pods.byApp"),
+        ("{name: guard}\nspec:\n", "{name: guard}\nspec:\n  admin: {bindAddress: '127.0.0.1:9999'}\n",
+         "!admin.bindAddress"),
+        ("name: guard", "name: other", "!metadata.name"),
+        ("spec:\n", "spec:\n  reload: {settle: 1s}\n", "~reload"),
+    ],
+)  # fmt: skip
+def test_each_difference_is_one_step(old: str, new: str, line: str) -> None:
+    """What a reload says of each edit: what is added, removed, changed, moved, or wants a restart."""
+    assert _line(old, new) == line
+
+
+def test_new_code_is_told_for_each_handler() -> None:
+    """The handler files changed, the manifest didn't."""
+    assert _line("guard", "guard", code="2") == "~handler notify (code) ~handler audit (code)"
+
+
+def test_new_code_rebuilds_indexes_that_are_functions() -> None:
+    """An index whose function stands in the handler files is built anew with them."""
+    text = BASE.replace("fieldPath: spec.nodeName", "entryPoint: 'h:index'")
+    steps = changes(_side(text), _side(text, "2"))
+    assert "~index pods.byNode (code)" in summary(steps)
+
+
+def test_new_code_moves_resources_with_a_transform() -> None:
+    """A transform decides what is cached: with new code the cache is filled anew."""
+    text = BASE.replace("kind: ConfigMap", "kind: ConfigMap, transform: {entryPoint: 'h:slim'}")
+    assert "-/+resource maps (code of the transform)" in summary(changes(_side(text), _side(text, "2")))
+
+
+def test_steps_back_are_as_many_as_steps_forth() -> None:
+    """A difference is one in both directions."""
+    other = _side(BASE.replace("kind: ConfigMap", "kind: Secret").replace("h:notify", "h:other"))
+    forth, back = changes(_side(), other), changes(other, _side())
+    assert len(forth) == len(back) > 1
+    assert [replace(step, detail="") for step in forth] == [replace(step, detail="") for step in back]

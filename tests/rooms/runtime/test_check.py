@@ -1,0 +1,158 @@
+"""A check: every fault at once, each at its place, whatever the imported code does."""
+
+import sys
+import threading
+
+import pytest
+
+from declctl.runtime.check import check
+from declctl.testing import BundleDir, ConfigMapDir
+
+BAD = {
+    "missing module": ("handler:notify", None, "DCL040", "manifest.yaml", 8),
+    "missing attribute": (None, "def notfy(change): ...\n", "DCL041", "manifest.yaml", 8),
+    "syntax error": (None, "x = 1\ndef notify(change:\n", "DCL042", "handlers.py", 2),
+    "import raises": (None, "x = 1\n\nraise OSError('no disk')\n", "DCL043", "handlers.py", 3),
+    "sys.exit": (None, "import sys\nsys.exit('bye')\n", "DCL044", "handlers.py", 2),
+    "os._exit": (None, "import os\nos._exit(0)\n", "DCL044", "manifest.yaml", 8),
+    "segfault": (
+        None,
+        "import ctypes, faulthandler\nfaulthandler.disable()\nctypes.string_at(0)\n",
+        "DCL044",
+        "manifest.yaml",
+        8,
+    ),
+    "endless": (None, "while True: pass\n", "DCL045", "manifest.yaml", 8),
+    "unknown parameter": (None, "def notify(chnage): ...\n", "DCL046", "handlers.py", 1),
+    "no hook": ("handlers", "x = 1\n", "DCL047", "manifest.yaml", 8),
+    "no function": (None, "notify = 5\n", "DCL048", "manifest.yaml", 8),
+}
+
+
+def _write(bundle: BundleDir, *, policy: str = "preflightTimeout: 2s") -> str:
+    path = bundle.path / "manifest.yaml"
+    bundle.write("manifest.yaml", path.read_text() + f"  reload: {{{policy}}}\n")
+    return str(path)
+
+
+def test_what_is_right_has_no_diagnostics(bundle) -> None:
+    """A good manifest with good handlers: nothing is said, and what will run is there."""
+    checked = check(str(bundle.path))
+    assert checked.diagnostics == ()
+    assert list(checked.inputs.bundle.files) == ["handlers.py"]
+    assert [entry.name for entry in checked.declaration.entries] == ["notify"]
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_each_fault_has_its_code_and_its_place(what, bundle) -> None:
+    """Whatever the import does, the person reads where and what, and the host survives."""
+    new, code, number, file, line = BAD[what]
+    if new is not None:
+        bundle.edit("manifest.yaml", "handlers:notify", new)
+    if code is not None:
+        bundle.write("handlers.py", code)
+    policy = "preflightTimeout: 500ms" if what == "endless" else "preflightTimeout: 5s"
+    (fault,) = check(_write(bundle, policy=policy)).errors
+    assert fault.code == number, fault
+    assert (fault.file.rsplit("/", 1)[-1], fault.line) == (file, line), fault
+    assert "handlers" not in sys.modules
+
+
+def test_noise_and_threads_of_an_import_do_not_disturb(bundle) -> None:
+    """A handler file that prints, starts threads and leaves children is checked like any other."""
+    bundle.write(
+        "handlers.py",
+        "import threading, sys, time\n"
+        "print('{\"faults\": [1]}'); print('x' * 100000); sys.stderr.write('y' * 100000)\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "def notify(change): ...\n",
+    )
+    before = threading.active_count()
+    assert check(_write(bundle)).diagnostics == ()
+    assert threading.active_count() <= before + 1
+
+
+def test_a_huge_traceback_is_told_short(bundle) -> None:
+    """An import that raises with a message of a megabyte: the message has an end."""
+    bundle.write("handlers.py", "raise ValueError('z' * 1_000_000)\n")
+    (fault,) = check(_write(bundle)).errors
+    assert fault.code == "DCL043"
+    assert len(fault.message) < 5000
+
+
+def test_all_faults_come_at_once(bundle) -> None:
+    """Two handlers are wrong in two ways: both are told, in the order of the text."""
+    line = '    - {name: second, resourceRef: {name: pods}, entryPoint: "missing:x"}\n'
+    bundle.edit("manifest.yaml", "  handlers:\n", f"  handlers:\n{line}")
+    bundle.write("handlers.py", "def notfy(change): ...\n")
+    assert [(d.code, d.line) for d in check(str(bundle.path)).errors] == [("DCL040", 8), ("DCL041", 9)]
+
+
+def test_a_plugin_that_is_not_installed_is_told_where_it_is_listed(bundle) -> None:
+    """A manifest lists a plugin that pip has not installed."""
+    bundle.edit("manifest.yaml", "spec:\n", "spec:\n  plugins:\n    - {name: nobody-has-this}\n")
+    (fault,) = check(str(bundle.path)).errors
+    assert (fault.code, fault.line) == ("DCL080", 6)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("file: secret/token", "secret/token is not there"),
+        ("env: DECLCTL_TEST_NOT_SET", "DECLCTL_TEST_NOT_SET is not set"),
+    ],
+)
+def test_a_config_value_that_is_not_there_is_told(source, words, bundle) -> None:
+    """A plugin's config comes from a file or variable that isn't there: told at that line."""
+    entry = f"spec:\n  plugins:\n    - name: p\n      configFrom:\n        - {{name: token, {source}}}\n"
+    bundle.edit("manifest.yaml", "spec:\n", entry)
+    fault = next(d for d in check(str(bundle.path)).errors if d.code == "DCL082")
+    assert fault.line == 8
+    assert words in fault.message
+
+
+def test_a_handler_file_that_cannot_be_read_is_told(bundle) -> None:
+    """A handler package holds a broken link: a fault, not a traceback."""
+    bundle.remove("handlers.py")
+    (bundle.path / "handlers.py").symlink_to("gone.py")
+    assert check(str(bundle.path)).errors[0].code in ("DCL000", "DCL040")
+
+
+def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monkeypatch) -> None:
+    """The kubelet swaps `..data` between two reads: everything is read again, from one version."""
+    from declctl.runtime import inputs
+
+    text = (
+        "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {{name: v{0}}}\nspec:\n"
+        "  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]\n"
+        "  handlers: [{{name: h, resourceRef: {{name: pods}}, entryPoint: 'handlers:h'}}]\n"
+    )
+
+    def files(version: int) -> dict[str, str]:
+        return {"manifest.yaml": text.format(version), "handlers.py": f"VERSION = {version}\ndef h(): ...\n"}
+
+    mounted = ConfigMapDir(tmp_path / "etc", files(1))
+    load, swaps = inputs.load, [2, 3]
+
+    def load_and_swap(source):
+        if swaps:
+            mounted.swap(files(swaps.pop(0)), keep=True)
+        return load(source)
+
+    monkeypatch.setattr(inputs, "load", load_and_swap)
+    for manifest in (mounted.path, mounted.path / "manifest.yaml"):
+        read = inputs.InputFiles(str(manifest)).read()
+        version = read.loaded.controller.name.removeprefix("v")
+        assert read.bundle.files["handlers.py"].startswith(f"VERSION = {version}\n".encode())
+        assert version == "3"
+
+
+def test_a_folder_that_never_rests_is_a_fault(tmp_path, bundle, monkeypatch) -> None:
+    """A link that moves at every read is somebody's mistake: told, and given up after a few attempts."""
+    from declctl.runtime import inputs
+
+    places = iter(range(1000))
+    monkeypatch.setattr(inputs.InputFiles, "_behind", lambda self: bundle.path / str(next(places)))
+    (fault,) = check(str(bundle.path)).errors
+    assert fault.code == "DCL000"
+    assert "changed while it was read" in fault.message

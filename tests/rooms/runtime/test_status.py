@@ -1,0 +1,79 @@
+"""The status document, the conditions, and what a log keeps: the contract of `GET /status`."""
+
+import json
+
+from declctl.runtime.figures import Counts
+from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.status import Conditions
+from declctl.testing import running
+
+TEXT = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - {name: maps, apiVersion: v1, kind: ConfigMap}
+  lifecycle: {}
+"""
+
+
+def test_the_status_of_a_running_controller_has_what_the_contract_names() -> None:
+    """Every key that scripts may rely on is there, with values that JSON can write."""
+    with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
+        controller.wait_idle()
+        controller.wait_ready()
+        document = controller.status().document()
+    assert json.loads(json.dumps(document)) == document
+    assert {
+        "name",
+        "generation",
+        "bundleHash",
+        "ready",
+        "leader",
+        "conditions",
+        "resources",
+        "handlers",
+    } < set(document)
+    assert (document["name"], document["generation"], document["ready"]) == ("guard", 1, True)
+    assert [c["type"] for c in document["conditions"]] == ["Ready", "Reloaded", "Degraded"]
+    assert set(document["conditions"][0]) == {"type", "status", "reason", "message", "lastTransitionTime"}
+    (maps,) = document["resources"]
+    assert set(maps) >= {
+        "name", "synced", "objects", "bytes", "lists", "watches", "relists", "resourceVersion",
+        "lastEventAge", "error",
+    }  # fmt: skip
+    assert (maps["synced"], maps["objects"], maps["relists"], maps["error"]) == (True, 2, 0, None)
+
+
+def _config_map(name: str) -> dict:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+
+
+def test_a_condition_keeps_its_time_while_it_holds(clock) -> None:
+    """`lastTransitionTime` moves when the status changes, not when it is stated again."""
+    conditions = Conditions(clock)
+    assert conditions.set("Ready", holds=False, reason="Starting")
+    first = conditions.get("Ready").last_transition_time
+    clock.set(60)
+    assert not conditions.set("Ready", holds=False, reason="NotSynced", message="pods")
+    assert conditions.get("Ready").last_transition_time == first
+    assert conditions.get("Ready").reason == "NotSynced"
+    assert conditions.set("Ready", holds=True, reason="Synced")
+    assert conditions.get("Ready").last_transition_time > first
+
+
+def test_an_outcome_is_one_line_and_one_document() -> None:
+    """What `declctl reload` prints, for people and as JSON."""
+    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="SyntaxError", message="handlers.py:1: no")
+    assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
+    assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"
+    assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
+
+
+def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
+    """A hundred calls, the five slowest are left out."""
+    counts = Counts()
+    assert counts.p95() == 0.0
+    counts.durations.extend(range(1, 101))
+    assert counts.p95() == 96
