@@ -67,10 +67,12 @@ async def _serve(documents: "list[KubeObject]", *, port: int, churn: float, targ
     try:
         _write(target, server.kubeconfig())
         _introduce(server, target, loaded)
-        changes = asyncio.create_task(server.churn(churn)) if churn else None
-        await asked_to_end.wait()
-        if changes is not None:
-            changes.cancel()
+        # Demo pods that stop changing end the command, with their fault.
+        async with asyncio.TaskGroup() as tasks:
+            changes = tasks.create_task(server.churn(churn)) if churn else None
+            await asked_to_end.wait()
+            if changes is not None:
+                changes.cancel()
     finally:
         await server.stop()
 

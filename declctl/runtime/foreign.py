@@ -19,6 +19,7 @@ from declctl.objects import KubeObject, ObjectView, Transform
 from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault
 
 _BAD_INDEXERS = "DCL049"
+_PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
@@ -135,7 +136,7 @@ class _Builder:
                 version = self._plugin(declared, config)
             except EntryPointError as error:
                 if not declared.disable_on_error:
-                    self.faults.append(Fault.of(error, declared.path))
+                    self.faults.append(Fault.of(error, (*declared.path, "name")))
                 self._disabled.add(declared.name)
                 self.foreign.plugins.append(ForeignPlugin(declared.name, "", "Disabled", error.message))
             except PluginConfigError as error:
@@ -149,7 +150,7 @@ class _Builder:
         plugin = load(found)
         self._table.add_plugin(declared.name, plugin)
         for implementation in self._table.of("declctl_config_schema", [declared.name]):
-            schema = _called(implementation, {})
+            schema = _called(implementation, {}, code=_PLUGIN_FAILED)
             check_config(schema, config)
         self.foreign.installed[declared.name] = (plugin, f"{found.version} {declared.config}")
         return found.version
@@ -219,7 +220,7 @@ class _Builder:
                     self.faults.append(Fault.of(error, path))
 
     def _indexers_of(self, implementation: Implementation, resource: str) -> None:
-        declared = _called(implementation, {"resource": resource})
+        declared = _called(implementation, {"resource": resource}, code=_BAD_INDEXERS)
         if not isinstance(declared, Mapping):
             raise EntryPointError(
                 f"declctl_indexers of {implementation.plugin} returned a {type(declared).__name__}",
@@ -269,8 +270,8 @@ def _transform_of(implementation: Implementation, resource: str) -> Transform:
     return transform
 
 
-def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
+def _called(implementation: Implementation, arguments: Mapping[str, object], *, code: str) -> Any:
     try:
         return call(implementation, arguments)
     except HandlerFailed as failure:
-        raise EntryPointError(str(failure), code=_BAD_INDEXERS) from failure
+        raise EntryPointError(str(failure), code=code) from failure

@@ -176,7 +176,7 @@ class Reloader:
                 f"generation {old.number} was not drained in {took:.1f} s: {names} went to the new code"
             )
         else:
-            self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms", generation=new.number)
+            self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
         await self._slots.finished(ended)
         await self._teardown(old, timeout=policy.drain_timeout, kept=new.foreign.same_plugins(old.foreign))
         del self.alive[old.number]

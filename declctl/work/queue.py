@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from declctl.kit import Clock
+from declctl.kit import Clock, SystemClock
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class WorkQueue(Generic[K]):
     - After `shut_down` nothing is added; what waits is still handed out (client-go 232, 239).
     """
 
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._waiting: deque[K] = deque()
         self._dirty: dict[K, float] = {}  # to be worked on → added at; not all of them wait in the queue
