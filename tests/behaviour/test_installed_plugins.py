@@ -1,0 +1,82 @@
+"""Installed plugins: one object over generations, prepared and torn down when they really change."""
+
+import importlib
+import sys
+
+import pytest
+
+from declctl.testing import until
+
+PLUGIN = """
+import declctl
+from blackboard import tell
+
+@declctl.hookimpl
+def declctl_startup(ctx): tell("startup", ctx.generation)
+@declctl.hookimpl
+def declctl_prepare(ctx): tell("prepare", ctx.generation, dict(ctx.config))
+@declctl.hookimpl
+def declctl_teardown(ctx): tell("teardown", ctx.generation)
+@declctl.hookimpl
+def declctl_shutdown(ctx): tell("shutdown", ctx.generation)
+@declctl.hookimpl
+def declctl_reload(outcome): tell("reload", str(outcome.result))
+@declctl.hookimpl
+def declctl_event(change, ctx): tell("event", ctx.config["level"])
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """An installed plugin named `tester`."""
+    site = tmp_path / "site"
+    info = site / "dc_tester-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-tester\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[declctl]\ntester = dc_tester\n")
+    (site / "dc_tester.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(site)
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("dc_tester", None)
+
+
+def _write(rig, level: int, code: str = "") -> None:
+    rig.more = f"  plugins:\n    - {{name: tester, config: {{level: {level}}}}}\n"
+    rig.handlers = ["- {name: it, resourceRef: {name: maps}, pluginRef: {name: tester}}"]
+    rig.handler("tell")
+    rig.write(f"def tell(change): ...\n{code}")
+
+
+def test_a_plugin_is_prepared_once_until_its_config_changes(rig, plugin, config_map, controller) -> None:
+    """Edited handler files leave the plugin alone; an edited config means prepare, then teardown."""
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    runs.wait_ready()
+    assert rig.told("prepare") == [("prepare", 1, {"level": 1})]
+    _write(rig, 1, "X = 2")
+    assert runs.reload().result == "Applied"
+    until("the first is retired", lambda: runs.status().generations_alive == 1)
+    assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
+    _write(rig, 2, "X = 2")
+    assert runs.reload().result == "Applied"
+    until("the second is retired", lambda: runs.status().generations_alive == 1)
+    assert rig.told("prepare")[1:] == [("prepare", 3, {"level": 2})]
+    assert rig.told("teardown") == [("teardown", 2)]
+    runs.sandbox.create(config_map("m"))
+    runs.wait_idle()
+    assert rig.told("event") == [("event", 2)]
+    assert runs.stop() == 0
+    assert rig.told("startup") == [("startup", 1)]
+    assert rig.told("shutdown") == [("shutdown", 3)]
+    assert rig.told("teardown")[1:] == [("teardown", 3)]
+    assert rig.told("reload") == [("reload", "Applied")] * 2
+
+
+def test_a_refused_reload_leaves_a_plugin_as_it_was(rig, plugin, controller) -> None:
+    """A broken handler file beside a plugin: the plugin hears of the attempt, and of nothing else."""
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    _write(rig, 1, "def (")
+    assert runs.reload().result == "Refused"
+    assert [row[0] for row in rig.board.told] == ["startup", "prepare", "reload"]

@@ -1,0 +1,126 @@
+"""The caches: shared by what they watch, kept while somebody wants them, gone after that."""
+
+import asyncio
+from types import SimpleNamespace
+
+from declctl.informer import field_index
+from declctl.kit import SystemClock
+from declctl.manifest import ManifestSource, load, plan
+from declctl.runtime.caches import Caches, Identity, Index, Wanted
+
+TEXT = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - {name: one, apiVersion: v1, kind: Pod, idleTimeout: 30s}
+    - {name: two, apiVersion: v1, kind: Pod, idleTimeout: 60s}
+    - {name: other, apiVersion: v1, kind: Pod, namespaces: [a, b]}
+"""
+
+
+class _Cluster:
+    """Makes sources that are never asked, and counts them."""
+
+    def __init__(self) -> None:
+        self.made: list[str | None] = []
+
+    def source(self, gvk, *, namespace=None, label_selector="", field_selector="", projection):
+        self.made.append(namespace)
+        return SimpleNamespace(projection=projection)
+
+
+def _wanted(*, index: str | None = None) -> list[Wanted]:
+    resources = plan(load(ManifestSource.of([("m.yaml", TEXT.encode())])).controller).resources
+    indexes = () if index is None else (Index("it", f"it@{index}", field_index(index)),)
+    return [
+        Wanted(resource, tuple(Identity(watch) for watch in resource.watches), indexes, None)
+        for resource in resources
+    ]
+
+
+def _run(scenario, log) -> None:
+    async def main() -> None:
+        cluster = _Cluster()
+        async with asyncio.TaskGroup() as tasks:
+            await scenario(Caches(cluster, tasks=tasks, clock=SystemClock(), log=log), cluster)
+
+    asyncio.run(main())
+
+
+def test_resources_with_one_watch_share_a_cache(log) -> None:
+    """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        fresh = caches.prepare(_wanted())
+        assert cluster.made == [None, "a", "b"]
+        assert len(fresh) == len(caches.all()) == 3
+        one, two, other = _wanted()
+        assert caches.of(one) == caches.of(two)
+        assert len(caches.of(other)) == 2
+
+    _run(scenario, log)
+
+
+def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
+    """A reload that keeps a resource makes no new cache and closes none."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        caches.prepare(_wanted())
+        before = caches.all()
+        assert caches.prepare(_wanted()) == []
+        caches.release(_wanted(), linger=0.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert caches.all() == before
+
+    _run(scenario, log)
+
+
+def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
+    """Released, wanted again within its time, released again: it closes only then."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        caches.prepare(_wanted()[:1])
+        caches.release(_wanted()[:1], linger=60.0)
+        assert caches.prepare(_wanted()[:1]) == []
+        caches.release(_wanted()[:1], linger=0.0)
+        async with asyncio.timeout(5):
+            while caches.all():
+                await asyncio.sleep(0)
+        assert len(caches.prepare(_wanted()[:1])) == 1
+
+    _run(scenario, log)
+
+
+def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> None:
+    """The index of an old generation stays until nobody who reads it is left (G12)."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _wanted(index="spec.nodeName")[:1], _wanted(index="spec.nodeName")[:1]
+        caches.prepare(_wanted()[:1])
+        assert await caches.build_indexes(old) == 1
+        assert await caches.build_indexes(new) == 0
+        caches.drop_indexes(old, kept=new)
+        assert list(caches.lister(new[0]).index_names()) == ["it"]
+        assert caches.lister(new[0]).by_index("it", "n1") == []
+        caches.drop_indexes(new, kept=[])
+        assert caches.of(new[0])[0].informer.indexer.get_indexers() == {}
+
+    _run(scenario, log)
+
+
+def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
+    """An index over another field: the projection of the living source takes it along."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        caches.prepare(_wanted()[:1])
+        (cached,) = caches.of(_wanted()[0])
+        before = cached.informer.source.projection
+        caches.reproject(_wanted()[:1])
+        assert cached.informer.source.projection is before
+        caches.reproject(_wanted(index="spec.nodeName")[:1])
+        assert cached.informer.source.projection is not before
+
+    _run(scenario, log)

@@ -1,0 +1,73 @@
+"""Foreign code in threads of its own: awaited, bounded, and never waited for at the end."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from declctl.hooks.calling import Implementation
+from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.threads import in_thread
+
+
+def test_what_a_call_returns_or_raises_comes_back() -> None:
+    """A result is a result, and even SystemExit is only an exception for who awaits."""
+
+    def leaves() -> None:
+        raise SystemExit(3)
+
+    async def scenario() -> int:
+        with pytest.raises(SystemExit):
+            await in_thread(leaves, name="t")
+        return await in_thread(lambda: 5, name="t")
+
+    assert asyncio.run(scenario()) == 5
+
+
+def test_a_call_that_never_returns_is_left_behind_as_a_daemon() -> None:
+    """A hook hangs: whoever waits goes on, and the process can end."""
+    gate, threads = threading.Event(), []
+
+    def hangs() -> None:
+        threads.append(threading.current_thread())
+        gate.wait(30)
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await in_thread(hangs, name="t")
+
+    asyncio.run(scenario())
+    assert threads[0].daemon
+    gate.set()
+    threads[0].join(10)
+
+
+def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
+    """One hook raises, one hangs: the others are called all the same, and both are told."""
+    called, gate = [], threading.Event()
+
+    def hook(name, body):
+        return Implementation("declctl_teardown", name, body, (), is_async=False)
+
+    def raises() -> None:
+        raise ValueError("no")
+
+    hooks = [
+        hook("first", lambda: called.append("first")),
+        hook("bad", raises),
+        hook("stuck", lambda: gate.wait(30)),
+        hook("last", lambda: called.append("last")),
+    ]
+
+    async def scenario():
+        lifecycle = Lifecycle(SimpleNamespace(), log)
+        return await lifecycle.call_each(hooks, lambda _: {}, timeout=0.05)
+
+    failed = asyncio.run(scenario())
+    gate.set()
+    assert called == ["first", "last"]
+    assert [failure.plugin for failure in failed] == ["bad", "stuck"]
+    assert "ValueError: no" in str(failed[0])
+    assert len(log.events("error")) == 2
