@@ -16,6 +16,7 @@ from declctl.cli.screen import Screen
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
 
+_LINE = "declctl.informer"
 _HANDLERS = "_declctl_gen"  # below this package handler modules are imported, and so are their loggers named
 _GENERATION = re.compile(rf"^{_HANDLERS}\.g\d+\.")
 
@@ -66,6 +67,8 @@ def set_up_logs(screen: Screen, *, form: LogFormat, level: LogLevel, clock: Cloc
     root.handlers[:] = [LibraryLogs(log)]
     root.setLevel(max(lowest, logging.WARNING))
     logging.getLogger(_HANDLERS).setLevel(lowest)
+    # What the line meets on the way is told once for each resource, by the runtime.
+    logging.getLogger(_LINE).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.ERROR))
     return log
 
 
