@@ -8,14 +8,13 @@ nobody wants any longer lingers, then closes.
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from declctl.informer import (
     FieldIndex,
     IndexFunc,
     Lister,
     SharedIndexInformer,
-    Source,
+    SourceProvider,
 )
 from declctl.kit import Clock
 from declctl.manifest.plan import ResourcePlan, WatchKey
@@ -23,22 +22,6 @@ from declctl.objects import FieldPath, FrameCodec, GroupVersionKind, Projection,
 from declctl.runtime.log import Log
 
 _SLICE = 500  # objects that an index build may decode before the loop breathes
-
-
-class Cluster(Protocol):
-    """What is needed of the transport: a source for each watch."""
-
-    def source(
-        self,
-        gvk: GroupVersionKind,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        projection: Projection,
-    ) -> Source:
-        """Lists and watches one resource."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +75,7 @@ class Cached:
 class Caches:
     """All informers of the process. Used on the machinery loop only."""
 
-    def __init__(self, cluster: Cluster, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
+    def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._clock = clock
