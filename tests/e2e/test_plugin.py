@@ -51,4 +51,4 @@ def test_a_plugin_that_is_not_installed_is_a_located_error() -> None:
         command, capture_output=True, text=True, env=environment(DECLCTL_LOAD_PLUGINS=""), check=False
     )
     assert done.returncode == 1
-    assert "manifest.yaml:8:7: error DCL080" in done.stderr
+    assert "manifest.yaml:8:13: error DCL080" in done.stderr

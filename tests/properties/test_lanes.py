@@ -103,7 +103,9 @@ class LanesMachine(RuleBasedStateMachine):
         assert (ticket.value, ticket.attempts) == (item.value, item.attempts)
         assert self.lanes.epoch_of(ticket) == self._owner(item.epoch)
         if not item.attempts:
-            overtaken = [other for other in eligible if other.turn < item.turn and not other.delayed]
+            # One that was retried has held its key itself, as long as it ran and backed off.
+            free = [other for other in eligible if not other.delayed and not other.attempts]
+            overtaken = [other for other in free if other.turn < item.turn]
             assert not overtaken, "a value overtook an older one whose key was never held"
             self.taken += 1
         item.ticket, item.due, item.fixed = ticket, None, True
