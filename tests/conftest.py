@@ -1,0 +1,13 @@
+"""Settings of all tests.
+
+A person's run looks for new counterexamples each time; CI says the same of the same code each time, so that what is red there
+is what the change did. Neither judges by how fast the machine is.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("person", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("person"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "person")
