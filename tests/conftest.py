@@ -1,7 +1,7 @@
 """Settings of all tests.
 
-A person's run looks for new counterexamples each time; CI says the same of the same code each time, so that what is red there
-is what the change did. Neither judges by how fast the machine is.
+A person's run looks for new counterexamples each time; CI says the same of the same code each time,
+so that what is red there is what the change did. Neither judges by how fast the machine is.
 """
 
 import os
