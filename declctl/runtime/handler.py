@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
+from declctl.hooks.faults import told
 from declctl.kit import Clock, Lanes
 from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure
@@ -24,6 +25,10 @@ from declctl.runtime.context import HandlerContext, Memo, World
 from declctl.runtime.figures import Counts, HandlerStatistics
 from declctl.runtime.log import Log
 from declctl.work import Backoff
+
+# In characters: what foreign code raises may hold a whole object.
+_LONGEST_MESSAGE = 2000
+_LONGEST_TRACEBACK = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,23 +332,22 @@ class Handler:
         attempt = ticket.attempts + 1
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
         delay = Backoff(plan.retry.initial_backoff, plan.retry.max_backoff).delay(attempt) if again else 0.0
-        error = run.failures[0].__cause__ or run.failures[0]
-        told = f"{type(error).__name__}: {error}"
+        what = told(run.failures[0].__cause__ or run.failures[0])[:_LONGEST_MESSAGE]
         with self._lock:
-            self._counts.last_error = f"{ticket.key}: {told}"
+            self._counts.last_error = f"{ticket.key}: {what}"
             if again:
                 self._counts.retried += 1
             else:
                 self._counts.failed += 1
         limit = "" if plan.on_failure is OnFailure.RETRY else f" of {plan.retry.max_attempts}"
         self._log.error(
-            f"{self.name} failed on {run.change.type} {ticket.key}: {told}",
+            f"{self.name} failed on {run.change.type} {ticket.key}: {what}",
             handler=self.name,
             key=ticket.key,
             generation=run.binding.generation,
             attempt=f"{attempt}{limit}",
             next=f"again in {delay:.3g} s" if again else "given up",
-            traceback="".join(readable_traceback(failure) for failure in run.failures),
+            traceback="".join(readable_traceback(f) for f in run.failures)[:_LONGEST_TRACEBACK],
         )
         if again:
             self._left[id(ticket)] = frozenset(_identity(i) for i in run.left)

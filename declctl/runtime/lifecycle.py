@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import Implementation, call
+from declctl.hooks.faults import told
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -23,7 +24,7 @@ class Failed:
 
     def __str__(self) -> str:
         cause = self.error.__cause__ or self.error
-        return f"{self.hook} of {self.plugin} raised {type(cause).__name__}: {cause}"
+        return f"{self.hook} of {self.plugin} raised {told(cause)}"
 
 
 class Lifecycle:

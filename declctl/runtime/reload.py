@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from declctl.errors import ManifestErrors, ReloadRefused
+from declctl.hooks.faults import told
 from declctl.kit import Clock
 from declctl.manifest import Diagnostic
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, lifecycle_context
@@ -244,9 +245,7 @@ class Reloader:
                 await self._lifecycle.call(importer, arguments, timeout=timeout)
             except Exception as error:
                 cause = error.__cause__ or error
-                message = (
-                    f"the state of {importer.plugin} was not handed over: {type(cause).__name__}: {cause}"
-                )
+                message = f"the state of {importer.plugin} was not handed over: {told(cause)}"
                 raise ReloadRefused("StateNotImported", message) from error
 
     async def _undo(self, generation: Generation) -> None:

@@ -306,3 +306,33 @@ def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> 
     worker.join(10)
     figures = slot.statistics()
     assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def test_a_failure_without_a_text_is_a_failure_too(bench, added) -> None:
+    """An exception whose own text raises must not take the worker with it."""
+
+    def fails(change) -> None:
+        raise _Unprintable
+
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a"), added("b")])
+    assert bench.work() == 2
+    assert slot.statistics().failed == 2
+
+
+def test_a_huge_message_is_cut(bench, added, log) -> None:
+    """A handler that raises with a whole object as text does not fill logs and status with it."""
+
+    def fails(change) -> None:
+        raise ValueError("x" * 1_000_000)
+
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a")])
+    bench.work()
+    assert len(slot.statistics().last_error or "") < 3000
+    assert sum(len(str(line.fields)) for line in log.lines) < 50_000
