@@ -123,15 +123,17 @@ def plugin(tmp_path):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """A certificate authority and a server certificate for `localhost`, made by openssl."""
+    """An authority, a server certificate for `localhost`, and an authority that has nothing to do with it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs openssl to make certificates")
     folder = tmp_path_factory.mktemp("certificates")
     (folder / "names").write_text("subjectAltName=DNS:localhost\n")
     new, sign = "-newkey rsa:2048 -nodes", "-CA ca.crt -CAkey ca.key -set_serial 1"
+    authority = f"req -x509 {new} -days 30 -addext keyUsage=keyCertSign"
     for line in (
-        f"req -x509 {new} -days 30 -subj /CN=ca -keyout ca.key -out ca.crt -addext keyUsage=keyCertSign",
+        f"{authority} -subj /CN=ca -keyout ca.key -out ca.crt",
+        f"{authority} -subj /CN=stranger -keyout stranger.key -out stranger.crt",
         f"req {new} -subj /CN=localhost -keyout server.key -out server.csr",
         f"x509 -req -in server.csr {sign} -days 30 -extfile names -out server.crt",
     ):

@@ -275,7 +275,7 @@ def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
 def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, certificates, tmp_path):
     """When a mounted CA is replaced, connections are made with the new one, without a restart."""
     ca = tmp_path / "ca.crt"
-    ca.write_bytes((certificates / "server.crt").read_bytes())
+    ca.write_bytes((certificates / "stranger.crt").read_bytes())
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
 
