@@ -110,7 +110,9 @@ def test_a_traceback_begins_with_the_persons_own_code(generation):
     """No line of the host stands above what the person wrote."""
     source = "def inner():\n    raise ValueError('no')\n\ndef on_pod(obj):\n    inner()\n"
     text = readable_traceback(_failure(generation, {"pods.py": source}))
-    files = [line for line in text.splitlines() if line.startswith("  File ")]  # versions underline differently
+    files = [
+        line for line in text.splitlines() if line.startswith("  File ")
+    ]  # versions underline differently
     assert files == [
         '  File "app/pods.py", line 5, in on_pod',
         '  File "app/pods.py", line 2, in inner',
