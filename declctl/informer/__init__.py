@@ -18,6 +18,7 @@ from declctl.informer.listener import Listener, ListenerStatistics, ProcessorLis
 from declctl.informer.processor import Registration, SharedProcessor
 from declctl.informer.queues import FIFO, DeltaFIFO, Heap, Queue, QueueClosed, RealFIFO
 from declctl.informer.reflector import Reflector, ReflectorStatistics, ReflectorStore
+from declctl.informer.reflector_options import ReflectorOptions
 from declctl.informer.source import Source
 from declctl.informer.stores import (
     ExpirationCache,
@@ -58,6 +59,7 @@ __all__ = [
     "QueueClosed",
     "RealFIFO",
     "Reflector",
+    "ReflectorOptions",
     "ReflectorStatistics",
     "ReflectorStore",
     "Registration",

@@ -19,6 +19,7 @@ from declctl.informer.listener import Listener, ProcessorListener
 from declctl.informer.processor import Registration, SharedProcessor
 from declctl.informer.queues import Bookmark, DeltaFIFO, Entry, Queue, RealFIFO, Replacement, SyncAll
 from declctl.informer.reflector import Reflector
+from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.slices import Slices
 from declctl.informer.source import Source
 from declctl.informer.stores import (
@@ -78,10 +79,9 @@ class SharedIndexInformer:
         name: str,
         clock: Clock | None = None,
         resync_period: float = 0.0,
-        idle_timeout: float = 90.0,
         indexers: Mapping[str, AnyIndexFunc] | None = None,
         queue: Literal["RealFIFO", "DeltaFIFO"] = "RealFIFO",
-        page_size: int = 500,
+        options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self.name = name
@@ -99,8 +99,7 @@ class SharedIndexInformer:
             self._queue,
             clock=self._clock,
             known=self.indexer.get_by_key,
-            idle_timeout=idle_timeout,
-            page_size=page_size,
+            options=options,
             on_fault=on_fault,
         )
         self._controller = Controller(self._queue, self._reflector, self.process, synced=self.synced)

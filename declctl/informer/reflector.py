@@ -30,6 +30,7 @@ from declctl.informer.reflector_faults import (
     relist_resource_version,
     unreadable,
 )
+from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.reflector_states import BackingOff, Listing, Starting, State, Streaming, Watching
 from declctl.informer.source import Source
 from declctl.kit import Clock
@@ -125,18 +126,16 @@ class Reflector:
         *,
         clock: Clock,
         known: Known = _nothing_known,
-        idle_timeout: float = 90.0,
-        page_size: int = 500,
+        options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self.source = source
-        self.idle_timeout = idle_timeout
+        self.options = options
         self.on_fault = on_fault
         self.last_sync_resource_version = ""
         self._store = store
         self._clock = clock
         self._known = known
-        self._page_size = page_size
         self._state: State = Starting()
         self._streams = True  # until the server shows that it can't
         self._opened: _Opened | None = None  # the stream that goes on as a watch
@@ -260,7 +259,7 @@ class Reflector:
         options = ListOptions(
             resource_version=version or None,
             resource_version_match=None if version in ("", "0") else "NotOlderThan",
-            limit=None if state.whole else self._page_size,
+            limit=None if state.whole else self.options.page_size,
         )
         records: list[Record] = []
         version = ""
@@ -281,7 +280,7 @@ class Reflector:
                 break
             if page.continue_token == options.continue_token:
                 raise MalformedAnswer("a LIST gave the same continue token twice: it would never end")
-            options = ListOptions(limit=self._page_size, continue_token=page.continue_token)
+            options = ListOptions(limit=self.options.page_size, continue_token=page.continue_token)
         if not version:
             raise MalformedAnswer("the answer to a LIST has no resource version: it can't be watched")
         self._replace(records, version)
@@ -292,7 +291,7 @@ class Reflector:
         version = self.last_sync_resource_version
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
-            async with Deadline(self._clock, idle=self.idle_timeout, what="the watch") as deadline:
+            async with Deadline(self._clock, idle=self.options.idle_timeout, what="the watch") as deadline:
                 if opened.rest:
                     self._take(opened.rest)
                 unbroken = 0

@@ -13,6 +13,7 @@ from declctl.informer import (
     FieldIndex,
     IndexFunc,
     Lister,
+    ReflectorOptions,
     SharedIndexInformer,
     SourceProvider,
 )
@@ -197,7 +198,7 @@ class Caches:
             source,
             name=str(watch),
             clock=self._clock,
-            idle_timeout=min(user.plan.idle_timeout for user in users),
+            options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
             indexers={index.internal: index.function for user in users for index in user.indexes},
         )
         return Cached(identity, informer, codec, paths=_paths(users))

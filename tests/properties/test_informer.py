@@ -17,6 +17,7 @@ from declctl.errors import Expired, MalformedAnswer, ServerError, TooManyRequest
 from declctl.informer import (
     FakeControllerSource,
     IndexBuild,
+    ReflectorOptions,
     Registration,
     SharedIndexInformer,
     applying,
@@ -143,7 +144,7 @@ class InformerMachine(RuleBasedStateMachine):
             name="pods",
             clock=self.clock,
             queue=queue,
-            page_size=page,
+            options=ReflectorOptions(page_size=page),
             indexers={"node": field_index("spec.nodeName"), "zone": zones},
         )
         self.listeners: list[Folding] = []

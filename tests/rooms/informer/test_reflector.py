@@ -17,7 +17,7 @@ from declctl.errors import (
     TooManyRequests,
     Unreachable,
 )
-from declctl.informer import FakeControllerSource, Indexer, Reflector
+from declctl.informer import FakeControllerSource, Indexer, Reflector, ReflectorOptions
 from declctl.kit import ManualClock
 from declctl.objects import EventType
 from tests.rooms.informer.shapes import fresh_projection, pod, rest
@@ -39,7 +39,7 @@ class Bench:
             clock=self.clock,
             known=self.store.get_by_key,
             on_fault=self.faults.append,
-            **more,
+            options=ReflectorOptions(**more),
         )
 
     @property
