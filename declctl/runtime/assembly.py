@@ -8,7 +8,7 @@ Nothing is started here and nothing that runs is touched, except that informers 
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -49,6 +49,12 @@ class Surroundings:
     user_log: Any
     dry_run: bool = False
 
+    def world(
+        self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
+    ) -> World:
+        """What the contexts of one handler of one generation share."""
+        return World(handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run)
+
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
@@ -78,7 +84,8 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     try:
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, around) for resource in resolved.resources]
-        wanted = tuple(_wanted(resource, foreign, inputs) for resource in resources)
+        code = _stamp(inputs.code, foreign.versions)
+        wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
         fresh = around.caches.prepare(wanted)
     except BaseException:
         foreign.close()
@@ -106,29 +113,15 @@ def _generation(
 def _binding(
     number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
 ) -> Binding:
-    world = World(
-        handler=handler.name,
-        generation=number,
-        listers=listers,
-        config=foreign.configs.get(handler.name, {}),
-        cluster=around.cluster,
-        log=around.user_log,
-        dry_run=around.dry_run,
-    )
+    config = foreign.configs.get(handler.name)
+    world = around.world(handler.name, number, listers=listers, config=config)
     return Binding(number, handler, foreign.targets[handler.name], world)
 
 
 def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
-    world = World(
-        handler=name,
-        generation=generation.number,
-        listers=generation.listers,
-        config=generation.foreign.plugin_configs.get(name, {}),
-        cluster=around.cluster,
-        log=around.user_log,
-        dry_run=around.dry_run,
-    )
+    config = generation.foreign.plugin_configs.get(name)
+    world = around.world(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(world, memo)
 
 
@@ -153,30 +146,25 @@ async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
     return resource.without_namespaces()
 
 
-def _wanted(resource: ResourcePlan, foreign: Foreign, inputs: Inputs) -> Wanted:
+def _wanted(resource: ResourcePlan, foreign: Foreign, code: str) -> Wanted:
     transform = foreign.transforms.get(resource.name)
-    stamp = _stamp(inputs.code, foreign.versions) if transform is not None else ""
+    stamp = code if transform is not None else ""
     return Wanted(
         plan=resource,
         identities=tuple(Identity(watch, stamp) for watch in resource.watches),
-        indexes=tuple(_indexes(resource, foreign, inputs)),
+        indexes=tuple(_indexes(resource, foreign, code)),
         transform=transform,
     )
 
 
-def _indexes(resource: ResourcePlan, foreign: Foreign, inputs: Inputs) -> list[Index]:
-    indexes = [
-        Index(i.name, f"{i.name}@{i.field_path}", field_index(i.field_path))
-        for i in resource.indexers
-        if i.field_path is not None
-    ]
-    code = _stamp(inputs.code, foreign.versions)
-    indexes += [
-        Index(i.name, f"{i.name}@{i.origin}#{code}", function_index(i.function))
-        for i in foreign.indexers.get(resource.name, ())
-    ]
-    return indexes
+def _indexes(resource: ResourcePlan, foreign: Foreign, code: str) -> Iterator[Index]:
+    for each in resource.indexers:
+        if each.field_path is not None:
+            yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
+    for each in foreign.indexers.get(resource.name, ()):
+        yield Index(each.name, f"{each.name}@{each.origin}#{code}", function_index(each.function))
 
 
 def _stamp(code: str, versions: str) -> str:
+    """What changes whenever the user's code or a plugin's version does."""
     return hashlib.sha256(f"{code}\0{versions}".encode()).hexdigest()[:16]
