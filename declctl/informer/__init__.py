@@ -10,6 +10,7 @@ from declctl.informer.event_handlers import (
     FilteringResourceEventHandler,
     ResourceEventHandler,
     ResourceEventHandlerFuncs,
+    name_for_handler,
 )
 from declctl.informer.factory import SharedInformerFactory, SourceProvider
 from declctl.informer.fake_source import FakeControllerSource
@@ -74,4 +75,5 @@ __all__ = [
     "UndeltaStore",
     "field_index",
     "function_index",
+    "name_for_handler",
 ]

@@ -1,5 +1,6 @@
 """What a library user implements to be told of changes (client-go's ResourceEventHandler)."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,23 @@ from declctl.objects import ObjectKey, ObjectView
 class DeletedFinalStateUnknown:
     """A delete that the watch missed.
 
-    `obj` is the last state that was seen, which may not be the last one there was.
+    `obj` is the last state that was seen, which may not be the last one there was; it is always
+    there (client-go's may be missing). Key, name and namespace can be read as from an object, so that
+    a handler which needs no more has no case for it (client-go 97, 111).
     """
 
     key: ObjectKey
     obj: ObjectView
+
+    @property
+    def name(self) -> str:
+        """The name in the key."""
+        return self.key.name
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace in the key; None for a cluster-scoped object."""
+        return self.key.namespace
 
 
 class ResourceEventHandler(Protocol):
@@ -65,37 +78,37 @@ class ResourceEventHandlerFuncs:
 
 
 class FilteringResourceEventHandler:
-    """Passes on what a filter accepts.
+    """Passes on to `handler` what a filter accepts.
 
     Entering it is an add, leaving it a delete (client-go 96).
     """
 
     def __init__(self, accepts: Callable[[ObjectView], bool], handler: ResourceEventHandler) -> None:
         self._accepts = accepts
-        self._handler = handler
+        self.handler = handler
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
         """Pass on what is accepted."""
-        return self._handler.on_add(obj, is_in_initial_list) if self._accepts(obj) else None
+        return self.handler.on_add(obj, is_in_initial_list) if self._accepts(obj) else None
 
     def on_update(self, old: ObjectView, new: ObjectView) -> Any:
         """Pass on as an update, an add or a delete."""
         before, now = self._accepts(old), self._accepts(new)
         if before and now:
-            return self._handler.on_update(old, new)
+            return self.handler.on_update(old, new)
         if now:
-            return self._handler.on_add(new, False)
-        return self._handler.on_delete(old) if before else None
+            return self.handler.on_add(new, False)
+        return self.handler.on_delete(old) if before else None
 
     def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
         """Pass on what is accepted."""
         last = obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
-        return self._handler.on_delete(obj) if self._accepts(last) else None
+        return self.handler.on_delete(obj) if self._accepts(last) else None
 
     @property
     def is_async(self) -> bool:
         """Whether the handler behind the filter is asynchronous."""
-        return is_async(self._handler)
+        return is_async(self.handler)
 
 
 def is_async(handler: ResourceEventHandler) -> bool:
@@ -107,3 +120,38 @@ def is_async(handler: ResourceEventHandler) -> bool:
         inspect.iscoroutinefunction(method)
         for method in (handler.on_add, handler.on_update, handler.on_delete)
     )
+
+
+def name_for_handler(handler: object) -> str:
+    """A readable name for logs and status, the same in every run (client-go's nameForHandler).
+
+    Module and qualified name of a function, of a method or of an object's class; for handlers made
+    of functions, the names of those; for a filter, what stands behind it. It never raises.
+    """
+    try:
+        return _name(handler)
+    except Exception:  # noqa: BLE001 - foreign objects answer as they like, and a log line needs a name
+        return f"<{type.__repr__(type(handler))[8:-2]}>"
+
+
+def _name(handler: object) -> str:
+    match handler:
+        case None:
+            return "None"
+        case ResourceEventHandlerFuncs(add=add, update=update, delete=delete):
+            given = {"add": add, "update": update, "delete": delete}
+            parts = ", ".join(f"{role}={_name(f)}" for role, f in given.items() if f is not None)
+            return f"ResourceEventHandlerFuncs({parts})"
+        case FilteringResourceEventHandler(handler=inner):
+            return f"FilteringResourceEventHandler({_name(inner)})"
+        case functools.partial(func=function):
+            return f"partial({_name(function)})"
+        case _:
+            named = handler if inspect.isroutine(handler) or isinstance(handler, type) else type(handler)
+            return _qualified(named)
+
+
+def _qualified(named: object) -> str:
+    name = str(getattr(named, "__qualname__", None) or type(named).__qualname__)
+    module = getattr(named, "__module__", None)
+    return name if module in (None, "builtins", "__main__") else f"{module}.{name}"

@@ -9,6 +9,7 @@ from declctl.informer import (
     DeletedFinalStateUnknown,
     FilteringResourceEventHandler,
     ResourceEventHandlerFuncs,
+    name_for_handler,
 )
 from declctl.informer.event_handlers import is_async
 from declctl.objects import ObjectKey, ObjectView
@@ -37,6 +38,7 @@ def filtered(calls: list[Any]) -> FilteringResourceEventHandler:
     return FilteringResourceEventHandler(lambda obj: obj["spec"]["nodeName"] == "n1", handler)
 
 
+@pytest.mark.client_go(96)
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -65,6 +67,29 @@ def test_adds_and_deletes_pass_the_filter_by_themselves(filtered, calls):
     filtered.on_delete(DeletedFinalStateUnknown(ObjectKey("demo/a"), OUT))
 
     assert calls == [("add", IN, True), ("delete", IN), ("delete", missed)]
+
+
+@pytest.mark.client_go(97, 111, "Typed wrappers")
+@pytest.mark.parametrize(
+    "gone",
+    [IN, DeletedFinalStateUnknown(ObjectKey("demo/a"), IN)],
+    ids=["seen by the watch", "missed by the watch"],
+)
+def test_a_delete_tells_its_key_and_name_however_it_was_seen(calls, gone):
+    """A handler that needs no more than the name has no case for deletes that the watch missed."""
+    handler = ResourceEventHandlerFuncs(delete=lambda obj: calls.append((obj.key, obj.namespace, obj.name)))
+    handler.on_delete(gone)
+
+    assert calls == [(ObjectKey("demo/a"), "demo", "a")]
+
+
+@pytest.mark.client_go(97, 111)
+def test_a_missed_delete_brings_its_key_and_the_last_state_that_was_seen():
+    """The key is the one that is gone, in its parts, also of a cluster-scoped object."""
+    missed = DeletedFinalStateUnknown(ObjectKey("node-1"), IN)
+
+    assert (missed.key, missed.name, missed.namespace) == ("node-1", "node-1", None)
+    assert missed.obj["spec"]["nodeName"] == "n1"
 
 
 def test_functions_that_are_left_out_are_not_missed():
@@ -97,3 +122,70 @@ async def _async(*_: Any) -> None:
 def test_an_asynchronous_handler_is_known_by_its_methods(handler, expected):
     """One async method, also behind a filter, and the handler is called on the loop."""
     assert is_async(handler) is expected
+
+
+class Diary:
+    """A handler with methods."""
+
+    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None: ...
+
+    def on_update(self, old: ObjectView, new: ObjectView) -> None: ...
+
+    def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> None: ...
+
+
+class Silent(type):
+    """Classes that don't say what they are called."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError("none of your business")
+
+
+class Hidden(metaclass=Silent):
+    """A handler of which nothing can be read."""
+
+
+def note(*_: Any) -> None:
+    """A function."""
+
+
+def itself() -> FilteringResourceEventHandler:
+    made = FilteringResourceEventHandler(lambda _: True, Diary())
+    made.handler = made
+    return made
+
+
+HERE = __name__
+
+
+@pytest.mark.client_go(113)
+@pytest.mark.parametrize(
+    ("handler", "name"),
+    [
+        (Diary(), f"{HERE}.Diary"),
+        (Diary, f"{HERE}.Diary"),
+        (Diary().on_add, f"{HERE}.Diary.on_add"),
+        (note, f"{HERE}.note"),
+        (_async, f"{HERE}._async"),
+        (lambda _: None, f"{HERE}.<lambda>"),
+        (functools.partial(note, 1), f"partial({HERE}.note)"),
+        (print, "print"),
+        ([].append, "list.append"),
+        (ResourceEventHandlerFuncs(), "ResourceEventHandlerFuncs()"),
+        (
+            ResourceEventHandlerFuncs(add=note, delete=Diary().on_delete),
+            f"ResourceEventHandlerFuncs(add={HERE}.note, delete={HERE}.Diary.on_delete)",
+        ),
+        (
+            FilteringResourceEventHandler(lambda _: True, Diary()),
+            f"FilteringResourceEventHandler({HERE}.Diary)",
+        ),
+        (None, "None"),
+        (7, "int"),
+        (Hidden(), f"<{HERE}.Hidden>"),
+        (itself(), "<declctl.informer.event_handlers.FilteringResourceEventHandler>"),
+    ],
+)
+def test_every_handler_has_a_name_that_says_whose_it_is(handler, name):
+    """Logs and status name whatever was registered: the same in every run, without addresses."""
+    assert name_for_handler(handler) == name
