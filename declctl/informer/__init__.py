@@ -35,6 +35,7 @@ from declctl.informer.stores import (
     field_index,
     function_index,
 )
+from declctl.informer.wait import SyncResult, Waitable, wait_for, wait_for_cache_sync
 
 __all__ = [
     "FIFO",
@@ -71,9 +72,13 @@ __all__ = [
     "SharedProcessor",
     "Source",
     "SourceProvider",
+    "SyncResult",
     "ThreadSafeStore",
     "UndeltaStore",
+    "Waitable",
     "field_index",
     "function_index",
     "name_for_handler",
+    "wait_for",
+    "wait_for_cache_sync",
 ]

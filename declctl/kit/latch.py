@@ -41,10 +41,18 @@ class Latch:
         else:
             self._waiters.append(call)
 
+    def forget(self, call: Callable[[], None]) -> None:
+        """Do not call `call` when it opens: nobody waits there any longer."""
+        if call in self._waiters:
+            self._waiters.remove(call)
+
     async def wait(self) -> None:
         """Return when it is open."""
         if self._open:
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_open(lambda: None if waiter.done() else waiter.set_result(None))
-        await waiter
+        opened = asyncio.Event()
+        self.on_open(opened.set)
+        try:
+            await opened.wait()
+        finally:
+            self.forget(opened.set)

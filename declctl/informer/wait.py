@@ -1,0 +1,202 @@
+"""Waiting until caches and handlers have synced (client-go's wait.go and WaitForCacheSync).
+
+Nothing polls: whoever waits is woken when something has synced, when it can't sync any more, and
+when the time is over. What is missing is told, with its reason, in the log and in the result.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from declctl.errors import NotSynced
+from declctl.kit import Clock, Latch, SystemClock
+
+_FIRST_WORD = 10.0  # seconds of waiting until the log says for what, as in client-go
+_LONGEST_SILENCE = 320.0  # seconds: the interval doubles until then
+_log = logging.getLogger("declctl.informer")
+
+Why = Callable[[str], str]
+
+
+class Waitable(Protocol):
+    """What can be waited for: an informer, or a handler's registration.
+
+    `ended` opens when it is over; what has not synced then never will.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs and results."""
+        ...
+
+    @property
+    def synced(self) -> Latch:
+        """Opens when it has synced."""
+        ...
+
+    @property
+    def ended(self) -> Latch:
+        """Opens when it is over."""
+        ...
+
+    def why_not_synced(self) -> str:
+        """Why it has not synced yet; empty if there is nothing to say."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What became of waiting; true if all has synced (client-go's SyncResult).
+
+    `reasons` says of what is missing why, where that is known; `cause` why the waiting was over
+    before all had synced.
+    """
+
+    synced: Mapping[str, bool]
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    cause: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return all(self.synced.values())
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of what has not synced, sorted."""
+        return tuple(sorted(name for name, synced in self.synced.items() if not synced))
+
+    def as_error(self) -> NotSynced | None:
+        """The error that names what is missing, sorted, each with its reason; None if nothing is."""
+        if not self.missing:
+            return None
+        error = NotSynced("; ".join(_told(name, self.reasons.get(name, "")) for name in self.missing))
+        error.__cause__ = self.cause
+        return error
+
+
+def _no_reason(_: str) -> str:
+    return ""
+
+
+_NOTHING_ENDS: Mapping[str, Latch] = {}
+
+
+async def wait_for(
+    waiting: Mapping[str, Latch],
+    *,
+    clock: Clock,
+    why: Why = _no_reason,
+    timeout: float | None = None,
+    ended: Mapping[str, Latch] = _NOTHING_ENDS,
+) -> SyncResult:
+    """Wait until every latch is open, for `timeout` seconds of the clock, or for ever (client-go's WaitFor).
+
+    Never raises for what is missing: that stands in the result. With nothing to wait for it returns
+    at once. It also returns as soon as a latch of `ended` opens whose namesake has not synced, for
+    that one never will. After 10 s, and then at growing intervals, the log says what is missing and
+    `why`. Used on the loop of the latches; when the caller is cancelled, so is this.
+    """
+    changed = asyncio.Event()
+    latches = [*waiting.values(), *(latch for name, latch in ended.items() if name in waiting)]
+    for latch in latches:
+        latch.on_open(changed.set)
+    try:
+        cause = await _waited(waiting, ended, _Patience(clock, timeout, why), changed)
+    finally:
+        for latch in latches:
+            latch.forget(changed.set)
+    synced = {name: latch.is_open for name, latch in waiting.items()}
+    reasons = {name: reason for name, done in synced.items() if not done and (reason := why(name))}
+    return SyncResult(synced, reasons, cause)
+
+
+async def wait_for_cache_sync(
+    *waited: Waitable | Latch, timeout: float | None = None, clock: Clock | None = None
+) -> SyncResult:
+    """Wait until informers, registrations or latches have synced; times are in seconds.
+
+    As `wait_for`, with the reasons that each of them gives. Two of one name are told apart by a
+    number.
+    """
+    named = _named(waited)
+    told = {name: one for name, one in named.items() if not isinstance(one, Latch)}
+    return await wait_for(
+        {name: one if isinstance(one, Latch) else one.synced for name, one in named.items()},
+        clock=clock or SystemClock(),
+        why=lambda name: told[name].why_not_synced() if name in told else "",
+        timeout=timeout,
+        ended={name: one.ended for name, one in told.items()},
+    )
+
+
+class _Patience:
+    """How long is waited at most, and when the log says something next."""
+
+    def __init__(self, clock: Clock, timeout: float | None, why: Why) -> None:
+        self._clock = clock
+        self._why = why
+        self._began = clock.monotonic()
+        self._timeout = timeout
+        self._interval = _FIRST_WORD
+        self._next_word = self._began + _FIRST_WORD
+
+    def over(self) -> TimeoutError | None:
+        """The end of the time, if it has come."""
+        if self._timeout is None or self._clock.monotonic() < self._began + self._timeout:
+            return None
+        return TimeoutError(f"waited for {self._timeout:g} s")
+
+    def speak(self, missing: list[str]) -> None:
+        """Tell the log what is missing, if that is due."""
+        now = self._clock.monotonic()
+        if now < self._next_word:
+            return
+        told = "; ".join(_told(name, self._why(name)) for name in sorted(missing))
+        _log.warning("waiting for %.0f s until they have synced: %s", now - self._began, told)
+        self._interval = min(2 * self._interval, _LONGEST_SILENCE)
+        self._next_word = now + self._interval
+
+    async def sleep_until(self, changed: asyncio.Event) -> None:
+        """Return when something has changed, the time is over, or the log is due."""
+        moment = self._next_word
+        if self._timeout is not None:
+            moment = min(moment, self._began + self._timeout)
+        alarm = asyncio.create_task(self._alarm(moment, changed))
+        try:
+            await changed.wait()
+        finally:
+            alarm.cancel()
+        changed.clear()
+
+    async def _alarm(self, moment: float, changed: asyncio.Event) -> None:
+        await self._clock.sleep(moment - self._clock.monotonic())
+        changed.set()
+
+
+async def _waited(
+    waiting: Mapping[str, Latch], ended: Mapping[str, Latch], patience: _Patience, changed: asyncio.Event
+) -> Exception | None:
+    """Return when all is open, or why that was not waited for."""
+    while missing := [name for name, latch in waiting.items() if not latch.is_open]:
+        if over := sorted(name for name in missing if name in ended and ended[name].is_open):
+            return NotSynced(f"ended before it had synced: {', '.join(over)}")
+        if late := patience.over():
+            return late
+        patience.speak(missing)
+        await patience.sleep_until(changed)
+    return None
+
+
+def _told(name: str, reason: str) -> str:
+    return f"{name} has not synced ({reason})" if reason else f"{name} has not synced"
+
+
+def _named(waited: tuple[Waitable | Latch, ...]) -> dict[str, Waitable | Latch]:
+    named: dict[str, Waitable | Latch] = {}
+    for one in waited:
+        name, number = one.name, 2
+        while name in named and named[name] is not one:
+            name, number = f"{one.name} ({number})", number + 1
+        named[name] = one
+    return named
