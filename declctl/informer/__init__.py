@@ -35,10 +35,12 @@ from declctl.informer.stores import (
     field_index,
     function_index,
 )
+from declctl.informer.synctrack import AsyncTracker, Lazy, SingleFileTracker
 from declctl.informer.wait import SyncResult, Waitable, wait_for, wait_for_cache_sync
 
 __all__ = [
     "FIFO",
+    "AsyncTracker",
     "Controller",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
@@ -52,6 +54,7 @@ __all__ = [
     "IndexFunc",
     "Indexer",
     "InformerStatistics",
+    "Lazy",
     "Listener",
     "ListenerStatistics",
     "Lister",
@@ -70,6 +73,7 @@ __all__ = [
     "SharedIndexInformer",
     "SharedInformerFactory",
     "SharedProcessor",
+    "SingleFileTracker",
     "Source",
     "SourceProvider",
     "SyncResult",
