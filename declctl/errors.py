@@ -9,7 +9,8 @@ DeclctlError
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a lister was asked for an index that isn't declared
-│   └── NotSynced            a cache was read before its first list was in
+│   ├── NotSynced            a cache was read before its first list was in
+│   └── QueueClosed          a queue was closed and has handed out all it had
 ├── SandboxError             the embedded API server was given an object that it can't hold
 └── ApiError                 a server's answer, or the lack of one
     ├── Unreachable          refused, reset, timed out, name not found: no answer at all
@@ -114,8 +115,41 @@ class UnknownIndex(CacheError):
     """An index that isn't declared; the message names those that are."""
 
 
+class NoKey(CacheError):
+    """Something has no key to be stored or found under (client-go's KeyError).
+
+    `obj` is what was given; `__cause__` is why it has none, where something else failed on it.
+    """
+
+    def __init__(self, message: str, obj: object) -> None:
+        super().__init__(message)
+        self.obj = obj
+
+
+class TransactionError(CacheError):
+    """Some changes of a transaction failed; the others were made.
+
+    `succeeded` has the positions of those that were made, counted from 0, `total` is how many were
+    asked for, `faults` has what was wrong with the others, in their order; the first of them is
+    `__cause__`.
+    """
+
+    def __init__(self, *, total: int, succeeded: Sequence[int], faults: Sequence[CacheError]) -> None:
+        super().__init__(f"{len(faults)} of {total} changes failed; the first: {faults[0]}")
+        self.total = total
+        self.succeeded = tuple(succeeded)
+        self.faults = tuple(faults)
+
+
 class NotSynced(CacheError):
     """The cache was read before its first list was in."""
+
+
+class QueueClosed(CacheError):
+    """A queue was closed and has handed out all it had (client-go's ErrFIFOClosed).
+
+    A closed Heap says so to whoever adds, too.
+    """
 
 
 class SandboxError(DeclctlError):

@@ -17,7 +17,16 @@ from declctl.informer.fake_source import FakeControllerSource
 from declctl.informer.informer import InformerStatistics, SharedIndexInformer
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.informer.processor import Registration, SharedProcessor
-from declctl.informer.queues import FIFO, DeltaFIFO, Heap, Queue, QueueClosed, RealFIFO
+from declctl.informer.queues import (
+    FIFO,
+    DeltaFIFO,
+    Heap,
+    Queue,
+    QueueClosed,
+    RealFIFO,
+    Transformer,
+    key_of_entry,
+)
 from declctl.informer.reflector import Reflector, ReflectorStatistics, ReflectorStore
 from declctl.informer.reflector_options import ReflectorOptions
 from declctl.informer.source import Source
@@ -78,10 +87,12 @@ __all__ = [
     "SourceProvider",
     "SyncResult",
     "ThreadSafeStore",
+    "Transformer",
     "UndeltaStore",
     "Waitable",
     "field_index",
     "function_index",
+    "key_of_entry",
     "name_for_handler",
     "wait_for",
     "wait_for_cache_sync",

@@ -3,11 +3,13 @@
 All are synchronous cores that decide, under a thin shell that waits; the loop is the lock.
 """
 
+from declctl.errors import QueueClosed
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.entries import Bookmark, Entry, Queue, QueueClosed, Replacement, SyncAll
+from declctl.informer.queues.entries import Bookmark, Entry, Queue, Replacement, SyncAll, key_of_entry
 from declctl.informer.queues.fifo import FIFO
 from declctl.informer.queues.heap import Heap
 from declctl.informer.queues.real_fifo import RealFIFO
+from declctl.informer.queues.transforming import Transformer
 
 __all__ = [
     "FIFO",
@@ -20,4 +22,6 @@ __all__ = [
     "RealFIFO",
     "Replacement",
     "SyncAll",
+    "Transformer",
+    "key_of_entry",
 ]

@@ -7,10 +7,6 @@ from declctl.errors import CacheError
 from declctl.objects import Delta, Record
 
 
-class QueueClosed(CacheError):
-    """The queue was closed and has handed out all it had (client-go's ErrFIFOClosed)."""
-
-
 class Replacement(NamedTuple):
     """All the objects that there are. `initial` for the first one."""
 
@@ -30,6 +26,18 @@ class Bookmark(NamedTuple):
 
 
 Entry = Delta | Replacement | SyncAll | Bookmark
+
+
+def key_of_entry(entry: Record | Delta | Sequence[Delta]) -> str:
+    """The key of a record, of a delta, or of the deltas that a DeltaFIFO pops together (client-go's KeyOf).
+
+    Raises CacheError for an empty list.
+    """
+    if isinstance(entry, Record | Delta):
+        return entry.key
+    if not entry:
+        raise CacheError("an empty list of deltas has no key")
+    return entry[-1].key
 
 
 class Queue(Protocol):
@@ -74,4 +82,8 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Hand out what is left, then raise QueueClosed; wakes everybody who waits."""
+        ...
+
+    def __len__(self) -> int:
+        """How many entries wait: changes, or keys where the changes of a key wait together."""
         ...

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from declctl.informer.queues.entries import QueueClosed
+from declctl.errors import QueueClosed
 from declctl.informer.queues.waiting import Waiting
 
 T = TypeVar("T")

@@ -9,15 +9,23 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from declctl.informer.queues.entries import Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues.transforming import Transformer, all_transformed, transformed
 from declctl.informer.queues.waiting import Waiting
+from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
 
 
 class RealFIFO(Waiting):
-    """The in-order queue. Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits."""
+    """The in-order queue. Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits.
 
-    def __init__(self) -> None:
+    `transformer` is applied to every live object once, on its way in. `synced` opens when
+    `has_synced` turns true.
+    """
+
+    def __init__(self, *, transformer: Transformer | None = None) -> None:
         super().__init__()
+        self.synced = Latch("RealFIFO")
+        self._transformer = transformer
         self._entries: deque[Entry] = deque()
         self._populated = False
         self._replaced = False
@@ -36,13 +44,28 @@ class RealFIFO(Waiting):
         self.extend((Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope),))
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """These happened, in this order."""
-        self._populated = True
-        self._entries.extend(deltas)
-        self.wake()
+        """These happened, in this order.
+
+        Raises what the transformer raises, with every delta queued on which it did not.
+        """
+        if self._transformer is not None:
+            deltas = transformed(self._transformer, deltas)
+        before = len(self._entries)
+        try:
+            self._entries.extend(deltas)
+        finally:
+            if not self._populated and len(self._entries) > before:
+                self._populated = True
+                self.synced.open()
+            self.wake()
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """These are all the objects there are, at that version."""
+        """These are all the objects there are, at that version.
+
+        Raises what the transformer raises, with nothing queued.
+        """
+        if self._transformer is not None:
+            records = all_transformed(self._transformer, records)
         replacement = Replacement(records, resource_version, initial=not self._replaced)
         if not self._populated:
             self._initial = replacement
@@ -86,13 +109,15 @@ class RealFIFO(Waiting):
         """The batch is in the store: only then can the queue say that it has synced."""
         if self._initial is not None and any(entry is self._initial for entry in batch):
             self._initial = None
+            self.synced.open()
 
     @property
     def has_synced(self) -> bool:
         """Whether the first replacement was processed; at once if single changes came first."""
-        return self._populated and self._initial is None
+        return self.synced.is_open
 
     def __len__(self) -> int:
+        """How many entries wait; a replacement is one."""
         return len(self._entries)
 
     def _put(self, entry: Entry) -> None:

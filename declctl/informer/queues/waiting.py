@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from declctl.informer.queues.entries import QueueClosed
+from declctl.errors import QueueClosed
 
 T = TypeVar("T")
 
