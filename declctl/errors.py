@@ -9,6 +9,8 @@ DeclctlError
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a lister was asked for an index that isn't declared
+│   ├── NoKey                something has no key to be stored or found under; carries it
+│   ├── TransactionError     some changes of a transaction failed; says which ones were made
 │   ├── NotSynced            a cache was read before its first list was in
 │   └── QueueClosed          a queue was closed and has handed out all it had
 ├── SandboxError             the embedded API server was given an object that it can't hold
