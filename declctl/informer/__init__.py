@@ -12,7 +12,14 @@ from declctl.informer.event_handlers import (
     ResourceEventHandlerFuncs,
     name_for_handler,
 )
-from declctl.informer.factory import SharedInformerFactory, SourceProvider
+from declctl.informer.factory import SharedInformerFactory
+from declctl.informer.factory_options import (
+    FactoryOptions,
+    InformerOptions,
+    Selection,
+    SourceProvider,
+    TweakListOptions,
+)
 from declctl.informer.fake_source import FakeControllerSource
 from declctl.informer.informer import InformerStatistics, SharedIndexInformer
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
@@ -54,6 +61,7 @@ __all__ = [
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
     "ExpirationCache",
+    "FactoryOptions",
     "FakeControllerSource",
     "FieldIndex",
     "FilteringResourceEventHandler",
@@ -62,6 +70,7 @@ __all__ = [
     "IndexBuild",
     "IndexFunc",
     "Indexer",
+    "InformerOptions",
     "InformerStatistics",
     "Lazy",
     "Listener",
@@ -79,6 +88,7 @@ __all__ = [
     "Registration",
     "ResourceEventHandler",
     "ResourceEventHandlerFuncs",
+    "Selection",
     "SharedIndexInformer",
     "SharedInformerFactory",
     "SharedProcessor",
@@ -88,6 +98,7 @@ __all__ = [
     "SyncResult",
     "ThreadSafeStore",
     "Transformer",
+    "TweakListOptions",
     "UndeltaStore",
     "Waitable",
     "field_index",

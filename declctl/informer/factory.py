@@ -1,54 +1,69 @@
-"""The factory: one informer for each distinct watch, shared and counted (client-go factory.go)."""
+"""The factory: one informer for each distinct watch, shared and counted (client-go factory.go).
+
+It also does what client-go has three factories for: informers by kind, by the name of a resource
+(dynamicinformer), and of metadata only (metadatainformer).
+"""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self, Unpack
 
-from declctl.errors import NotSynced
-from declctl.informer.informer import AnyIndexFunc, SharedIndexInformer
-from declctl.informer.source import Source
+from declctl.errors import CacheError
+from declctl.informer.factory_options import FactoryOptions, InformerOptions, Selection, SourceProvider
+from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.stores import FieldIndex
-from declctl.kit import Clock, SystemClock
+from declctl.informer.wait import SyncResult, wait_for_cache_sync
+from declctl.kit import Clock, Latch, SystemClock
 from declctl.objects import FieldPath, GroupVersionKind, Projection, Transform
 
-
-class SourceProvider(Protocol):
-    """What gives sources: a client."""
-
-    def source(
-        self,
-        gvk: GroupVersionKind,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        projection: Projection,
-    ) -> Source:
-        """Lists and watches one resource."""
-        ...
+_PARTIAL_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata")
+_Watched = tuple[Selection, Transform | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """What an informer watches, and what is done to the answer: its identity."""
-
-    gvk: GroupVersionKind
-    namespace: str | None
-    label_selector: str
-    field_selector: str
-    transform: Transform | None
-
-
-@dataclass(slots=True, eq=False)
-class _Shared:
+class _Member:
     """One informer, who uses it, its task, and the task that closes it when nobody does."""
 
-    informer: SharedIndexInformer
-    users: int = 0
-    task: asyncio.Task[None] | None = None
-    closing: asyncio.Task[None] | None = None
+    def __init__(self, watched: _Watched, informer: SharedIndexInformer, options: ReflectorOptions) -> None:
+        self.watched = watched
+        self.informer = informer
+        self.options = options
+        self.users = 0
+        self.task: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.ended = Latch(f"end of {informer.name}")
+
+    @property
+    def name(self) -> str:
+        """Of the informer."""
+        return self.informer.name
+
+    @property
+    def synced(self) -> Latch:
+        """Of the informer."""
+        return self.informer.synced
+
+    def why_not_synced(self) -> str:
+        """What it does, or why it does nothing any longer."""
+        if self.task is not None and self.task.done():
+            fault = None if self.task.cancelled() else self.task.exception()
+            return "it was stopped" if fault is None else f"it ended: {fault!r}"
+        figures = self.informer.statistics()
+        return f"{figures.state}: {figures.error or f'{figures.items_listed} objects so far'}"
+
+    def start(self) -> None:
+        """List and watch, unless that was begun before."""
+        if self.task is None:
+            self.task = asyncio.create_task(self._run(), name=self.name)
+            self.task.add_done_callback(lambda _: self.ended.open())
+
+    async def _run(self) -> None:
+        # What was indexed until now is decoded from the first object on.
+        indexed = self.informer.indexer.get_indexers().values()
+        paths = [function.path for function in indexed if isinstance(function, FieldIndex)]
+        self.informer.source.projection = _projection(self.watched, paths)
+        await self.informer.run()
 
 
 class SharedInformerFactory:
@@ -57,164 +72,164 @@ class SharedInformerFactory:
     Asking twice for the same watch gives the same informer. As an async context manager it starts
     each informer as soon as it was asked for, and stops all of them at its end; else `start` starts
     those that were asked for until then. Field indexers that are added before an informer runs are
-    projected: they cost no decoding.
+    projected: they cost no decoding. `options` are those of `FactoryOptions`.
     """
 
-    def __init__(
-        self,
-        client: SourceProvider,
-        *,
-        resync_period: float = 0.0,
-        namespace: str | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, client: SourceProvider, **options: Unpack[FactoryOptions]) -> None:
         self._client = client
-        self._resync_period = resync_period
-        self._namespace = namespace
-        self._clock: Clock = clock or SystemClock()
-        self._shared: dict[_Watched, _Shared] = {}
-        self._entered = False
+        self._given = options
+        self._clock: Clock = options.get("clock") or SystemClock()
+        self._members: dict[SharedIndexInformer, _Member] = {}
+        self._shared: dict[_Watched, _Member] = {}
+        self._entered = self._ended = False
 
     async def __aenter__(self) -> Self:
-        self._entered = True
+        self._entered, self._ended = True, False
         self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered = False
         await self.shutdown()
 
-    def informer(  # noqa: PLR0913 - each says what is watched or how
-        self,
-        api_version: str,
-        kind: str,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        resync_period: float | None = None,
-        indexers: Mapping[str, AnyIndexFunc] | None = None,
-        transform: Transform | None = None,
+    def informer(
+        self, api_version: str, kind: str, **options: Unpack[InformerOptions]
     ) -> SharedIndexInformer:
-        """The informer of a watch; the first to ask decides about resync, each adds the indexers it needs.
+        """The informer of a watch. The kind need not be served yet: it is waited for.
 
-        An indexer whose name is taken by the same function is shared; by another raises CacheError.
+        Raises CacheError after `shutdown`, for an indexer whose name is taken by another function,
+        and for other reflector options than those of the informer that is there.
         """
-        gvk = GroupVersionKind.of(api_version, kind)
-        watched = _Watched(gvk, namespace or self._namespace, label_selector, field_selector, transform)
-        shared = self._shared.get(watched)
-        if shared is None:
-            shared = self._shared[watched] = _Shared(self._make(watched, resync_period))
-        shared.users += 1
-        if shared.closing is not None:
-            shared.closing.cancel()
-            shared.closing = None
-        shared.informer.share_indexers(indexers or {})
+        if self._ended:
+            raise CacheError("the factory was shut down: enter it again, or make another one")
+        watched = self._watched(GroupVersionKind.of(api_version, kind), options)
+        member = None if options.get("exclusive") else self._shared.get(watched)
+        if member is None or member.informer.is_stopped:
+            member = self._make(watched, options)
+            self._members[member.informer] = member
+            if not options.get("exclusive"):
+                self._shared[watched] = member
+        if options.get("options", member.options) != member.options:
+            raise CacheError(
+                f"{member.informer.name} is watched with other options already; ask for an exclusive informer"
+            )
+        member.informer.share_indexers(options.get("indexers", {}))
+        member.users += 1
+        if member.closing is not None:
+            member.closing.cancel()
+            member.closing = None
         if self._entered:
             self.start()
-        return shared.informer
+        return member.informer
+
+    async def for_resource(self, name: str, **options: Unpack[InformerOptions]) -> SharedIndexInformer:
+        """The informer of a resource by its name (client-go's dynamic factory); shared with `informer`.
+
+        `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`; without a version
+        it is the one that the server prefers. Raises NotFound if the server has no such resource.
+        """
+        gvk = (await self._client.find_resource(name)).gvk
+        return self.informer(gvk.api_version, gvk.kind, **options)
 
     def start(self) -> None:
-        """Start what has not been started. May be called again and again (client-go's Start)."""
-        for watched, shared in self._shared.items():
-            if shared.task is None:
-                shared.task = asyncio.create_task(_run(watched, shared.informer), name=shared.informer.name)
+        """Start what has not been started. May be called again and again; nothing after `shutdown`."""
+        if not self._ended:
+            for member in self._members.values():
+                member.start()
 
-    async def wait_for_cache_sync(self, timeout: float | None = None) -> None:
-        """Start what has not been started, and return when every cache has its first list.
+    async def wait_for_cache_sync(self, timeout: float | None = None) -> SyncResult:
+        """Return when every informer that was started by now has its first list.
 
-        Raises NotSynced after `timeout` seconds, with what is missing and why.
+        Raises NotSynced after `timeout` seconds, or when one ends before, with what is missing and
+        why; the log says so after a while.
         """
-        self.start()
-        waiting = asyncio.create_task(self._all_synced())
-        late = None if timeout is None else asyncio.create_task(self._clock.sleep(timeout))
-        try:
-            await asyncio.wait({waiting} if late is None else {waiting, late}, return_when="FIRST_COMPLETED")
-            if waiting.done():
-                return waiting.result()
-        finally:
-            waiting.cancel()
-            if late is not None:
-                late.cancel()
-        missing = [shared.informer for shared in self._shared.values() if not shared.informer.has_synced]
-        raise NotSynced("; ".join(_why(informer) for informer in missing))
+        started = [member for member in self._members.values() if member.task is not None]
+        result = await wait_for_cache_sync(*started, timeout=timeout, clock=self._clock)
+        error = result.as_error()
+        if error is not None:
+            raise error
+        return result
 
     def release(self, informer: SharedIndexInformer, *, linger: float = 0.0) -> None:
-        """One user less; when nobody has asked for it again `linger` seconds after the last, it stops."""
-        for watched, shared in self._shared.items():
-            if shared.informer is informer:
-                shared.users -= 1
-                if shared.users <= 0 and shared.closing is None:
-                    shared.closing = asyncio.create_task(self._close(watched, shared, linger))
+        """One user less; when nobody has asked for it again `linger` seconds after the last, it stops.
+
+        An informer that is not (or no longer) of this factory is left alone.
+        """
+        member = self._members.get(informer)
+        if member is None or member.users == 0:
+            return
+        member.users -= 1
+        if member.users == 0:
+            member.closing = asyncio.create_task(self._close(member, linger), name=f"close {informer.name}")
 
     async def shutdown(self) -> None:
-        """Stop every informer and return when they have ended."""
-        shared, self._shared = list(self._shared.values()), {}
-        for one in shared:
-            if one.closing is not None:
-                one.closing.cancel()
-            await _stop(one)
-        for one in shared:
-            if one.task is not None and not one.task.cancelled():
-                one.task.result()  # it ended by itself, which only a fault of its own can be the reason for
+        """Stop every informer and return when they have ended. Final, unless the factory is entered again."""
+        self._entered, self._ended = False, True
+        members = list(self._members.values())
+        self._members.clear()
+        self._shared.clear()
+        running = [task for member in members for task in (member.task, member.closing) if task is not None]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        for member in members:
+            if member.task is not None and not member.task.cancelled():
+                member.task.result()  # it ended by itself: that was a fault of its own
 
-    async def _close(self, watched: _Watched, shared: _Shared, linger: float) -> None:
+    async def _close(self, member: _Member, linger: float) -> None:
         await self._clock.sleep(linger)
-        del self._shared[watched]
-        await _stop(shared)
+        # From here on it is too late to come back: whoever asks gets another one.
+        if self._shared.get(member.watched) is member:
+            del self._shared[member.watched]
+        if member.task is not None:
+            member.task.cancel()
+            await asyncio.wait([member.task])
+        self._members.pop(member.informer, None)
 
-    async def _all_synced(self) -> None:
-        for shared in tuple(self._shared.values()):
-            synced = asyncio.create_task(shared.informer.synced.wait())
-            assert shared.task is not None
-            await asyncio.wait({synced, shared.task}, return_when="FIRST_COMPLETED")
-            synced.cancel()
-            if not shared.informer.has_synced:
-                fault = None if shared.task.cancelled() else shared.task.exception()
-                raise NotSynced(_why(shared.informer)) from fault
+    def _watched(self, gvk: GroupVersionKind, asked: InformerOptions) -> _Watched:
+        namespace = asked.get("namespace")
+        selection = Selection(
+            gvk,
+            namespace=(self._given.get("namespace") if namespace is None else namespace) or None,
+            label_selector=asked.get("label_selector", ""),
+            field_selector=asked.get("field_selector", ""),
+            metadata_only=asked.get("metadata_only", False),
+        )
+        tweak = self._given.get("tweak_list_options")
+        transform = asked.get("transform", self._given.get("transform"))
+        return (selection if tweak is None else tweak(selection)), transform
 
-    def _make(self, watched: _Watched, period: float | None) -> SharedIndexInformer:
+    def _make(self, watched: _Watched, asked: InformerOptions) -> _Member:
+        selection, _ = watched
         source = self._client.source(
-            watched.gvk,
-            namespace=watched.namespace,
-            label_selector=watched.label_selector,
-            field_selector=watched.field_selector,
+            selection.gvk,
+            namespace=selection.namespace,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
+            metadata_only=selection.metadata_only,
             projection=_projection(watched),
         )
-        scope = f" in {watched.namespace}" if watched.namespace else ""
-        return SharedIndexInformer(
+        factory, options = self._given.get("name"), self._given.get("options", DEFAULT_OPTIONS)
+        options = asked.get("options", options)
+        informer = SharedIndexInformer(
             source,
-            name=f"{watched.gvk}{scope}",
+            name=f"{factory}: {selection}" if factory else str(selection),
             clock=self._clock,
-            resync_period=self._resync_period if period is None else period,
+            resync_period=self._resync_period(selection.gvk, asked.get("resync_period")),
+            options=options,
         )
+        return _Member(watched, informer, options)
+
+    def _resync_period(self, gvk: GroupVersionKind, asked: float | None) -> float:
+        if asked is not None:
+            return asked
+        custom = self._given.get("custom_resync", {})
+        return custom.get((gvk.api_version, gvk.kind), self._given.get("resync_period", 0.0))
 
 
-async def _run(watched: _Watched, informer: SharedIndexInformer) -> None:
-    # What was indexed until now is decoded from the first object on.
-    indexed = informer.indexer.get_indexers().values()
-    paths = [function.path for function in indexed if isinstance(function, FieldIndex)]
-    informer.source.projection = _projection(watched, *paths)
-    await informer.run()
-
-
-def _projection(watched: _Watched, *paths: FieldPath) -> Projection:
-    return Projection(
-        api_version=watched.gvk.api_version, kind=watched.gvk.kind, paths=paths, transform=watched.transform
-    )
-
-
-async def _stop(shared: _Shared) -> None:
-    if shared.task is not None:
-        shared.task.cancel()
-        await asyncio.wait([shared.task])
-
-
-def _why(informer: SharedIndexInformer) -> str:
-    figures = informer.statistics()
-    if informer.is_stopped:
-        return f"{informer.name} has not synced (it was stopped)"
-    reason = figures.error or f"{figures.items_listed} objects so far"
-    return f"{informer.name} has not synced ({figures.state}: {reason})"
+def _projection(watched: _Watched, paths: Iterable[FieldPath] = ()) -> Projection:
+    selection, transform = watched
+    gvk = _PARTIAL_METADATA if selection.metadata_only else selection.gvk
+    return Projection(api_version=gvk.api_version, kind=gvk.kind, paths=paths, transform=transform)

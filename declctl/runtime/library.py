@@ -1,10 +1,9 @@
 """The machinery without a manifest: client-go's names over any client."""
 
-from typing import Any
+from typing import Any, Unpack
 
 from declctl import informer
-from declctl.informer import SourceProvider
-from declctl.kit import Clock
+from declctl.informer import FactoryOptions, SourceProvider
 from declctl.transport import Client
 
 
@@ -12,16 +11,11 @@ class SharedInformerFactory(informer.SharedInformerFactory):
     """Informers shared by what they watch.
 
     `client` is a `declctl.Client`, anything with its `source` method, or an official
-    `kubernetes.aio.client.ApiClient`, whose configuration is used.
+    `kubernetes.aio.client.ApiClient`, whose configuration is used. `options` are those of
+    `FactoryOptions`: `namespace`, `resync_period`, `custom_resync`, `tweak_list_options`,
+    `transform`, `options`, `name`, `clock`.
     """
 
-    def __init__(
-        self,
-        client: SourceProvider | Any,
-        *,
-        resync_period: float = 0.0,
-        namespace: str | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, client: SourceProvider | Any, **options: Unpack[FactoryOptions]) -> None:
         provider = client if hasattr(client, "source") else Client.from_api_client(client)
-        super().__init__(provider, resync_period=resync_period, namespace=namespace, clock=clock)
+        super().__init__(provider, **options)

@@ -84,6 +84,14 @@ class Client:
         """The resource of a kind, remembered; raises NotFound while it is not served."""
         return await self._discovery.find(gvk)
 
+    async def find_resource(self, name: str) -> Resource:
+        """The resource of a name, as kubectl takes it; in the version that the server prefers.
+
+        `pods`, `deployments.apps`, `deployments.v1.apps`, `apps/v1/deployments`; singular and short
+        names will do. Raises NotFound while it is not served, UsageError for what is no such name.
+        """
+        return await self._discovery.find_resource(name)
+
     def forget(self, gvk: GroupVersionKind) -> None:
         """Ask the server again when the kind is discovered next."""
         self._discovery.forget(gvk)
@@ -95,15 +103,20 @@ class Client:
         namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
+        metadata_only: bool = False,
         projection: Projection,
     ) -> ResourceSource:
-        """What a reflector lists and watches; nothing is asked of the server before it is used."""
+        """What a reflector lists and watches; nothing is asked of the server before it is used.
+
+        `metadata_only` asks for PartialObjectMetadata, which is then what `projection` decodes.
+        """
         return ResourceSource(
             self,
             gvk,
             namespace=namespace,
             label_selector=label_selector,
             field_selector=field_selector,
+            metadata_only=metadata_only,
             projection=projection,
         )
 

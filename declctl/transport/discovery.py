@@ -1,17 +1,56 @@
-"""Discovery: a kind, as the server in front of us serves it.
+"""Discovery: a kind or the name of a resource, as the server in front of us serves it.
 
 Asked for each group and version when it is needed, not for the whole server; what was found is
 remembered until `forget`.
 """
 
 import difflib
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from declctl.errors import NotFound
+from declctl.errors import NotFound, UsageError
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
+
+
+_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceName:
+    """What people call a resource. `version` is None where the server shall choose."""
+
+    group: str
+    version: str | None
+    resource: str
+
+    @classmethod
+    def parse(cls, text: str) -> "ResourceName":
+        """From `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`.
+
+        Between two dots `v1`, `v2beta1` and the like are versions. Raises UsageError.
+        """
+        if "/" in text:
+            *group, version, resource = text.split("/")
+            found = cls("/".join(group), version, resource)
+            fits = len(group) <= 1 and _VERSION.fullmatch(version) and "." not in resource
+        else:
+            resource, _, rest = text.partition(".")
+            first, _, more = rest.partition(".")
+            found = cls(more, first, resource) if _VERSION.fullmatch(first) else cls(rest, None, resource)
+            fits = True
+        if not fits or not found.resource or text != text.strip():
+            raise UsageError(
+                f"{text!r} is no name of a resource; deployments.apps, deployments.v1.apps "
+                "and apps/v1/deployments are"
+            )
+        return found
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.resource, self.version, self.group) if part)
 
 
 class Discovery:
@@ -27,15 +66,12 @@ class Discovery:
         known = self._known.get(gvk)
         if known is not None:
             return known
-        path = f"/apis/{gvk.api_version}" if gvk.group else f"/api/{gvk.version}"
         try:
-            listed = await self._get(path)
+            entries = await self._entries(gvk.group, gvk.version)
         except NotFound as fault:
             raise self._missing(
                 f"{self._server} does not serve {gvk.api_version}, and so no {gvk.kind}"
             ) from fault
-        # A subresource, such as pods/log, may have the kind of a resource.
-        entries = [entry for entry in listed.get("resources") or () if "/" not in entry.get("name", "/")]
         for entry in entries:
             if entry.get("kind") == gvk.kind:
                 return self._known.setdefault(gvk, _resource(gvk, entry))
@@ -43,12 +79,61 @@ class Discovery:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise self._missing(f"{self._server} serves {gvk.api_version}, but no {gvk.kind} in it{hint}")
 
+    async def find_resource(self, name: str) -> Resource:
+        """The resource that people call so; the version that the server prefers unless one is named.
+
+        Names are plural, singular or short, as for kubectl; one without a group is of the core
+        group. Raises NotFound, with a sentence, and UsageError for what can't be a name.
+        """
+        wanted = ResourceName.parse(name)
+        others: list[str] = []
+        async for version in self._versions(wanted):
+            try:
+                entries = await self._entries(wanted.group, version)
+            except NotFound:
+                continue
+            for entry in entries:
+                if wanted.resource in _names(entry):
+                    gvk = GroupVersionKind(wanted.group, version, str(entry.get("kind")))
+                    return self._known.setdefault(gvk, _resource(gvk, entry))
+            others += [str(entry["name"]) for entry in entries]
+        near = difflib.get_close_matches(wanted.resource, others, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        if not wanted.group:
+            hint += "; a resource of another group is named with it, as deployments.apps is"
+        raise self._missing(f"{self._server} serves no {wanted}{hint}")
+
     def forget(self, gvk: GroupVersionKind) -> None:
         """Ask again next time; unknown kinds are ignored."""
         self._known.pop(gvk, None)
 
+    async def _versions(self, wanted: ResourceName) -> AsyncIterator[str]:
+        """The versions to look in, the preferred one first."""
+        if wanted.version is not None:
+            yield wanted.version
+        elif not wanted.group:
+            yield "v1"
+        else:
+            try:
+                group = await self._get(f"/apis/{wanted.group}")
+            except NotFound:
+                return
+            versions = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
+            for version in dict.fromkeys(str(each.get("version") or "") for each in versions):
+                if version:
+                    yield version
+
+    async def _entries(self, group: str, version: str) -> Sequence[dict[str, Any]]:
+        listed = await self._get(f"/apis/{group}/{version}" if group else f"/api/{version}")
+        # A subresource, such as pods/log, may have the kind of a resource.
+        return [entry for entry in listed.get("resources") or () if "/" not in entry.get("name", "/")]
+
     def _missing(self, message: str) -> NotFound:
         return NotFound(404, "NotFound", message)
+
+
+def _names(entry: dict[str, Any]) -> set[str]:
+    return {str(entry["name"]), str(entry.get("singularName") or ""), *(entry.get("shortNames") or ())}
 
 
 def _resource(gvk: GroupVersionKind, entry: dict[str, Any]) -> Resource:

@@ -15,6 +15,7 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     body: Any = None
     content_type: str = "application/json"
+    accept: str = "application/json"
     watch_seconds: int = 0
 
 

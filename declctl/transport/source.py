@@ -22,6 +22,10 @@ from declctl.transport.frames import LineSplitter
 from declctl.transport.request import Request, Wire
 
 MOST_EVENTS = 256  # decoded in one go; then the loop breathes
+_WHOLE = "application/json"
+# Without a second choice: whole objects would be taken for metadata.
+_LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_WATCHED = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MUCH = 16 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
 
 
@@ -46,8 +50,9 @@ class ResourceSource:
     """One resource, all of it or what a namespace and selectors leave of it.
 
     The resource is discovered on first use, and again after the server has said that it isn't
-    there: a CRD that appears, vanishes or moves is followed. `description` is for logs: `pods in
-    team-a`.
+    there: a CRD that appears, vanishes or moves is followed. `metadata_only` asks for
+    PartialObjectMetadata, which a server that can't do it refuses (InvalidRequest). `description`
+    is for logs: `pods in team-a`.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class ResourceSource:
         namespace: str | None,
         label_selector: str,
         field_selector: str,
+        metadata_only: bool = False,
         projection: Projection,
     ) -> None:
         self._gate = gate
@@ -68,6 +74,7 @@ class ResourceSource:
             for name, text in (("labelSelector", label_selector), ("fieldSelector", field_selector))
             if text
         }
+        self._metadata_only = metadata_only
         self.projection = projection
         self._name = str(gvk)
 
@@ -87,7 +94,12 @@ class ResourceSource:
         path = await self._path("list")
         try:
             body = await self._gate.wire.fetch(
-                Request("LIST", path, params=self._selectors | _list_params(options))
+                Request(
+                    "LIST",
+                    path,
+                    params=self._selectors | _list_params(options),
+                    accept=_LISTED if self._metadata_only else _WHOLE,
+                )
             )
         except NotFound:
             self._gate.forget(self._gvk)
@@ -111,6 +123,7 @@ class ResourceSource:
                     "WATCH",
                     path,
                     params=self._selectors | _watch_params(options),
+                    accept=_WATCHED if self._metadata_only else _WHOLE,
                     watch_seconds=options.timeout_seconds,
                 )
             )

@@ -42,7 +42,7 @@ class HttpWire:
         self._credentials = credentials
         self._server: str = credentials.configuration.host
         # gzip costs an API server and us more CPU than the bytes are worth within a data centre.
-        self._headers = {**headers, "Accept": "application/json", "Accept-Encoding": "identity"}
+        self._headers = {**headers, "Accept-Encoding": "identity"}
         self._clock = clock
         self._tally = tally
         self._connections: _Connections | None = None
@@ -114,7 +114,7 @@ class HttpWire:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
         query = f"?{urlencode(request.params)}" if request.params else ""
-        headers = {**self._headers, "Content-Type": request.content_type}
+        headers = {**self._headers, "Accept": request.accept, "Content-Type": request.content_type}
         if proof.authorization:
             headers["Authorization"] = proof.authorization
         try:
