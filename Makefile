@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check bench e2e-real
+.PHONY: help demo test lint types imports examples check soak bench e2e-real
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -49,6 +49,11 @@ examples: $(TESTS) ## every example against the sandbox, and what README and doc
 	$(BIN)/python -m pytest -q tests/promises
 
 check: lint types imports test ## everything that must hold before a commit
+
+HISTORIES ?= 1000
+
+soak: $(TESTS) ## 1,000 random histories of the informer for each queue (HISTORIES=…), some minutes
+	DECLCTL_SOAK=$(HISTORIES) $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_informer.py
 
 bench: $(RUNS) ## figures beside other clients (benchmarks/)
 	$(BIN)/python benchmarks/command_line.py
