@@ -38,6 +38,7 @@ from declctl.informer.reflector import Reflector, ReflectorStatistics, Reflector
 from declctl.informer.reflector_options import ReflectorOptions
 from declctl.informer.source import Source
 from declctl.informer.stores import (
+    NAMESPACE_INDEX,
     ExpirationCache,
     FieldIndex,
     FunctionIndex,
@@ -50,12 +51,14 @@ from declctl.informer.stores import (
     UndeltaStore,
     field_index,
     function_index,
+    namespace_index,
 )
 from declctl.informer.synctrack import AsyncTracker, Lazy, SingleFileTracker
 from declctl.informer.wait import SyncResult, Waitable, wait_for, wait_for_cache_sync
 
 __all__ = [
     "FIFO",
+    "NAMESPACE_INDEX",
     "AsyncTracker",
     "Controller",
     "DeletedFinalStateUnknown",
@@ -105,6 +108,7 @@ __all__ = [
     "function_index",
     "key_of_entry",
     "name_for_handler",
+    "namespace_index",
     "wait_for",
     "wait_for_cache_sync",
 ]

@@ -18,7 +18,7 @@ from declctl.objects.events import (
 )
 from declctl.objects.field_path import FieldPath, FieldPathError
 from declctl.objects.frame import FrameCodec
-from declctl.objects.key import ObjectKey, key_of
+from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
 from declctl.objects.options import ListOptions, WatchOptions
 from declctl.objects.projection import (
     MANAGED_FIELDS,
@@ -66,5 +66,6 @@ __all__ = [
     "WatchOptions",
     "key_of",
     "merge",
+    "meta_namespace_key",
     "status_error",
 ]

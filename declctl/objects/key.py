@@ -1,5 +1,10 @@
 """The name of an object within its resource, as kubectl prints it."""
 
+from collections.abc import Mapping
+from typing import Any, cast
+
+from declctl.errors import NoKey
+
 
 def key_of(namespace: str | None, name: str) -> str:
     """The key as a plain string, which is what caches are keyed by."""
@@ -40,3 +45,30 @@ class ObjectKey(str):
     def name(self) -> str:
         """The name."""
         return self.rpartition("/")[2]
+
+
+def meta_namespace_key(obj: object) -> ObjectKey:
+    """The key of an object, in whichever form it is at hand.
+
+    A view, a record and a missed delete know their keys; a string is one; a mapping, or a model of the
+    official client, has it in its metadata. Raises NoKey, which has the object and the cause
+    (client-go's MetaNamespaceKeyFunc, DeletionHandlingMetaNamespaceKeyFunc and ExplicitKey).
+    """
+    known = obj if isinstance(obj, str) else getattr(obj, "key", None)
+    if isinstance(known, str) and known:
+        return ObjectKey(known)
+    try:
+        metadata = _field(obj, "metadata")
+        name, namespace = _field(metadata, "name"), _field(metadata, "namespace", None)
+        if not isinstance(name, str) or not name or not isinstance(namespace, str | None):
+            raise ValueError(f"the name is {name!r} and the namespace {namespace!r}")
+    except (AttributeError, KeyError, ValueError) as fault:
+        raise NoKey(f"a {type(obj).__name__} has no key: {fault}", obj) from fault
+    return ObjectKey.of(namespace, name)
+
+
+def _field(holder: Any, name: str, *default: Any) -> Any:
+    if isinstance(holder, Mapping):
+        fields = cast("Mapping[str, Any]", holder)
+        return fields.get(name, *default) if default else fields[name]
+    return getattr(holder, name, *default)

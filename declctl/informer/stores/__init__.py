@@ -10,11 +10,13 @@ from declctl.informer.stores.expiration_cache import (
 )
 from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.indices import (
+    NAMESPACE_INDEX,
     FieldIndex,
     FunctionIndex,
     IndexFunc,
     field_index,
     function_index,
+    namespace_index,
 )
 from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.mutation_cache import MutationCache
@@ -22,6 +24,7 @@ from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafe
 from declctl.informer.stores.undelta_store import UndeltaStore
 
 __all__ = [
+    "NAMESPACE_INDEX",
     "ExpirationCache",
     "ExpirationPolicy",
     "FakeExpirationPolicy",
@@ -39,4 +42,5 @@ __all__ = [
     "UndeltaStore",
     "field_index",
     "function_index",
+    "namespace_index",
 ]

@@ -5,16 +5,20 @@ One loop writes, any thread may read: see `thread_safe_store`.
 
 from collections.abc import Iterable
 
+from declctl.errors import CacheError, NoKey
 from declctl.informer.stores.thread_safe_store import IndexedRecords
 from declctl.objects import Delta, DeltaType, Record
 
 
 class Indexer(IndexedRecords):
-    """Records by key and by index. A reflector can feed it directly, without a queue between them."""
+    """Records by key and by index. A reflector can feed it directly, without a queue between them.
+
+    Writing a record whose key is empty raises NoKey and changes nothing.
+    """
 
     def add(self, record: Record) -> None:
         """Put a record; its version is reached."""
-        self.put(record.key, record)
+        self.put(_key(record), record)
         self.bookmark(record.resource_version)
 
     update = add
@@ -24,12 +28,13 @@ class Indexer(IndexedRecords):
 
         Returns what was stored, None if it wasn't there.
         """
+        held = self.take(_key(record))
         self.bookmark(record.resource_version)
-        return self.take(record.key)
+        return held
 
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:
         """Hold these records and no others, as of a version."""
-        self.put_all({record.key: record for record in records}, resource_version)
+        self.put_all({_key(record): record for record in records}, resource_version)
 
     def extend(self, deltas: Iterable[Delta]) -> None:
         """Apply changes in their order."""
@@ -44,3 +49,17 @@ class Indexer(IndexedRecords):
     def get(self, record: Record) -> Record | None:
         """What is stored under the key of a record; None if nothing is."""
         return self.get_by_key(record.key)
+
+    def make(self, change: Delta) -> None:
+        """Make one change of a transaction; raises CacheError if it can't be made."""
+        if not change.key:
+            raise NoKey("a change has no key", change)
+        if change.record is not None and change.record.key != change.key:
+            raise CacheError(f"a change of {change.key} has the record of {change.record.key or 'no key'}")
+        super().make(change)
+
+
+def _key(record: Record) -> str:
+    if not record.key:
+        raise NoKey("a record has no key", record)
+    return record.key

@@ -8,9 +8,12 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from declctl.errors import CacheError
 from declctl.objects import FieldPath, Layout, ObjectView, Record
 
 IndexFunc = Callable[[Record], Iterable[str]]
+NAMESPACE_INDEX = "namespace"
+"""The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,15 @@ def field_index(path: str) -> FieldIndex:
     return FieldIndex(FieldPath.parse(path))
 
 
+def namespace_index() -> FieldIndex:
+    """An index by namespace; that of a cluster-scoped object is the empty string.
+
+    A store that has it as NAMESPACE_INDEX lists a namespace without looking at the others
+    (client-go's MetaNamespaceIndexFunc).
+    """
+    return field_index("metadata.namespace")
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionIndex:
     """Indexes by a function of the object, which it decodes.
@@ -52,6 +64,27 @@ class FunctionIndex:
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
     """An index by a function of the object that gives its values."""
     return FunctionIndex(function)
+
+
+class _NoStrings(CacheError):
+    """An index function gave something else than strings."""
+
+
+def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
+    """The values of a record by an index function, each once.
+
+    Raises CacheError where they are no list of strings, and what the function raises.
+    """
+    found = function(record)
+    if isinstance(found, str):
+        raise _NoStrings(
+            f"on {record.key} an index function gave the string {found!r}, not a list of strings"
+        )
+    values: tuple[object, ...] = tuple(dict.fromkeys(found))
+    texts = tuple(value for value in values if isinstance(value, str))
+    if len(texts) != len(values):
+        raise _NoStrings(f"on {record.key} an index function gave {values!r}, which are not all strings")
+    return texts
 
 
 class Index:
@@ -147,16 +180,11 @@ class Index:
 
     def _asked(self, record: Record) -> tuple[str, ...]:
         try:
-            found = self.function(record)
-            values: tuple[object, ...] = (found,) if isinstance(found, str) else tuple(dict.fromkeys(found))
+            return values_of(self.function, record)
+        except _NoStrings as error:
+            return self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function
             return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
-        if isinstance(found, str):
-            return self._fault(f"on {record.key} it gave the string {found!r}, not a list of strings")
-        texts = tuple(value for value in values if isinstance(value, str))
-        if len(texts) != len(values):
-            return self._fault(f"on {record.key} it gave {values!r}, which are not all strings")
-        return texts
 
     def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1

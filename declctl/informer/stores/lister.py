@@ -34,12 +34,13 @@ class Lister:
         return None
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> list[ObjectView]:
-        """Every object, or those in a namespace, or those whose labels are selected."""
+        """Every object, or those in a namespace, or those whose labels are selected.
+
+        A store with `namespace_index()` as NAMESPACE_INDEX lists a namespace by it; else each object
+        is looked at. A selector that is empty selects everything and looks at nothing.
+        """
         wanted = _selector(selector)
-        records = self._records()
-        if namespace:
-            prefix = f"{namespace}/"
-            records = (record for record in records if record.key.startswith(prefix))
+        records = self._records(namespace)
         if wanted is not None and wanted.requirements:
             records = (record for record in records if wanted.matches(record.labels))
         return [ObjectView(record) for record in records]
@@ -70,9 +71,9 @@ class Lister:
     def __contains__(self, key: object) -> bool:
         return any(key in indexer for indexer in self._indexers)
 
-    def _records(self) -> Iterable[Record]:
+    def _records(self, namespace: str | None) -> Iterable[Record]:
         for indexer in self._indexers:
-            yield from indexer.list()
+            yield from indexer.list_by_namespace(namespace) if namespace else indexer.list()
 
     def _internal(self, name: str) -> str:
         if self._index_names is None:

@@ -1,16 +1,23 @@
 """ThreadSafeStore: records by key, and by every index (client-go's thread_safe_store.go).
 
 One loop writes. Any thread may read: what a reader gets is a copy made in one step under the
-interpreter's lock, so that it is complete at one moment; there is no lock to wait for.
+interpreter's lock, so that it is complete at one moment; no single write makes a reader wait. For
+the loop, a write to the store and to its indexes is one step. A reader in another thread that asks
+twice may find a write half done in between: an object whose value changes stands under both values
+for a moment, never under none and never under one that it did not have. `transaction` and a
+replacement are one step for every thread: whoever asks meanwhile waits for the end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from declctl.errors import CacheError, UnknownIndex
+from declctl.errors import CacheError, TransactionError, UnknownIndex
 from declctl.informer.stores.building import IndexBuild
-from declctl.informer.stores.indices import Index, IndexFunc
-from declctl.objects import Record
+from declctl.informer.stores.indices import NAMESPACE_INDEX, Index, IndexFunc, namespace_index, values_of
+from declctl.informer.stores.turnstile import Turnstile
+from declctl.objects import Delta, DeltaType, Record
+
+_BY_NAMESPACE = namespace_index()
 
 
 class IndexedRecords:
@@ -27,6 +34,7 @@ class IndexedRecords:
         self._building: dict[str, Index] = {}
         self._written: tuple[Index, ...] = tuple(self._indices.values())  # those that follow every change
         self._bytes = 0
+        self._batches = Turnstile()
 
     def put(self, key: str, record: Record) -> None:
         """Put a record, in the store and in every index. No version is reached by that alone."""
@@ -46,12 +54,35 @@ class IndexedRecords:
         return held
 
     def put_all(self, records: Mapping[str, Record], resource_version: str) -> None:
-        """Hold these records and no others."""
-        for key in [key for key in self._records if key not in records]:
-            self.take(key)
-        for key, record in records.items():
-            self.put(key, record)
-        self.last_store_sync_resource_version = resource_version
+        """Hold these records and no others: one step for readers in any thread."""
+        with self._batches:
+            for key in [key for key in self._records if key not in records]:
+                self.take(key)
+            for key, record in records.items():
+                self.put(key, record)
+            self.last_store_sync_resource_version = resource_version
+
+    def transaction(self, changes: Iterable[Delta]) -> None:
+        """Make changes in their order: one step for readers in any thread (client-go 92).
+
+        A DELETED one takes the key out, every other puts its record. The version reached is that of
+        the last record, as if the changes were made one by one. A change that can't be made (it has
+        no record to put, or no key of its own) keeps none of the others from being made;
+        TransactionError then says which ones were.
+        """
+        asked = tuple(changes)
+        succeeded: list[int] = []
+        faults: list[CacheError] = []
+        with self._batches:
+            for position, change in enumerate(asked):
+                try:
+                    self.make(change)
+                except CacheError as fault:
+                    faults.append(fault)
+                else:
+                    succeeded.append(position)
+        if faults:
+            raise TransactionError(total=len(asked), succeeded=succeeded, faults=faults) from faults[0]
 
     def bookmark(self, resource_version: str) -> None:
         """The store has everything up to that version."""
@@ -63,37 +94,59 @@ class IndexedRecords:
 
     def get_by_key(self, key: str) -> Record | None:
         """The record of a key; None if it isn't there."""
-        return self._records.get(key)
+        return self._batches.read(lambda: self._records.get(key))
 
     def list(self) -> list[Record]:
         """Every record."""
-        return list(self._records.values())
+        return self._batches.read(lambda: list(self._records.values()))
 
     def list_keys(self) -> Sequence[str]:
         """Every key."""
-        return list(self._records)
+        return self._batches.read(lambda: list(self._records))
+
+    def list_by_namespace(self, namespace: str) -> Sequence[Record]:
+        """The records of a namespace.
+
+        The index NAMESPACE_INDEX has them if it is `namespace_index()`; else each record is looked at
+        (client-go's ListAllByNamespace).
+        """
+        index = self._indices.get(NAMESPACE_INDEX)
+        if index is not None and index.function == _BY_NAMESPACE:
+            return self._batches.read(lambda: index.records(namespace))
+        prefix = f"{namespace}/"
+        return [record for record in self.list() if record.key.startswith(prefix)]
 
     def known(self) -> Mapping[str, Record]:
         """The records by key, read-only and live; for the loop that writes."""
         return MappingProxyType(self._records)
 
     def index(self, name: str, record: Record) -> Sequence[Record]:
-        """The records that share a value with this one, which need not be stored; raises UnknownIndex."""
+        """The records that share a value with this one, which need not be stored.
+
+        Raises UnknownIndex, CacheError where the index function gives no list of strings for the
+        record, and what the function raises.
+        """
         index = self._index(name)
-        found = {held.key: held for value in index.function(record) for held in index.records(value)}
-        return tuple(found.values())
+        values = values_of(index.function, record)
+
+        def copy() -> dict[str, Record]:
+            return {held.key: held for value in values for held in index.records(value)}
+
+        return tuple(self._batches.read(copy).values())
 
     def by_index(self, name: str, value: str) -> Sequence[Record]:
         """The records that have the value; raises UnknownIndex."""
-        return self._index(name).records(value)
+        index = self._index(name)
+        return self._batches.read(lambda: index.records(value))
 
     def index_keys(self, name: str, value: str) -> Sequence[str]:
         """Their keys; raises UnknownIndex."""
-        return self._index(name).keys(value)
+        index = self._index(name)
+        return self._batches.read(lambda: index.keys(value))
 
     def list_index_func_values(self, name: str) -> Sequence[str]:
         """Every value of an index; raises UnknownIndex."""
-        return self._index(name).values()
+        return self._batches.read(self._index(name).values)
 
     def get_indexers(self) -> Mapping[str, IndexFunc]:
         """The index functions by name."""
@@ -148,10 +201,22 @@ class IndexedRecords:
         return self._bytes
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._batches.read(lambda: len(self._records))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._records
+        return self._batches.read(lambda: key in self._records)
+
+    def make(self, change: Delta) -> None:
+        """Make one change of a transaction; raises CacheError if it can't be made."""
+        kind, key, record = change.type, change.key, change.record
+        if kind is DeltaType.DELETED:
+            self.take(key)
+        elif record is None:
+            raise CacheError(f"there is nothing to put under {key}: {kind} without a record")
+        else:
+            self.put(key, record)
+        if record is not None and not change.out_of_scope:
+            self.bookmark(record.resource_version)
 
     def _index(self, name: str) -> Index:
         index = self._indices.get(name)
@@ -181,9 +246,10 @@ class ThreadSafeStore(IndexedRecords):
 
         `record` is its final state if that is known: its version is reached then (client-go 83).
         """
+        held = self.take(key)
         if record is not None:
             self.bookmark(record.resource_version)
-        return self.take(key)
+        return held
 
     def replace(self, records: Mapping[str, Record], resource_version: str = "") -> None:
         """Hold these records and no others, as of a version."""
