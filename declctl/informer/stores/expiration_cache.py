@@ -1,5 +1,6 @@
 """ExpirationCache: records that are forgotten when they are old (client-go's expiration_cache.go)."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,13 +41,15 @@ class ExpirationCache:
     """Records by key, each with the time of its last write.
 
     What has expired is forgotten when it is asked for, not before: until then `list_keys` and
-    `len` count it. Used on one loop.
+    `len` count it. Used from any thread.
     """
 
     def __init__(self, policy: ExpirationPolicy, *, clock: Clock) -> None:
         self._policy = policy
         self._clock = clock
         self._entries: dict[str, TimestampedEntry] = {}
+        # Between the look at an entry and its removal nobody may put a new one there (client-go 100).
+        self._lock = threading.RLock()
 
     @classmethod
     def with_ttl(cls, ttl: float, *, clock: Clock) -> "ExpirationCache":
@@ -55,18 +58,22 @@ class ExpirationCache:
 
     def add(self, record: Record) -> None:
         """Put a record; its time begins anew."""
-        self._entries[record.key] = TimestampedEntry(record, self._clock.monotonic())
+        with self._lock:
+            self._entries[record.key] = TimestampedEntry(record, self._clock.monotonic())
 
     update = add
 
     def delete(self, record: Record) -> None:
         """Take a record out; nothing happens if it isn't there."""
-        self._entries.pop(record.key, None)
+        with self._lock:
+            self._entries.pop(record.key, None)
 
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
         """Hold these records and no others; the time of each begins anew."""
         now = self._clock.monotonic()
-        self._entries = {record.key: TimestampedEntry(record, now) for record in records}
+        entries = {record.key: TimestampedEntry(record, now) for record in records}
+        with self._lock:
+            self._entries = entries
 
     def resync(self) -> None:
         """Nothing: what is stored is in sync with itself."""
@@ -77,17 +84,20 @@ class ExpirationCache:
 
     def get_by_key(self, key: str) -> Record | None:
         """The record of a key; None if it isn't there or has expired (client-go 99)."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        if self._policy.is_expired(entry):
-            del self._entries[key]
-            return None
-        return entry.record
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            if self._policy.is_expired(entry):
+                del self._entries[key]
+                return None
+            return entry.record
 
     def list(self) -> list[Record]:
         """Every record that has not expired (client-go 101)."""
-        return [record for key in tuple(self._entries) if (record := self.get_by_key(key)) is not None]
+        with self._lock:
+            keys = tuple(self._entries)
+            return [record for key in keys if (record := self.get_by_key(key)) is not None]
 
     def list_keys(self) -> Sequence[str]:
         """Every key, those of expired records too."""

@@ -4,13 +4,14 @@ For controllers that read what they have just written: a few answers of the API 
 the informer's store, and whichever of the two is newer is given.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from declctl.errors import CacheError
 from declctl.informer.stores.indexer import Indexer
-from declctl.informer.stores.indices import IndexFunc
+from declctl.informer.stores.indices import IndexFunc, values_of
 from declctl.kit import Clock
 from declctl.objects import Record
 
@@ -27,7 +28,7 @@ class MutationCache:
     Resource versions are compared as integers, as etcd writes them; others raise CacheError. With
     `include_adds`, objects that the store does not have are given too: it may be that they were
     deleted since, and the store never saw them. Wire `on_add_or_update` and `on_delete` to the
-    informer's events, so that nothing outlives its use. Used on one loop.
+    informer's events, so that nothing outlives its use. Used from any thread.
     """
 
     def __init__(
@@ -45,52 +46,57 @@ class MutationCache:
         self._include_adds = include_adds
         self._size = size
         self._mutations: OrderedDict[str, _Mutation] = OrderedDict()  # the least recently used first
+        self._lock = threading.RLock()
 
     def mutation(self, record: Record) -> None:
         """The API server answered a write with this object.
 
         Passed over if something newer is known, or that the object is gone (client-go 105, 106).
         """
-        version = _version(record)
-        held = self._get(record.key)
-        if held is not None:
-            known = _version(held.record)
-            if version < known or (held.deleted and (version == known or record.uid == held.record.uid)):
-                return
-        self._put(record, deleted=False)
+        with self._lock:
+            version = _version(record)
+            held = self._get(record.key)
+            if held is not None:
+                known = _version(held.record)
+                if version < known or (held.deleted and (version == known or record.uid == held.record.uid)):
+                    return
+            self._put(record, deleted=False)
 
     def get_by_key(self, key: str) -> Record | None:
         """The newest known state of an object.
 
         None if the store does not have it and added ones are not included.
         """
-        stored = self._store.get_by_key(key)
-        if stored is not None:
-            return self._newer(stored)
-        held = self._get(key) if self._include_adds else None
-        return None if held is None or held.deleted else held.record
+        with self._lock:
+            stored = self._store.get_by_key(key)
+            if stored is not None:
+                return self._newer(stored)
+            held = self._get(key) if self._include_adds else None
+            return None if held is None or held.deleted else held.record
 
     def by_index(self, name: str, value: str) -> Sequence[Record]:
         """The newest known state of each object that the store has under the value; raises UnknownIndex.
 
         Included adds are looked at as well.
         """
-        stored = self._store.by_index(name, value)
-        found = [self._newer(record) for record in stored]
-        if self._include_adds:
-            keys = {record.key for record in stored}
-            function = self._store.get_indexers()[name]
-            for key in tuple(self._mutations):
-                held = self._get(key, used=False)
-                if held is not None and not held.deleted and key not in keys:
-                    found += [held.record] if value in _values(function, held.record) else []
-        return found
+        with self._lock:
+            stored = self._store.by_index(name, value)
+            found = [self._newer(record) for record in stored]
+            if self._include_adds:
+                keys = {record.key for record in stored}
+                function = self._store.get_indexers()[name]
+                for key in tuple(self._mutations):
+                    held = self._get(key, used=False)
+                    if held is not None and not held.deleted and key not in keys:
+                        found += [held.record] if value in _values(function, held.record) else []
+            return found
 
     def on_add_or_update(self, record: Record) -> None:
         """The informer shows this state: an older mutation is of no more use (client-go 103)."""
-        held = self._get(record.key)
-        if held is not None and _version(record) >= _version(held.record):
-            del self._mutations[record.key]
+        with self._lock:
+            held = self._get(record.key)
+            if held is not None and _version(record) >= _version(held.record):
+                del self._mutations[record.key]
 
     def on_delete(self, record: Record) -> None:
         """The informer shows that the object is gone.
@@ -98,10 +104,15 @@ class MutationCache:
         A mutation stays only if it is newer and of another object with the same name; then it may
         still be there (client-go 104).
         """
-        held = self._get(record.key)
-        if held is not None and held.record.uid != record.uid and _version(record) < _version(held.record):
-            return
-        self._put(record, deleted=True)
+        with self._lock:
+            held = self._get(record.key)
+            if (
+                held is not None
+                and held.record.uid != record.uid
+                and _version(record) < _version(held.record)
+            ):
+                return
+            self._put(record, deleted=True)
 
     def _newer(self, stored: Record) -> Record:
         held = self._get(stored.key)
@@ -140,6 +151,6 @@ def _version(record: Record) -> int:
 
 def _values(function: IndexFunc, record: Record) -> Sequence[str]:
     try:
-        return list(function(record))
+        return values_of(function, record)
     except Exception:  # noqa: BLE001 - the user's function; the store's index counts its faults
         return ()
