@@ -125,8 +125,8 @@ class Projection:
             remaining=remaining if isinstance(remaining, int) else None,
         )
 
-    def event(self, line: bytes) -> WatchEvent:
-        """Decode one line of a WATCH.
+    def event(self, line: bytes, *, known: Known = _nothing_known) -> WatchEvent:
+        """Decode one line of a WATCH; `known` as in `page`, for the objects of a streaming list.
 
         An ERROR event is raised as the StatusError that it carries; a line that is no event raises
         MalformedAnswer.
@@ -137,7 +137,7 @@ class Projection:
         for prefix, kind in _PREFIXES:
             if end and line.startswith(prefix):
                 try:
-                    return self._changed(kind, line[len(prefix) : end])
+                    return self._changed(kind, line[len(prefix) : end], known)
                 except MalformedAnswer:
                     break  # the object is not the last field of the event
         try:
@@ -146,7 +146,7 @@ class Projection:
             raise MalformedAnswer(
                 f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
             ) from fault
-        return self._any_event(event.type, bytes(event.object))
+        return self._any_event(event.type, bytes(event.object), known)
 
     def record(self, raw: bytes, *, known: Known = _nothing_known) -> Record | None:
         """The record of one object.
@@ -193,9 +193,9 @@ class Projection:
         """The figures so far."""
         return ProjectionStatistics(self._objects, self._whole, self._dropped, self._failed, self._last_fault)
 
-    def _any_event(self, kind: str, raw: bytes) -> WatchEvent:
+    def _any_event(self, kind: str, raw: bytes, known: Known) -> WatchEvent:
         if kind in _CHANGES:
-            return self._changed(_CHANGES[kind], raw)
+            return self._changed(_CHANGES[kind], raw, known)
         if kind not in ("BOOKMARK", "ERROR"):
             raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind!r}")
         obj = _json_object(raw)
@@ -209,8 +209,8 @@ class Projection:
             initial_events_end=_mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
         )
 
-    def _changed(self, kind: EventType, raw: bytes) -> WatchEvent:
-        record = self.record(raw)
+    def _changed(self, kind: EventType, raw: bytes, known: Known) -> WatchEvent:
+        record = self.record(raw, known=known)
         if record is not None:
             return WatchEvent(kind, record, record.resource_version)
         # The transform dropped it: whatever the cache holds of it has to go.
