@@ -13,6 +13,8 @@ DeclctlError
 │   ├── TransactionError     some changes of a transaction failed; says which ones were made
 │   ├── NotSynced            a cache was read before its first list was in
 │   └── QueueClosed          a queue was closed and has handed out all it had
+├── TimedOut                 what was waited for did not happen in time; also Python's TimeoutError
+├── WatchEnded               the events ended before what was waited for had happened
 ├── SandboxError             the embedded API server was given an object that it can't hold
 └── ApiError                 a server's answer, or the lack of one
     ├── Unreachable          refused, reset, timed out, name not found: no answer at all
@@ -152,6 +154,14 @@ class QueueClosed(CacheError):
 
     A closed Heap says so to whoever adds, too.
     """
+
+
+class TimedOut(DeclctlError, TimeoutError):
+    """What was waited for did not happen in time; the message says what it was."""
+
+
+class WatchEnded(DeclctlError):
+    """The events ended before what was waited for had happened."""
 
 
 class SandboxError(DeclctlError):
