@@ -1,0 +1,79 @@
+"""A queue with the store behind it: what is popped is applied, and what listeners would hear is kept."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from declctl.informer import DeltaFIFO, Indexer, RealFIFO
+from declctl.informer.applying import Applier, resync_of
+from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
+from declctl.objects import Delta, Notification, Record
+from tests.rooms.informer.shapes import record
+
+
+class Line:
+    """`make` gets what the store holds, and makes the queue in front of it."""
+
+    def __init__(
+        self, *stored: Record, make: Callable[..., RealFIFO | DeltaFIFO] = lambda known: RealFIFO()
+    ) -> None:
+        self.store = Indexer()
+        for each in stored:
+            self.store.add(each)
+        self.queue = make(self.store.known)
+        self._applier = Applier(self.store)
+
+    def apply(self, batch: Sequence[Entry]) -> list[Notification]:
+        """What listeners hear when it is applied; `processed` is left to the test."""
+        match batch:
+            case [Replacement() as replacement]:
+                return [told for part in self._applier.replace(replacement, 0.0) for told in part]
+            case [Bookmark(version)]:
+                self.store.bookmark(version)
+                return []
+            case [SyncAll()]:
+                return [resync_of(held, 0.0) for held in self.store.list()]
+            case _:
+                return self._applier.apply([each for each in batch if isinstance(each, Delta)], 0.0)
+
+    def drained(self, limit: int = 100) -> list[str]:
+        """What listeners hear when everything that waits is applied, in words."""
+        told: list[Notification] = []
+        while batch := self.queue.pop_batch_nowait(limit):
+            told += self.apply(batch)
+            self.queue.processed(batch)
+        return words(told)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version that the store holds of each name."""
+        return {each.key.removeprefix("demo/"): each.resource_version for each in self.store.list()}
+
+
+def words(told: Sequence[Notification]) -> list[str]:
+    """What was told, as `Deleted a 3 tombstone`."""
+    return [
+        f"{n.type} {n.key.removeprefix('demo/')} {n.record.resource_version}"
+        + (" tombstone" if n.final_state_unknown else "")
+        for n in told
+    ]
+
+
+async def fill_from_two_sides(add: Callable[[Record], None], count: int) -> None:
+    """Two producers add numbered records, `left0` … and `right0` …, and take turns as they like."""
+
+    async def produce(side: str, pause: int) -> None:
+        for number in range(count):
+            add(record(f"{side}{number}"))
+            if number % pause == 0:
+                await asyncio.sleep(0)
+
+    await asyncio.gather(produce("left", 2), produce("right", 3))
+
+
+def sides(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of each producer, in the order in which they were popped."""
+    found: dict[str, list[int]] = {"left": [], "right": []}
+    for key in keys:
+        side = "left" if "left" in key else "right"
+        found[side].append(int(key.rpartition(side)[2]))
+    return found
