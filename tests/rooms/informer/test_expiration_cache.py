@@ -32,6 +32,7 @@ def cache(clock: ManualClock) -> ExpirationCache:
     return ExpirationCache.with_ttl(10.0, clock=clock)
 
 
+@pytest.mark.client_go(99, "ExpirationCache / TTLStore")
 def test_an_old_record_is_gone_when_it_is_asked_for(cache, clock):
     """Older than its time, a record can't be had any more; a younger one can (client-go 99)."""
     cache.add(pod("old"))
@@ -44,6 +45,7 @@ def test_an_old_record_is_gone_when_it_is_asked_for(cache, clock):
     assert list(cache.list_keys()) == ["team-a/young"]
 
 
+@pytest.mark.client_go(100)
 def test_an_expired_key_can_be_put_again(cache, clock):
     """What was forgotten and put again stays: no late deletion takes it away (client-go 100)."""
     cache.add(pod("a"))
@@ -54,6 +56,7 @@ def test_an_expired_key_can_be_put_again(cache, clock):
     assert cache.get_by_key("team-a/a") == pod("a", 2)
 
 
+@pytest.mark.client_go(101, "ExpirationCache / TTLStore")
 def test_a_list_has_only_what_has_not_expired(cache, clock):
     """A list leaves out what is old and forgets it; the keys show it until then (client-go 101)."""
     cache.replace([pod("a"), pod("b")])
@@ -66,6 +69,7 @@ def test_a_list_has_only_what_has_not_expired(cache, clock):
     assert list(cache.list_keys()) == ["team-a/b"]
 
 
+@pytest.mark.client_go(102, "ExpirationCache / TTLStore")
 @pytest.mark.parametrize(
     ("ttl", "age", "expired"),
     [(10.0, 10.0, False), (10.0, 10.1, True), (0.0, 1e9, False), (-1.0, 1e9, False)],
@@ -78,6 +82,7 @@ def test_the_last_moment_still_counts(clock, ttl, age, expired):
     assert TTLPolicy(ttl, clock).is_expired(entry) is expired
 
 
+@pytest.mark.client_go("ExpirationCache / TTLStore")
 def test_a_policy_of_ones_own_decides(clock):
     """A test can say which records are old, without any time passing."""
     cache = ExpirationCache(FakeExpirationPolicy(lambda record: record.key == "team-a/kept"), clock=clock)

@@ -41,6 +41,7 @@ def test_a_label_is_indexed_without_decoding():
     assert index.keys("web") == ["demo/a"]
 
 
+@pytest.mark.client_go(82, 85)
 def test_a_changed_value_moves_the_object():
     """It is found under its new value and no longer under its old one (client-go 82, 85)."""
     index = Index(field_index("spec.nodeName"))
@@ -60,6 +61,7 @@ def test_an_unchanged_value_has_the_new_object():
     assert index.records("n1")[0] is after
 
 
+@pytest.mark.client_go(82, "ThreadSafeStore indices")
 def test_several_values_and_those_that_are_shared():
     """An object stands under each of its values; what it leaves keeps its others (client-go 82)."""
     index = Index(function_index(by_zones))
@@ -75,6 +77,7 @@ def test_several_values_and_those_that_are_shared():
     }
 
 
+@pytest.mark.client_go(80, "ThreadSafeStore indices")
 def test_empty_buckets_are_removed():
     """Values that nobody has any longer do not pile up (client-go 80)."""
     index = Index(field_index("spec.nodeName"))
@@ -85,6 +88,7 @@ def test_empty_buckets_are_removed():
     assert index.records("n1") == []
 
 
+@pytest.mark.client_go(86, "ThreadSafeStore indices")
 def test_the_empty_string_is_a_value_and_no_values_is_none():
     """An object with the empty value can be found; one without values is nowhere (client-go 86)."""
     index = Index(function_index(lambda obj: [""] if obj.name == "a" else None))
@@ -94,6 +98,7 @@ def test_the_empty_string_is_a_value_and_no_values_is_none():
     assert index.keys("") == ["demo/a"]
 
 
+@pytest.mark.client_go("ThreadSafeStore indices")
 def test_a_function_that_raises_keeps_the_object_out_and_says_where():
     """One odd object breaks nothing: it is counted, named, and its line is told."""
     index = Index(function_index(lambda obj: [obj["spec"]["missing"]]))
@@ -104,7 +109,8 @@ def test_a_function_that_raises_keeps_the_object_out_and_says_where():
     assert f"{__file__}:" in index.last_fault
 
 
-@pytest.mark.parametrize("answer", ["n1", [1], 7])
+@pytest.mark.client_go(98, "Typed wrappers")
+@pytest.mark.parametrize("answer", ["n1", [1], 7, [["n1"]], ["n1", None]])
 def test_an_answer_that_is_no_list_of_strings_is_a_fault(answer):
     """A string is not taken for a list of letters."""
     index = Index(function_index(lambda obj: answer))

@@ -1,9 +1,10 @@
 """Lister: a read-only view of the cache."""
 
+import msgspec
 import pytest
 
 from declctl.errors import UnknownIndex
-from declctl.informer import Indexer, Lister, field_index
+from declctl.informer import NAMESPACE_INDEX, Indexer, Lister, field_index, namespace_index
 from declctl.objects import LabelSelector
 from tests.rooms.informer.shapes import record
 
@@ -41,6 +42,7 @@ def test_an_object_is_found_in_whichever_store_has_it():
     assert len(found) == 4
 
 
+@pytest.mark.client_go(109, "Listers")
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [
@@ -57,10 +59,120 @@ def test_labels_select(selector, expected):
     assert keys(lister().list(selector=selector)) == expected
 
 
+@pytest.mark.client_go(109, "Listers")
 def test_a_namespace_selects_itself_only():
     """`team-a` is not a prefix of `team-ab`; selectors and namespaces work together (client-go 109)."""
     assert keys(lister().list(namespace="team-a")) == ["team-a/a", "team-a/b"]
     assert keys(lister().list(namespace="team-a", selector="tier")) == ["team-a/a"]
+
+
+class Unread(dict):
+    """Labels that nobody may look at."""
+
+    def get(self, *_):
+        raise AssertionError("labels were looked at")
+
+
+@pytest.mark.client_go("Listers")
+@pytest.mark.parametrize("selector", [None, "", {}, {"matchLabels": {}}, LabelSelector()])
+def test_a_selector_that_selects_everything_looks_at_nothing(selector):
+    """A whole list costs no matching."""
+    store = indexer(msgspec.structs.replace(record("a", labels={"app": "web"}), labels=Unread()))
+    assert keys(Lister([store]).list(selector=selector)) == ["demo/a"]
+
+
+GRAMMAR = [
+    ("app", "abcd"),
+    ("!app", "e"),
+    ("app=web", "ab"),
+    ("app==web", "ab"),
+    ("app!=web", "cde"),
+    ("app in (web, db)", "abc"),
+    ("app notin (web,db)", "de"),
+    ("app,tier notin (front)", "bcd"),
+    ("tier=", "d"),
+    ("tier in (,front)", "ad"),
+    ("size>1", "b"),
+    ("size<2", "a"),
+    ("app=web,!size", ""),
+    ("app,!app", ""),
+    ("example.com/x", "c"),
+]
+
+
+@pytest.mark.client_go(109, "Listers")
+@pytest.mark.parametrize(("selector", "expected"), GRAMMAR)
+def test_all_that_kubectl_can_say_selects(selector, expected):
+    """Exact, set-based, existing, missing, compared; one that contradicts itself selects nothing."""
+    store = indexer(
+        record("a", labels={"app": "web", "tier": "front", "size": "1"}),
+        record("b", labels={"app": "web", "tier": "back", "size": "2"}),
+        record("c", labels={"app": "db", "example.com/x": "y"}),
+        record("d", labels={"app": "cache", "tier": ""}),
+        record("e"),
+    )
+    assert "".join(sorted(view.name for view in Lister([store]).list(selector=selector))) == expected
+
+
+def of_two_teams(**indexers):
+    made = Indexer(indexers)
+    made.replace(
+        [
+            record("a", namespace="team-a", labels={"app": "web"}),
+            record("b", namespace="team-a"),
+            record("c", namespace="team-b", labels={"app": "web"}),
+            record("n", namespace=None),
+        ],
+        "1",
+    )
+    return made
+
+
+@pytest.mark.client_go("Namespace index", "Listers")
+def test_a_namespace_is_listed_by_its_index_if_there_is_one():
+    """Nothing else is looked at; the answer is the same as without."""
+    fast, slow = of_two_teams(**{NAMESPACE_INDEX: namespace_index()}), of_two_teams()
+    fast.list = lambda: pytest.fail("every object was looked at")
+    for namespace, expected in {"team-a": ["team-a/a", "team-a/b"], "nowhere": []}.items():
+        for store in (fast, slow):
+            assert keys(Lister([store]).list(namespace=namespace)) == expected
+    assert keys(Lister([fast]).list(namespace="team-a", selector="app")) == ["team-a/a"]
+
+
+@pytest.mark.client_go("Namespace index")
+def test_the_namespace_index_has_every_namespace_and_the_empty_one():
+    """A cluster-scoped object is found under the empty string."""
+    made = of_two_teams(**{NAMESPACE_INDEX: namespace_index()})
+    assert sorted(made.list_index_func_values(NAMESPACE_INDEX)) == ["", "team-a", "team-b"]
+    assert list(made.index_keys(NAMESPACE_INDEX, "")) == ["n"]
+
+
+def test_an_index_of_ones_own_with_that_name_does_not_mislead():
+    """Who calls something else `namespace` still lists namespaces."""
+    made = of_two_teams(**{NAMESPACE_INDEX: field_index("metadata.name")})
+    assert keys(Lister([made]).list(namespace="team-b")) == ["team-b/c"]
+
+
+@pytest.mark.client_go("Namespace index")
+def test_a_namespace_index_may_come_late_and_go():
+    """Lists are right before, with and after it."""
+    made = of_two_teams()
+    for change in (
+        lambda: None,
+        lambda: made.add_indexers({NAMESPACE_INDEX: namespace_index()}),
+        lambda: made.add(record("d", namespace="team-b")),
+        lambda: made.remove_indexers([NAMESPACE_INDEX]),
+        lambda: made.add(record("e", namespace="team-b")),
+    ):
+        change()
+        listed = keys(Lister([made]).list(namespace="team-b"))
+        assert listed == sorted(key for key in made.list_keys() if key.startswith("team-b/"))
+
+
+@pytest.mark.client_go("Listers")
+def test_what_is_not_there_is_none():
+    """Where client-go's lister gives an error that is NotFound."""
+    assert lister().get("team-a/nobody") is None
 
 
 def test_an_index_is_asked_by_its_public_name():

@@ -39,6 +39,7 @@ def adding(store: Indexer, clock: ManualClock) -> MutationCache:
     return MutationCache(store, clock=clock, ttl=60.0, include_adds=True)
 
 
+@pytest.mark.client_go("MutationCache")
 def test_one_reads_what_one_has_written(cache, store):
     """After a write its result is read, though the informer has not shown it yet."""
     store.add(pod(4))
@@ -48,6 +49,7 @@ def test_one_reads_what_one_has_written(cache, store):
     assert cache.by_index("node", "n1") == [pod(5)]
 
 
+@pytest.mark.client_go("MutationCache")
 def test_what_is_newer_wins(cache, store):
     """When the informer has gone on, its state is read, and an answer that comes late changes nothing."""
     store.add(pod(4))
@@ -59,6 +61,7 @@ def test_what_is_newer_wins(cache, store):
     assert cache.get_by_key("team-a/a") == pod(10)
 
 
+@pytest.mark.client_go("MutationCache")
 def test_versions_are_numbers(cache, store):
     """Version 10 is newer than version 9, which as words it would not be."""
     store.add(pod(9))
@@ -82,6 +85,7 @@ def test_a_write_is_forgotten_after_its_time(cache, store, clock):
     assert cache.get_by_key("team-a/a") == pod(4)
 
 
+@pytest.mark.client_go("MutationCache")
 def test_the_least_recently_used_writes_are_forgotten(store, clock):
     """A process that writes a lot does not grow for it."""
     cache = MutationCache(store, clock=clock, include_adds=True, size=2)
@@ -94,6 +98,7 @@ def test_the_least_recently_used_writes_are_forgotten(store, clock):
     assert found == ["team-a/a", "team-a/c"]
 
 
+@pytest.mark.client_go("MutationCache")
 def test_added_objects_are_read_only_on_request(cache, adding):
     """What the store doesn't have may be deleted already, so that it is given only to who asked for it."""
     for each in (cache, adding):
@@ -106,6 +111,7 @@ def test_added_objects_are_read_only_on_request(cache, adding):
     assert adding.by_index("node", "n1") == []
 
 
+@pytest.mark.client_go(103)
 @pytest.mark.parametrize(("shown", "kept"), [(4, True), (5, False), (6, False)])
 def test_the_informer_catches_up(adding, shown, kept):
     """A write is forgotten when the informer shows it or something newer (client-go 103)."""
@@ -115,6 +121,7 @@ def test_the_informer_catches_up(adding, shown, kept):
     assert (adding.get_by_key("team-a/a") == pod(5)) is kept
 
 
+@pytest.mark.client_go(104)
 @pytest.mark.parametrize(
     ("deleted", "kept"),
     [(pod(2), False), (pod(3, uid="second"), False), (pod(2, uid="second"), True)],
@@ -128,6 +135,7 @@ def test_the_informer_shows_a_delete(adding, deleted, kept):
     assert (adding.get_by_key("team-a/a") == pod(3)) is kept
 
 
+@pytest.mark.client_go(105)
 def test_a_late_answer_does_not_bring_back_the_dead(adding):
     """The informer has shown update and delete before the answer to the update arrives (client-go 105)."""
     adding.on_add_or_update(pod(5))
@@ -139,6 +147,7 @@ def test_a_late_answer_does_not_bring_back_the_dead(adding):
     assert adding.by_index("node", "n1") == []
 
 
+@pytest.mark.client_go(106)
 def test_a_late_answer_does_not_hide_the_successor(adding, store):
     """An object was made anew before the answer about the old one arrives (client-go 106)."""
     adding.on_delete(pod(5))
@@ -149,6 +158,7 @@ def test_a_late_answer_does_not_hide_the_successor(adding, store):
     assert adding.get_by_key("team-a/a") == pod(7, uid="second")
 
 
+@pytest.mark.client_go(107)
 def test_a_successor_can_be_written_after_a_delete(adding):
     """After a delete was shown, a new object of that name is read as soon as it is made (client-go 107)."""
     adding.mutation(pod(5))

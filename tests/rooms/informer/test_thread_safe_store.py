@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from declctl.errors import CacheError, UnknownIndex
+from declctl.errors import CacheError, TransactionError, UnknownIndex
 from declctl.informer import ThreadSafeStore, field_index, function_index
+from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.shapes import record
 
 NODE = field_index("spec.nodeName")
@@ -18,6 +19,16 @@ def store(**names):
     return made
 
 
+def put(name, version=1, **more):
+    return Delta(DeltaType.ADDED, f"demo/{name}", record(name, version, **more))
+
+
+def gone(name, version=None):
+    last = None if version is None else record(name, version)
+    return Delta(DeltaType.DELETED, f"demo/{name}", last)
+
+
+@pytest.mark.client_go(87)
 def test_what_is_put_can_be_had():
     """Add, get, update, list, delete (client-go 87)."""
     made = store(a="n1", b="n2")
@@ -40,6 +51,7 @@ def test_a_replacement_drops_what_it_does_not_have():
     assert list(made.index_keys("byNode", "n1")) == ["demo/c"]
 
 
+@pytest.mark.client_go(83, "Store RV")
 def test_the_version_of_the_store():
     """Adds, deletes with their object, replacements and bookmarks move it (client-go 83)."""
     made = ThreadSafeStore()
@@ -50,6 +62,10 @@ def test_the_version_of_the_store():
     assert made.last_store_sync_resource_version == "10"
     made.delete("demo/a", record("a", 12))
     assert made.last_store_sync_resource_version == "12"
+    made.add("demo/b", record("b", ""))  # an object without a version
+    assert made.last_store_sync_resource_version == "12"
+    made.transaction([put("a", 15), put("c", 14), gone("b")])
+    assert made.last_store_sync_resource_version == "14"
     made.replace({}, "20")
     made.bookmark("")
     assert made.last_store_sync_resource_version == "20"
@@ -57,6 +73,7 @@ def test_the_version_of_the_store():
     assert made.last_store_sync_resource_version == "30"
 
 
+@pytest.mark.client_go(84, 85, 90, "Index queries")
 def test_queries_agree():
     """By value, by example and by key give the same objects (client-go 84, 85, 90)."""
     made = store(a="n1", b="n1", c="n2")
@@ -67,6 +84,7 @@ def test_queries_agree():
     assert list(made.by_index("byNode", "nowhere")) == []
 
 
+@pytest.mark.client_go(90, "Index queries")
 def test_an_unknown_index_is_an_error_that_names_those_there_are():
     """A typo in an index name is found at once (client-go 90)."""
     with pytest.raises(UnknownIndex, match=r"no index 'byNod'; there are: byNode"):
@@ -75,6 +93,7 @@ def test_an_unknown_index_is_an_error_that_names_those_there_are():
         ThreadSafeStore().list_index_func_values("x")
 
 
+@pytest.mark.client_go(93, "AddIndexers late")
 def test_an_index_may_come_late():
     """It is complete at once, with what is there already, and follows what comes (client-go 93)."""
     made = store(a="n1")
@@ -83,6 +102,7 @@ def test_an_index_may_come_late():
     assert sorted(made.list_index_func_values("byName")) == ["a", "b"]
 
 
+@pytest.mark.client_go(93, "AddIndexers late")
 def test_a_name_that_is_taken_changes_nothing():
     """Neither of the two indexes is added (client-go 93)."""
     made = store(a="n1")
@@ -158,6 +178,128 @@ def test_a_build_can_be_removed_before_it_is_complete():
         made.by_index("other", "n1")
 
 
+@pytest.mark.client_go(85)
+def test_an_object_with_several_values_is_found_by_those_it_has():
+    """By each of them; after an update by the new ones only, after a delete by none."""
+    made = ThreadSafeStore({"byUser": function_index(lambda obj: obj["metadata"]["users"].split(","))})
+
+    def found():
+        values = ("ernie", "bert", "oscar", "nobody")
+        return {value: sorted(k[-1] for k in made.index_keys("byUser", value)) for value in values}
+
+    made.add("demo/a", record("a", users="ernie,bert"))
+    made.add("demo/b", record("b", users="bert,oscar"))
+    assert found() == {"ernie": ["a"], "bert": ["a", "b"], "oscar": ["b"], "nobody": []}
+    made.update("demo/a", record("a", 2, users="oscar"))
+    assert found() == {"ernie": [], "bert": ["b"], "oscar": ["a", "b"], "nobody": []}
+    made.delete("demo/b")
+    assert found() == {"ernie": [], "bert": [], "oscar": ["a"], "nobody": []}
+    assert made.list_index_func_values("byUser") == ["oscar"]
+
+
+def test_an_example_that_an_index_function_fails_on_is_the_askers_fault():
+    """Who asks by example hears what is wrong with it; the store counts no fault for it."""
+    made = store(a="n1")
+    made.add_indexers(
+        {"letters": function_index(lambda obj: obj.name), "bad": function_index(lambda obj: 1 / 0)}
+    )
+    before = made.index_faults()
+    with pytest.raises(CacheError, match="gave the string 'z', not a list of strings"):
+        made.index("letters", record("z"))
+    with pytest.raises(ZeroDivisionError):
+        made.index("bad", record("z"))
+    assert made.index_faults() == before
+
+
+@pytest.mark.client_go("Transactions")
+def test_a_transaction_makes_every_change_in_order():
+    """Adds, updates and deletes; the last word on a key counts, in the store and in its indexes."""
+    made = store(a="n1", b="n1")
+    made.transaction(
+        [put("c", 3, node="n2"), put("a", 4, node="n2"), gone("b", 5), put("d"), gone("d"), gone("nobody")]
+    )
+    assert {r.key: r.resource_version for r in made.list()} == {"demo/a": "4", "demo/c": "3"}
+    assert sorted(made.index_keys("byNode", "n2")) == ["demo/a", "demo/c"]
+    assert made.list_index_func_values("byNode") == ["n2"]
+    assert made.bytes == sum(len(r.frame) for r in made.list())
+
+
+@pytest.mark.client_go(92)
+def test_a_change_without_a_record_is_named_and_the_others_are_made():
+    """There is nothing to put; the rest of the transaction does not suffer for it."""
+    made = store(a="n1")
+    with pytest.raises(TransactionError, match="1 of 3 changes failed; the first: there is nothing to put"):
+        made.transaction([put("b", 2), Delta(DeltaType.UPDATED, "demo/c", None), gone("a", 3)])
+    assert list(made.list_keys()) == ["demo/b"]
+
+
+class Meeting:
+    """Where an index function, in the middle of a batch of writes, lets a reader in another thread ask."""
+
+    def __init__(self, ask):
+        self.asked, self.answers = threading.Event(), []
+        self._ask = ask
+        self._reader = threading.Thread(target=self._read)
+
+    def __call__(self, obj):
+        if obj.name == "b" and not self._reader.is_alive():
+            self._reader.start()
+            assert self.asked.wait(10)
+        return [obj.name]
+
+    def _read(self):
+        self.asked.set()
+        self.answers.append(self._ask())
+
+    def over(self):
+        self._reader.join(10)
+        return self.answers
+
+
+READS = {
+    "list": lambda made: sorted(r.key for r in made.list()),
+    "list_keys": lambda made: sorted(made.list_keys()),
+    "by_index": lambda made: sorted(r.key for r in made.by_index("byNode", "n1")),
+    "index_keys": lambda made: sorted(made.index_keys("byNode", "n1")),
+    "index": lambda made: sorted(r.key for r in made.index("byNode", record("x", node="n1"))),
+    "list_by_namespace": lambda made: sorted(r.key for r in made.list_by_namespace("demo")),
+    "get_by_key": lambda made: [key for key in ("demo/a", "demo/b", "demo/c") if made.get_by_key(key)],
+    "contains": lambda made: [key for key in ("demo/a", "demo/b", "demo/c") if key in made],
+}
+
+
+@pytest.mark.client_go("Transactions", "Store / Indexer")
+@pytest.mark.parametrize("batch", ["transaction", "replace"])
+@pytest.mark.parametrize("read", READS)
+def test_a_reader_in_another_thread_meets_a_batch_as_a_whole(read, batch):
+    """Whoever asks while a batch is written is answered when it is done."""
+    made = store(old="n1")
+    meeting = Meeting(lambda: READS[read](made))
+    made.add_indexers({"meeting": function_index(meeting)})
+    if batch == "transaction":
+        made.transaction([gone("old"), *(put(name, node="n1") for name in "abc")])
+    else:
+        made.replace({f"demo/{name}": record(name, node="n1") for name in "abc"}, "5")
+    assert meeting.over() == [["demo/a", "demo/b", "demo/c"]]
+
+
+def test_a_count_and_the_values_of_an_index_are_of_a_whole_batch():
+    """Numbers on a page are those before or after."""
+    made = store(old="n0")
+    meeting = Meeting(lambda: (len(made), sorted(made.list_index_func_values("byNode"))))
+    made.add_indexers({"meeting": function_index(meeting)})
+    made.transaction([gone("old"), *(put(name, node=f"n{name}") for name in "abc")])
+    assert meeting.over() == [(3, ["na", "nb", "nc"])]
+
+
+def test_an_index_function_may_read_the_store_that_asks_it():
+    """It sees what is written so far, and nobody waits for anybody."""
+    made = ThreadSafeStore()
+    made.add_indexers({"before": function_index(lambda obj: made.list_keys())})
+    made.transaction([put("a"), put("b")])
+    assert list(made.index_keys("before", "demo/b")) == ["demo/b"]
+
+
 def test_faults_are_told_by_index():
     """Who looks at status sees which index failed, how often, and on what."""
     made = ThreadSafeStore({"good": NODE, "bad": function_index(lambda obj: obj["nope"])})
@@ -168,6 +310,7 @@ def test_faults_are_told_by_index():
     assert list(made.index_faults()) == ["bad"]
 
 
+@pytest.mark.client_go("Store / Indexer")
 def test_readers_in_other_threads_are_never_disturbed():
     """While one loop writes, copies are complete and nobody sees a half-changed table."""
     made, faults, stop = ThreadSafeStore({"byNode": NODE}), [], threading.Event()

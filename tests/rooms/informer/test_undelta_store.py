@@ -26,6 +26,7 @@ def store(pushed: list[list[tuple[str, str]]]) -> UndeltaStore:
     return UndeltaStore(lambda all_: pushed.append([(r.key, r.resource_version) for r in all_]))
 
 
+@pytest.mark.client_go(94, "UndeltaStore")
 def test_every_write_tells_the_whole_state(store, pushed):
     """Add, update, delete and replace each tell once, with everything that is there (client-go 94)."""
     store.add(pod("a"))
@@ -43,6 +44,7 @@ def test_every_write_tells_the_whole_state(store, pushed):
     ]
 
 
+@pytest.mark.client_go(95, "UndeltaStore")
 def test_reading_tells_nothing(store, pushed):
     """Who only reads the store does not make it speak, nor does a bookmark or a resync (client-go 95)."""
     store.add(pod("a"))
