@@ -210,14 +210,17 @@ class FakeControllerSource:
             raise self._faults["watch"].pop(0)
         decode = self.projection.event if known is None else partial(self.projection.event, known=known)
         watcher = _Watcher(self._begin(options), decode)
+        anything = options.resource_version in (None, "", "0") and not self.silent
+        begins_with_all = options.send_initial_events or anything
+        # As of now: what changes from here on follows as an event, and is told once.
+        initial = self._initial_events(options, decode) if begins_with_all else ()
         self._watchers.add(watcher)
         try:
             yield ()
             if self.first_line is not None:
                 yield [decode(self.first_line)]
-            anything = options.resource_version in (None, "", "0") and not self.silent
-            if options.send_initial_events or anything:
-                yield self._initial_events(options, decode)
+            if begins_with_all:
+                yield initial
             while not watcher.cut:
                 batch, fault = self._pending(watcher)
                 if batch:

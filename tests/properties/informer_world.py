@@ -242,7 +242,7 @@ class World:
     @action(weight=2)
     async def recover(self) -> None:
         """The server behaves for a while: in a history of nothing but faults little would be told."""
-        calm(self.server)
+        self.server.calm()
         await self.clock.advance(40.0)
 
     @action(layout=tuple(LAYOUTS))
@@ -354,17 +354,17 @@ class World:
     def check_after(self) -> None:
         """What a stop must not have changed."""
         for handler in (*self.handlers, *self.gone):
-            assert handler.wrong == []
+            assert not handler.wrong, handler.wrong
         for listener in self.listeners:
-            assert listener.wrong == []
+            assert not listener.wrong, listener.wrong
 
     def check(self) -> None:
         """What holds at every moment."""
         for listener in self.listeners:
-            assert listener.wrong == []
+            assert not listener.wrong, listener.wrong
             assert listener.asked_for_resyncs or not listener.resyncs
         for handler in (*self.handlers, *self.gone):
-            assert handler.wrong == []
+            assert not handler.wrong, handler.wrong
             figures = handler.listener.statistics()
             told = _TOLD.get(handler.listener, 0)
             assert told == figures.delivered + figures.merged + figures.dropped + figures.waiting
@@ -393,7 +393,7 @@ class World:
 
     async def calm_down(self) -> None:
         """The server behaves again, handlers hurry, and all that was under way comes to its end."""
-        calm(self.server)
+        self.server.calm()
         for handler in self.handlers:
             handler.seconds, handler.failing = 0.0, False
         self.server.bookmark()
@@ -439,7 +439,7 @@ class World:
         running = asyncio.create_task(again.run())
         for _ in range(8):
             await self.clock.settle()
-        assert listener.wrong == []
+        assert not listener.wrong, listener.wrong
         assert states(listener.view) == seen(self.server.objects)
         await self._end(running)
 
@@ -453,12 +453,6 @@ class World:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"left behind: {left}"
         assert self.server.open_watches == 0
-
-
-def calm(server: FakeControllerSource) -> None:
-    server.silent, server.ends_initial_events = False, True
-    for faults in server._faults.values():
-        faults.clear()
 
 
 def seen(objects: Mapping[str, KubeObject]) -> dict[str, State]:
