@@ -33,16 +33,17 @@ class Heap(Waiting, Generic[T]):
     update = add
 
     def bulk_add(self, values: Iterable[T]) -> None:
-        """Put many."""
+        """Put many, up to the first on which `key` or `order` raises."""
         if self._closed:
             raise QueueClosed("the heap is closed: nothing can be added")
-        for value in values:
-            number = next(self._numbers)
-            key = self._key(value)
-            self._live[key] = (number, value)
-            heapq.heappush(self._entries, (self._order(value), number, key))
-        self._tidy()
-        self.wake()
+        try:
+            for value in values:
+                number, key = next(self._numbers), self._key(value)
+                heapq.heappush(self._entries, (self._order(value), number, key))
+                self._live[key] = (number, value)
+            self._tidy()
+        finally:
+            self.wake()
 
     def add_if_not_present(self, value: T) -> None:
         """Put a value unless there is one of its key, which stays (client-go 74)."""

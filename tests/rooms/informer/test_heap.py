@@ -22,9 +22,12 @@ def popped(queue):
     return found
 
 
-def test_the_smallest_comes_first():
-    """Whatever the order in which they came (client-go 70)."""
-    assert popped(heap(("c", 3), ("a", 1), ("b", 2))) == [("a", 1), ("b", 2), ("c", 3)]
+@pytest.mark.client_go(70, "Heap")
+@given(st.permutations(range(20)))
+def test_the_smallest_comes_first(numbers):
+    """Whatever the order in which they came."""
+    queue = heap(*((f"k{number}", number) for number in numbers))
+    assert [order for _, order in popped(queue)] == list(range(20))
 
 
 def test_equal_ones_come_in_the_order_they_came():
@@ -32,61 +35,114 @@ def test_equal_ones_come_in_the_order_they_came():
     assert popped(heap(("b", 1), ("a", 1))) == [("b", 1), ("a", 1)]
 
 
+@pytest.mark.client_go(71, 76, "Heap")
 @pytest.mark.parametrize("order", [0, 9])
-def test_one_that_is_put_again_moves_to_where_it_belongs(order):
-    """Up or down, and never twice (client-go 71, 76)."""
+@pytest.mark.parametrize("put", ["add", "update"])
+def test_one_that_is_put_again_moves_to_where_it_belongs(order, put):
+    """Up or down, and never twice."""
     queue = heap(("a", 1), ("b", 5), ("c", 7))
-    queue.update(("b", order))
+    getattr(queue, put)(("b", order))
     expected = sorted([("a", 1), ("b", order), ("c", 7)], key=lambda item: item[1])
     assert popped(queue) == expected
 
 
+@pytest.mark.client_go(74, "Heap")
 def test_add_if_not_present_keeps_the_first():
-    """A value that is there stays (client-go 74)."""
+    """A value that is there stays."""
     queue = heap(("a", 1))
     queue.add_if_not_present(("a", 0))
     queue.add_if_not_present(("b", 2))
     assert popped(queue) == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.client_go(75, "Heap")
 @pytest.mark.parametrize("gone", ["a", "b", "c"])
 def test_deleting_leaves_the_order_of_the_rest(gone):
-    """Head, middle or tail, by key alone (client-go 75)."""
+    """Head, middle or tail, by key alone."""
     queue = heap(("a", 1), ("b", 2), ("c", 3))
     queue.delete(gone)
     assert [key for key, _ in popped(queue)] == [key for key in "abc" if key != gone]
 
 
+@pytest.mark.client_go(75)
 def test_deleting_what_is_not_there_is_an_error():
-    """And changes nothing (client-go 75)."""
+    """And changes nothing."""
     queue = heap(("a", 1))
     with pytest.raises(KeyError):
         queue.delete("b")
     assert len(queue) == 1
 
 
+@pytest.mark.client_go(77, 79)
 def test_values_can_be_looked_at():
-    """By key, as a list, and the next one without taking it (client-go 77, 79)."""
+    """By key, as a list, and the next one without taking it."""
     queue = heap(("b", 2), ("a", 1))
     assert queue.get_by_key("b") == ("b", 2)
     assert queue.get_by_key("x") is None
     assert queue.peek() == ("a", 1)
     assert sorted(queue.list()) == [("a", 1), ("b", 2)]
     assert sorted(queue.list_keys()) == ["a", "b"]
+    assert len(queue) == 2
 
 
-def test_nothing_can_be_added_after_closing():
-    """Every way of adding says so, and a pop of the empty heap does not hang (client-go 73, 78)."""
+@pytest.mark.client_go("Heap")
+def test_whoever_waits_gets_the_smallest_of_what_comes():
+    """Many values that come at once are ordered before anybody is given one."""
 
     async def scenario():
         queue = heap()
+        waiting = asyncio.create_task(queue.pop())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        queue.bulk_add([("c", 3), ("a", 1), ("b", 2)])
+        assert await waiting == ("a", 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(73, "Heap")
+def test_closing_an_empty_heap_releases_everybody_who_waits():
+    """Nobody hangs; neither does who comes later."""
+
+    async def scenario():
+        queue = heap()
+        waiting = [asyncio.create_task(queue.pop()) for _ in range(3)]
+        await asyncio.sleep(0)
         queue.close()
-        assert queue.is_closed
-        for add in (queue.add, queue.update, queue.add_if_not_present, lambda item: queue.bulk_add([item])):
-            with pytest.raises(QueueClosed):
-                add(("a", 1))
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueClosed] * 3
         with pytest.raises(QueueClosed):
             await queue.pop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(78, "Heap")
+def test_nothing_can_be_added_after_closing():
+    """Every way of adding says so, and leaves what is there."""
+    queue = heap(("b", 2))
+    queue.close()
+    assert queue.is_closed
+    adds = (queue.add, queue.update, queue.add_if_not_present, lambda item: queue.bulk_add([item]))
+    for add in adds:
+        for key in ("a", "b"):
+            with pytest.raises(QueueClosed):
+                add((key, 1))
+    assert queue.list() == [("b", 2)]
+
+
+def test_a_value_that_has_no_order_is_not_in_the_heap():
+    """What was put before it is there, and whoever waits gets it."""
+
+    async def scenario():
+        queue = Heap(key=str, order=float)
+        waiting = asyncio.create_task(queue.pop())
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="could not convert"):
+            queue.bulk_add(["2", "none", "1"])
+        assert await waiting == "2"
+        assert len(queue) == 0
+        assert queue.pop_nowait() is None
 
     asyncio.run(scenario())
 
