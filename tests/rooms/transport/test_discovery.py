@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from declctl.errors import NotFound
+from declctl.errors import NotFound, UsageError
 from declctl.objects import GroupVersionKind
-from declctl.transport.discovery import Discovery
+from declctl.transport.discovery import Discovery, ResourceName
 
 POD = GroupVersionKind.of("v1", "Pod")
 
@@ -84,3 +84,103 @@ def test_a_kind_that_was_missing_is_asked_for_again(core):
         assert (await discovery.find(POD)).plural == "pods"
 
     asyncio.run(go())
+
+
+APPS = {
+    "name": "apps",
+    "versions": [{"version": "v2beta1"}, {"version": "v1"}],
+    "preferredVersion": {"version": "v1"},
+}
+DEPLOYMENTS = {
+    "resources": [
+        {"name": "deployments/scale", "kind": "Scale", "namespaced": True},
+        {
+            "name": "deployments",
+            "singularName": "deployment",
+            "shortNames": ["deploy"],
+            "kind": "Deployment",
+            "namespaced": True,
+        },
+    ]
+}
+SERVED = {"/apis/apps": APPS, "/apis/apps/v1": DEPLOYMENTS, "/apis/apps/v2beta1": DEPLOYMENTS}
+
+
+def called(server, name):
+    return asyncio.run(Discovery(server.get, server="https://one").find_resource(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "version", "resource"),
+    [
+        ("pods", "", None, "pods"),
+        ("pods.v1", "", "v1", "pods"),
+        ("pods.v1.", "", "v1", "pods"),
+        ("v1/pods", "", "v1", "pods"),
+        ("deployments.apps", "apps", None, "deployments"),
+        ("deployments.v1.apps", "apps", "v1", "deployments"),
+        ("apps/v1/deployments", "apps", "v1", "deployments"),
+        ("widgets.v1alpha2.shop.example.com", "shop.example.com", "v1alpha2", "widgets"),
+        ("widgets.shop.example.com", "shop.example.com", None, "widgets"),
+    ],
+)
+def test_a_resource_is_named_as_people_do(text, group, version, resource):
+    """As kubectl and client-go's dynamic factory take it, with a version or without."""
+    assert ResourceName.parse(text) == ResourceName(group, version, resource)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " pods", "apps/deployments", "a/b/c/d", "apps/v1/", "/pods", "x/v1/a.b"]
+)
+def test_what_is_no_name_of_a_resource_is_refused(text):
+    """A slip is told at once, with what would have been right."""
+    with pytest.raises(UsageError, match=r"deployments\.v1\.apps"):
+        ResourceName.parse(text)
+
+
+@pytest.mark.client_go("Dynamic factory")
+@pytest.mark.parametrize(
+    "name", ["deployments.apps", "deployment.apps", "deploy.apps", "deployments.v1.apps"]
+)
+def test_a_resource_is_found_by_its_name(name):
+    """Plural, singular or short, in the version that the server prefers; a subresource is no resource."""
+    found = called(Server(**SERVED), name)
+    assert (str(found.gvk), found.plural, found.namespaced) == ("apps/v1 Deployment", "deployments", True)
+
+
+def test_a_version_that_is_named_is_taken():
+    """Whoever wants an older form of the objects gets it."""
+    assert called(Server(**SERVED), "apps/v2beta1/deployments").gvk.version == "v2beta1"
+
+
+def test_a_resource_of_another_version_than_the_preferred_one_is_found():
+    """A group may serve a resource in its second version only."""
+    served = {**SERVED, "/apis/apps/v1": {"resources": []}}
+    assert called(Server(**served), "deployments.apps").gvk.version == "v2beta1"
+
+
+def test_what_was_found_by_its_name_is_known_by_its_kind():
+    """The watch that follows asks the server for nothing that it has told already."""
+    server = Server(**SERVED)
+    discovery = Discovery(server.get, server="https://one")
+
+    async def go():
+        by_name = await discovery.find_resource("deployments.apps")
+        asked = len(server.asked)
+        return by_name is await discovery.find(by_name.gvk), len(server.asked) - asked
+
+    assert asyncio.run(go()) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("deploymnts.apps", r"serves no deploymnts\.apps; did you mean deployments\?"),
+        ("foos.ex.io", r"https://one serves no foos\.ex\.io$"),
+        ("deployments", r"serves no deployments; .* as deployments\.apps is"),
+    ],
+)
+def test_a_resource_that_is_not_served_is_a_sentence(name, sentence):
+    """A typing error, a missing CRD and a forgotten group each get an answer that helps."""
+    with pytest.raises(NotFound, match=sentence):
+        called(Server(**SERVED), name)

@@ -138,6 +138,40 @@ def test_namespace_and_selectors_are_the_servers_work():
     assert gate.requests[0].params == {"labelSelector": "app=web", "fieldSelector": "spec.nodeName=n1"}
 
 
+@pytest.mark.client_go(230)
+def test_selectors_are_sent_with_lists_and_with_watches():
+    """What is not listed is not told later either."""
+    gate = Gate(page(), Channel([]))
+
+    async def both():
+        pods = source(gate, label_selector="app=web", field_selector="spec.nodeName=n1")
+        await pods.list(ListOptions())
+        await watched(pods)
+
+    asyncio.run(both())
+    assert [request.verb for request in gate.requests] == ["LIST", "WATCH"]
+    for request in gate.requests:
+        assert request.params["labelSelector"] == "app=web"
+        assert request.params["fieldSelector"] == "spec.nodeName=n1"
+
+
+@pytest.mark.client_go("Metadata factory")
+def test_metadata_alone_is_asked_for_by_the_accept_header():
+    """A server sends PartialObjectMetadata only to those who take nothing else, in two words for it."""
+    gate = Gate(page(), Channel([]))
+
+    async def both():
+        pods = source(gate, metadata_only=True)
+        await pods.list(ListOptions())
+        await watched(pods)
+
+    asyncio.run(both())
+    assert [request.accept for request in gate.requests] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    ]
+
+
 def test_what_the_cache_holds_is_given_back():
     """A relist of unchanged objects makes no second copy of them."""
     gate = Gate(page(pod("a", 3)), page(pod("a", 3)))

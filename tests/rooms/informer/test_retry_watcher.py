@@ -1,0 +1,349 @@
+"""RetryWatcher: a watch that survives its connection."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from declctl.errors import (
+    Expired,
+    Forbidden,
+    MalformedAnswer,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    UsageError,
+)
+from declctl.informer import FakeControllerSource
+from declctl.informer.watches import RetryWatcher
+from declctl.kit import ManualClock
+from declctl.objects import EventType, Projection, WatchEvent
+from tests.rooms.informer.shapes import pod, record, rest
+
+GONE = Expired(410, "Expired", "too old resource version")
+
+
+class Reader:
+    """Reads a watcher in a task of its own; `lines` are what came, as `ADDED a`."""
+
+    def __init__(self, watcher: RetryWatcher) -> None:
+        self.lines: list[str] = []
+        self.task = asyncio.create_task(self._read(watcher))
+
+    async def _read(self, watcher: RetryWatcher) -> None:
+        async for event in watcher:
+            self.lines.append(f"{event.type} {event.obj.name}")
+
+
+@contextlib.asynccontextmanager
+async def reading(source, clock, version="1"):
+    """A watcher from a version on, its reader, and the server at rest."""
+    async with RetryWatcher(source, version, clock=clock) as watcher:
+        reader = Reader(watcher)
+        await rest(clock)
+        yield watcher, reader
+        reader.task.cancel()
+        await asyncio.wait([reader.task])
+
+
+@pytest.fixture
+def source() -> FakeControllerSource:
+    """Version 1 has a pod, `first`."""
+    source = FakeControllerSource()
+    source.add(pod("first"))
+    return source
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.mark.client_go("Retry watcher / informer watcher")
+@pytest.mark.parametrize("version", ["", "0"])
+def test_a_version_that_can_not_be_resumed_from_is_refused(source, version):
+    """Whoever begins anywhere could not be promised each event once."""
+    with pytest.raises(UsageError, match="version"):
+        RetryWatcher(source, version)
+
+
+@pytest.mark.client_go(223, "Retry watcher / informer watcher")
+@pytest.mark.parametrize("closed", [1, 2, 4])
+def test_every_event_comes_once_however_often_the_watch_is_closed(source, clock, closed):
+    """The next watch goes on from the last event; versions in between, of other objects, don't matter."""
+
+    async def scenario():
+        async with reading(source, clock) as (watcher, reader):
+            for number in range(closed):
+                source.add(pod(f"p{number}"))
+                source.advance()
+                await rest(clock)
+                source.cut()
+                source.modify(pod(f"p{number}"))
+                await clock.advance(1)
+            await rest(clock)
+            return reader.lines, watcher.resource_version
+
+    lines, version = asyncio.run(scenario())
+    assert lines == [f"{what} p{number}" for number in range(closed) for what in ("ADDED", "MODIFIED")]
+    assert version == source.resource_version
+    assert len(source.watches()) == closed + 1
+    assert source.lists() == []
+
+
+@pytest.mark.client_go(223)
+def test_it_begins_after_its_version(source, clock):
+    """From a version long ago everything since is told, and nothing of before."""
+
+    async def scenario():
+        for name in ("a", "b", "c"):
+            source.advance()
+            source.add(pod(name))
+        source.delete("demo/b")
+        async with reading(source, clock, version="3") as (_, reader):
+            return reader.lines
+
+    assert asyncio.run(scenario()) == ["ADDED b", "ADDED c", "DELETED b"]
+
+
+@pytest.mark.client_go("Retry watcher / informer watcher")
+def test_between_two_watches_lies_a_second(source, clock):
+    """A server that closes every watch at once is asked once a second, not in a circle."""
+    source.slams = True
+
+    async def scenario():
+        async with reading(source, clock):
+            await clock.advance(0.9)
+            early = len(source.watches())
+            await clock.advance(0.2)
+            return early, len(source.watches())
+
+    assert asyncio.run(scenario()) == (1, 2)
+
+
+@pytest.mark.client_go(219)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        GONE,
+        Unreachable("connection refused"),
+        ServerError(500, "InternalError", "etcd is away"),
+        TooManyRequests(429, "TooManyRequests", "slow down", retry_after=2.0),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_watch_that_can_not_be_opened_is_tried_again(source, clock, fault, caplog):
+    """The watch is opened later, from where it was, and the reader sees nothing of the fault."""
+    source.fail_next(fault, times=3)
+
+    async def scenario():
+        async with reading(source, clock) as (_, reader):
+            await clock.advance(20)
+            source.add(pod("late"))
+            await rest(clock)
+            return reader.lines, reader.task.done()
+
+    assert asyncio.run(scenario()) == (["ADDED late"], False)
+    assert {watch.resource_version for watch in source.watches()} == {"1"}
+    assert str(fault) in caplog.text
+
+
+@pytest.mark.client_go(219)
+def test_a_watch_that_is_none_is_tried_again(source, clock):
+    """A source that gives an empty watch, not even opened, is asked again."""
+    real, empty = source.watch, 2
+
+    def watch(options):
+        nonlocal empty
+        empty -= 1
+        return _nothing() if empty >= 0 else real(options)
+
+    source.watch = watch
+
+    async def scenario():
+        async with reading(source, clock) as (_, reader):
+            await clock.advance(3)
+            source.add(pod("late"))
+            await rest(clock)
+            return reader.lines
+
+    assert asyncio.run(scenario()) == ["ADDED late"]
+
+
+async def _nothing():
+    for batch in ():
+        yield batch
+
+
+def test_a_server_that_fails_on_and_on_is_asked_more_and_more_rarely(source, clock):
+    """An hour of outage costs about a hundred questions, half a minute apart."""
+    source.fail_next(Unreachable("connection refused"), times=1000)
+
+    async def scenario():
+        async with reading(source, clock):
+            await clock.advance(3600)
+
+    asyncio.run(scenario())
+    assert 100 < len(source.watches()) < 150
+
+
+@pytest.mark.client_go(220, "Retry watcher / informer watcher")
+def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
+    """What was missed can't be told any more: the reader learns that once, after what came before."""
+
+    async def scenario():
+        async with RetryWatcher(source, "1", clock=clock) as watcher:
+            reader = Reader(watcher)
+            await rest(clock)
+            source.add(pod("last"))
+            await rest(clock)
+            source.cut(GONE)
+            await rest(clock)
+            with pytest.raises(Expired, match="too old"):
+                await reader.task
+            again = [event async for event in watcher]
+            await clock.advance(100)
+            return reader.lines, again, watcher.is_stopped
+
+    assert asyncio.run(scenario()) == (["ADDED last"], [], True)
+    assert len(source.watches()) == 1
+    assert source.open_watches == 0
+
+
+@pytest.mark.client_go(221, "Retry watcher / informer watcher")
+@pytest.mark.parametrize(
+    "fault", [Forbidden(403, "Forbidden", "no"), Unauthorized(401, "Unauthorized", "who?")]
+)
+def test_who_may_not_watch_is_told_so(source, clock, fault):
+    """It ends with the error, instead of asking for ever."""
+    source.fail_next(fault, times=100)
+
+    async def scenario():
+        async with RetryWatcher(source, "1", clock=clock) as watcher:
+            with pytest.raises(type(fault)):
+                await anext(watcher)
+            return [event async for event in watcher]
+
+    assert asyncio.run(scenario()) == []
+    assert len(source.watches()) == 1
+
+
+@pytest.mark.client_go(224)
+@pytest.mark.parametrize("read", [0, 1])
+def test_it_stops_with_events_that_nobody_reads(source, clock, read):
+    """Stopped by somebody else, nothing is left: no task, no open watch, nothing to be read."""
+
+    async def scenario():
+        for name in ("a", "b", "c"):
+            source.add(pod(name))
+        before = asyncio.all_tasks()
+        watcher = RetryWatcher(source, "1", clock=clock)
+        for _ in range(read):
+            await anext(watcher)
+        await watcher.stop()
+        await watcher.stop()
+        left = [event async for event in watcher]
+        await rest(clock)
+        return left, asyncio.all_tasks() - before
+
+    assert asyncio.run(scenario()) == ([], set())
+    assert source.open_watches == 0
+
+
+@pytest.mark.client_go(224)
+def test_stopping_ends_whoever_waits_for_an_event(source, clock):
+    """The reader's loop ends as if there were no more events."""
+
+    async def scenario():
+        watcher = RetryWatcher(source, "1", clock=clock)
+        reader = Reader(watcher)
+        await rest(clock)
+        watching = source.open_watches
+        await watcher.stop()
+        await reader.task
+        return watching, source.open_watches
+
+    assert asyncio.run(scenario()) == (1, 0)
+
+
+def test_stopping_ends_a_wait_between_two_watches(source, clock):
+    """Nobody has to wait for a back-off to be over."""
+    source.fail_next(Unreachable("connection refused"))
+
+    async def scenario():
+        watcher = RetryWatcher(source, "1", clock=clock)
+        reader = Reader(watcher)
+        await rest(clock)
+        await watcher.stop()
+        await reader.task
+        return reader.lines
+
+    assert asyncio.run(scenario()) == []
+
+
+def test_a_reader_that_gives_up_misses_nothing(source, clock):
+    """A read with a time limit that was cancelled loses no event: the next one goes on from there."""
+
+    async def scenario():
+        async with RetryWatcher(source, "1", clock=clock) as watcher:
+            impatient = asyncio.create_task(anext(watcher))
+            await rest(clock)
+            impatient.cancel()
+            await asyncio.wait([impatient])
+            closed = source.open_watches
+            source.add(pod("late"))
+            patient = asyncio.create_task(anext(watcher))
+            await clock.advance(2)
+            event = await patient
+            return impatient.cancelled(), closed, f"{event.type} {event.obj.name}"
+
+    assert asyncio.run(scenario()) == (True, 0, "ADDED late")
+
+
+def test_a_silent_watch_is_opened_anew(source, clock):
+    """A connection that is dead without a word is noticed; what happened meanwhile is told."""
+
+    async def scenario():
+        source.silent = True
+        async with reading(source, clock) as (_, reader):
+            source.add(pod("unheard"))
+            await clock.advance(89)
+            before = len(source.watches())
+            source.silent = False
+            await clock.advance(3)
+            return before, len(source.watches()), reader.lines
+
+    assert asyncio.run(scenario()) == (1, 2, ["ADDED unheard"])
+
+
+def test_bookmarks_move_it_on_and_are_not_told(source, clock):
+    """A quiet resource does not fall so far behind that it expires."""
+
+    async def scenario():
+        async with reading(source, clock) as (watcher, reader):
+            source.advance()
+            source.bookmark()
+            await rest(clock)
+            return watcher.resource_version, reader.lines
+
+    assert asyncio.run(scenario()) == (source.resource_version, [])
+
+
+def test_an_event_without_a_version_ends_it(clock):
+    """It could not be resumed after that: better an error than events that come twice."""
+
+    class Versionless:
+        projection = Projection(api_version="v1", kind="Pod")
+        description = "pods"
+
+        async def watch(self, options):
+            yield [WatchEvent(EventType.ADDED, record(), "")]
+
+    async def scenario():
+        async with RetryWatcher(Versionless(), "1", clock=clock) as watcher:
+            with pytest.raises(MalformedAnswer, match="no version"):
+                await anext(watcher)
+            return watcher.is_stopped
+
+    assert asyncio.run(scenario())
