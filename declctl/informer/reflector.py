@@ -324,7 +324,7 @@ class Reflector:
             self._recovered()  # the watch is open
             return
         deltas: list[Delta] = []
-        for kind, record, _, _ in batch:
+        for kind, record, _, _, _ in batch:
             if record is not None:
                 change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
                 deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))

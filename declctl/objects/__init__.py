@@ -5,6 +5,7 @@ field paths and projections (how bytes become records). What belongs here could 
 or thrown away. What does I/O does not belong here.
 """
 
+from declctl.objects.envelopes import ListPage
 from declctl.objects.events import (
     Change,
     ChangeReason,
@@ -23,15 +24,14 @@ from declctl.objects.options import ListOptions, WatchOptions
 from declctl.objects.projection import (
     MANAGED_FIELDS,
     Known,
-    ListPage,
     Projection,
     ProjectionStatistics,
-    Transform,
     status_error,
 )
 from declctl.objects.record import KubeObject, Layout, Record
 from declctl.objects.resource import GroupVersionKind, Resource
 from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
+from declctl.objects.transforming import Transform
 from declctl.objects.view import ObjectView
 
 __all__ = [

@@ -15,7 +15,8 @@ from declctl.objects.view import ObjectView
 class EventType(StrEnum):
     """The types of watch events.
 
-    DROPPED is ours: the transform took the object out of the cache.
+    DROPPED and SKIPPED are ours: the transform took the object out of the cache; it is of another
+    kind, and nobody wanted it.
     """
 
     ADDED = "ADDED"
@@ -23,15 +24,20 @@ class EventType(StrEnum):
     DELETED = "DELETED"
     BOOKMARK = "BOOKMARK"
     DROPPED = "DROPPED"
+    SKIPPED = "SKIPPED"
 
 
 class WatchEvent(NamedTuple):
-    """One event of a WATCH. `record` is None for a bookmark only."""
+    """One event of a WATCH. `record` is None for a bookmark, and for what was skipped.
+
+    `oddity` says why it was skipped, or why the object could be read in part only.
+    """
 
     type: EventType
     record: Record | None
     resource_version: str
     initial_events_end: bool = False
+    oddity: str = ""
 
 
 class DeltaType(StrEnum):

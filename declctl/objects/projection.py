@@ -8,44 +8,40 @@ field of another type) is decoded whole instead: it is never refused.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.cutting import cut_managed_fields
+from declctl.objects.envelopes import CHANGES, Envelopes, ListPage
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
+from declctl.objects.interning import Interning
 from declctl.objects.key import key_of
 from declctl.objects.partial import PartialDecoder
-from declctl.objects.record import KubeObject, Layout, Projected, Record
+from declctl.objects.reading import (
+    UNREADABLE,
+    identity_of,
+    json_object,
+    mapping,
+    named_object,
+    no_name,
+)
+from declctl.objects.record import Layout, Projected, Record
 from declctl.objects.status import status_error
+from declctl.objects.transforming import Transform, Transforming
 
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-Transform = Callable[[KubeObject], KubeObject | None]
 Known = Callable[[str], Record | None]
 
-_CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
-_PREFIXES = tuple((b'{"type":"%b","object":' % word.encode(), kind) for word, kind in _CHANGES.items())
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # all that decoding may raise
 _NO_LABELS: Mapping[str, str] = {}
-_MOST_LABEL_SETS = 50_000  # interned; beyond it the table starts anew rather than grow for ever
 
 
 def _nothing_known(_: str) -> Record | None:
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class ListPage:
-    """One page of a LIST: its records, the version of the list, and how to go on."""
-
-    records: Sequence[Record]
-    resource_version: str
-    continue_token: str
-    remaining: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +53,6 @@ class ProjectionStatistics:
     dropped: int
     failed: int
     last_fault: str | None
-
-
-class _Page(msgspec.Struct):
-    metadata: dict[str, Any]
-    items: list[msgspec.Raw] | None = None
-    kind: str = ""
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
 
 
 class Projection:
@@ -94,14 +79,13 @@ class Projection:
         )
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._drop_others = tuple(path for path in drop_fields if path != MANAGED_FIELDS)
-        self._transform = transform
+        self._transforming = Transforming(transform)
         self._always_whole = transform is not None or bool(self._drop_others)
-        self._page = msgspec.json.Decoder(_Page)
-        self._event = msgspec.json.Decoder(_Event)
-        self._labels: dict[bytes, Mapping[str, str]] = {}
-        self._strings: dict[str, str] = {}
-        self._objects = self._whole = self._dropped = self._failed = 0
-        self._last_fault: str | None = None
+        self._envelopes = Envelopes(api_version, kind)
+        self._prefixes = self._envelopes.prefixes
+        self._interned = Interning()
+        self._objects = self._whole = 0
+        self._oddity = ""  # of the last object that could be read in part only
 
     def page(self, body: bytes, *, known: Known = _nothing_known) -> ListPage:
         """Decode a LIST answer; raises MalformedAnswer if it isn't one.
@@ -109,20 +93,34 @@ class Projection:
         `known` tells what the cache holds of a key: an object that has not changed since is given
         back as that record, so that a relist neither compresses it again nor holds it twice.
         """
-        try:
-            page = self._page.decode(body)
-        except _UNREADABLE as fault:
-            raise MalformedAnswer(f"the answer to a LIST is no list: {fault}") from fault
-        if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
+        metadata, items = self._envelopes.page(body)
+        records: list[Record] = []
+        skipped: list[str] = []
+        kept_raw: list[str] = []
+        for raw in items:
+            if (foreign := self._envelopes.foreign(raw)) is not None:
+                skipped.append(foreign.reason)
+                continue
+            try:
+                record = self.record(raw, known=known)
+            except MalformedAnswer as fault:
+                skipped.append(str(fault))
+                continue
+            if self._oddity:
+                (skipped if record is None else kept_raw).append(self._take_oddity())
+            if record is not None:
+                records.append(record)
+        if skipped and not records:
             # Taken for an empty list, it would empty the cache.
-            raise MalformedAnswer(f"the answer to a LIST is a {page.kind or 'thing'} that holds no objects")
-        metadata = page.metadata
+            raise MalformedAnswer(f"no object of a LIST can be used; the first: {skipped[0]}")
         remaining = metadata.get("remainingItemCount")
         return ListPage(
-            records=[r for raw in page.items or () if (r := self.record(bytes(raw), known=known))],
+            records,
             resource_version=str(metadata.get("resourceVersion") or ""),
             continue_token=str(metadata.get("continue") or ""),
             remaining=remaining if isinstance(remaining, int) else None,
+            skipped=skipped,
+            kept_raw=kept_raw,
         )
 
     def event(self, line: bytes, *, known: Known = _nothing_known) -> WatchEvent:
@@ -134,19 +132,16 @@ class Projection:
         # What every API server writes is recognised by its first and last bytes and never parsed as
         # an envelope; everything else takes the long way.
         end = -2 if line.endswith(b"}\n") else -1 if line.endswith(b"}") else None
-        for prefix, kind in _PREFIXES:
+        for prefix, change, length, own_kind in self._prefixes:
             if end and line.startswith(prefix):
                 try:
-                    return self._changed(kind, line[len(prefix) : end], known)
+                    return self._changed(change, line[length:end], known, own_kind)
                 except MalformedAnswer:
                     break  # the object is not the last field of the event
-        try:
-            event = self._event.decode(line)
-        except _UNREADABLE as fault:
-            raise MalformedAnswer(
-                f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
-            ) from fault
-        return self._any_event(event.type, bytes(event.object), known)
+        kind, raw = self._envelopes.line(line)
+        if kind in CHANGES:
+            return self._changed(CHANGES[kind], raw, known, False)
+        return self._told(kind, raw)
 
     def record(self, raw: bytes, *, known: Known = _nothing_known) -> Record | None:
         """The record of one object.
@@ -157,15 +152,16 @@ class Projection:
             meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
             return self._record_whole(raw)
-        except _UNREADABLE as fault:
-            raise _no_json(raw, fault) from fault
+        except UNREADABLE as fault:
+            return self._kept_raw(raw, fault)
         if not meta.name:
-            raise _no_name(raw)
+            raise no_name(raw)
         key = key_of(meta.namespace, meta.name)
         held = known(key)
         if (
             held is not None
             and held.resource_version == meta.resourceVersion
+            and meta.resourceVersion
             and held.uid == meta.uid
             and held.layout is self.layout
         ):
@@ -183,39 +179,64 @@ class Projection:
             key=key,
             uid=meta.uid,
             resource_version=meta.resourceVersion,
-            labels=self._intern_labels(bytes(meta.labels)) if meta.labels else _NO_LABELS,
-            values=self._intern_values(values),
+            labels=self._interned.labels(bytes(meta.labels)) if meta.labels else _NO_LABELS,
+            values=self._interned.values(values),
             frame=self.layout.codec.encode(raw),
             layout=self.layout,
         )
 
     def statistics(self) -> ProjectionStatistics:
         """The figures so far."""
-        return ProjectionStatistics(self._objects, self._whole, self._dropped, self._failed, self._last_fault)
+        told = self._transforming
+        return ProjectionStatistics(self._objects, self._whole, told.dropped, told.failed, told.last_fault)
 
-    def _any_event(self, kind: str, raw: bytes, known: Known) -> WatchEvent:
-        if kind in _CHANGES:
-            return self._changed(_CHANGES[kind], raw, known)
+    def _told(self, kind: str, raw: bytes) -> WatchEvent:
+        """An event that is no change of an object."""
         if kind not in ("BOOKMARK", "ERROR"):
-            raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind!r}")
-        obj = _json_object(raw)
+            raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind[:120]!r}")
+        obj = json_object(raw)
         if kind == "ERROR":
             raise status_error(obj)
-        metadata = _mapping(obj.get("metadata"))
+        metadata = mapping(obj.get("metadata"))
         return WatchEvent(
             EventType.BOOKMARK,
             None,
             str(metadata.get("resourceVersion") or ""),
-            initial_events_end=_mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
+            initial_events_end=mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
         )
 
-    def _changed(self, kind: EventType, raw: bytes, known: Known) -> WatchEvent:
+    def _changed(self, kind: EventType, raw: bytes, known: Known, own_kind: bool) -> WatchEvent:
+        if not own_kind and (foreign := self._envelopes.foreign(raw)) is not None:
+            return WatchEvent(EventType.SKIPPED, None, foreign.resource_version, False, foreign.reason)
         record = self.record(raw, known=known)
-        if record is not None:
-            return WatchEvent(kind, record, record.resource_version)
-        # The transform dropped it: whatever the cache holds of it has to go.
-        bare = self._record_of(_named_object(raw)["metadata"], labels=_NO_LABELS, values=(), frame=b"{}")
-        return WatchEvent(EventType.DROPPED, bare, bare.resource_version)
+        if record is None:
+            # The transform dropped it: whatever the cache holds of it has to go.
+            kind = EventType.DROPPED
+            record = self._record_of(identity_of(raw), labels=_NO_LABELS, values=(), frame=b"{}")
+        if self._oddity:
+            return WatchEvent(kind, record, record.resource_version, False, self._take_oddity())
+        return WatchEvent(kind, record, record.resource_version)
+
+    def _kept_raw(self, raw: bytes, fault: Exception) -> Record | None:
+        """An object of which only the metadata can be read; None where it has to be changed first."""
+        identity = identity_of(raw)
+        name = str(identity["name"])
+        if self._always_whole:
+            self._oddity = f"{name} can't be transformed: {fault}"
+            return self._transforming.failure(self._oddity)
+        self._objects += 1
+        self._oddity = f"{name} is kept as it is, because it can't be decoded: {fault}"
+        labels = mapping(identity.get("labels"))
+        return self._record_of(
+            identity,
+            labels=self._interned.labels(msgspec.json.encode(labels)) if labels else _NO_LABELS,
+            values=(None,) * len(self.layout.positions),
+            frame=self.layout.codec.encode(raw),
+        )
+
+    def _take_oddity(self) -> str:
+        oddity, self._oddity = self._oddity, ""
+        return oddity
 
     def _without_managed_fields(self, raw: bytes, value: bytes) -> bytes | None:
         found = cut_managed_fields(raw, value)
@@ -226,12 +247,15 @@ class Projection:
             return cut
         try:
             meta, _ = self._partial.decode(cut)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
         return None if meta.managedFields else cut
 
     def _record_whole(self, raw: bytes) -> Record | None:
-        obj = _named_object(raw)
+        try:
+            obj = named_object(raw)
+        except MalformedAnswer as fault:
+            return self._kept_raw(raw, fault)
         self._objects += 1
         self._whole += 1
         identity = dict(obj["metadata"])
@@ -239,16 +263,16 @@ class Projection:
             obj["metadata"].pop("managedFields", None)
         for path in self._drop_others:
             path.remove_from(obj)
-        plain = self._transformed(obj, str(identity["name"]))
+        plain = self._transforming.apply(obj, str(identity["name"]))
         if plain is None:
             return None
-        if self._transform is not None:
+        if self._transforming.transform is not None:
             obj = msgspec.json.decode(plain)
-        labels = _mapping(_mapping(obj.get("metadata")).get("labels"))
+        labels = mapping(mapping(obj.get("metadata")).get("labels"))
         return self._record_of(
             identity,
-            labels=self._intern_labels(msgspec.json.encode(labels)) if labels else _NO_LABELS,
-            values=self._intern_values([_packed(path.values(obj)) for path in self.layout.positions]),
+            labels=self._interned.labels(msgspec.json.encode(labels)) if labels else _NO_LABELS,
+            values=self._interned.values([_packed(path.values(obj)) for path in self.layout.positions]),
             frame=self.layout.codec.encode(plain),
         )
 
@@ -270,82 +294,6 @@ class Projection:
             layout=self.layout,
         )
 
-    def _transformed(self, obj: KubeObject, name: str) -> bytes | None:
-        # The result is written at once, so that what is no JSON is the transform's fault as well.
-        if self._transform is None:
-            return msgspec.json.encode(obj)
-        try:
-            result = self._transform(obj)
-            if result is None:
-                self._dropped += 1
-                return None
-            plain = msgspec.json.encode(result)
-        except Exception as fault:  # noqa: BLE001 - the user's function; the object is dropped, counted and told
-            return self._failure(f"the transform raised {type(fault).__name__} on {name}: {fault}")
-        if not plain.startswith(b"{"):
-            return self._failure(
-                f"the transform returned a {type(result).__name__} for {name}, not an object"
-            )
-        return plain
-
-    def _failure(self, message: str) -> None:
-        self._failed += 1
-        self._last_fault = message
-
-    def _intern_labels(self, raw: bytes) -> Mapping[str, str]:
-        labels = self._labels.get(raw)
-        if labels is None:
-            if len(self._labels) >= _MOST_LABEL_SETS:
-                self._labels.clear()
-            decoded = _mapping(_decoded(raw))
-            strings = self._bounded_strings()
-            texts = [(str(k), "" if v is None else str(v)) for k, v in decoded.items()]  # null is "" in Go
-            labels = {strings.setdefault(k, k): strings.setdefault(v, v) for k, v in texts}
-            self._labels[raw] = labels
-        return labels
-
-    def _intern_values(self, values: Iterable[Projected]) -> tuple[Projected, ...]:
-        strings = self._bounded_strings()
-        return tuple([strings.setdefault(v, v) if type(v) is str else v for v in values])
-
-    def _bounded_strings(self) -> dict[str, str]:
-        if len(self._strings) >= _MOST_LABEL_SETS:
-            self._strings.clear()
-        return self._strings
-
 
 def _packed(found: tuple[str, ...]) -> Projected:
     return None if not found else found[0] if len(found) == 1 else found
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except _UNREADABLE as fault:
-        raise _no_json(raw, fault) from fault
-
-
-def _json_object(raw: bytes) -> KubeObject:
-    obj = _decoded(raw)
-    if not isinstance(obj, dict):
-        raise MalformedAnswer(f"an object is no JSON object; it begins with {raw[:120]!r}")
-    return cast("KubeObject", obj)
-
-
-def _named_object(raw: bytes) -> KubeObject:
-    obj = _json_object(raw)
-    if not _mapping(obj.get("metadata")).get("name"):
-        raise _no_name(raw)
-    return obj
-
-
-def _no_json(raw: bytes, fault: Exception) -> MalformedAnswer:
-    return MalformedAnswer(f"an object is no JSON: {fault}; it begins with {raw[:120]!r}")
-
-
-def _no_name(raw: bytes) -> MalformedAnswer:
-    return MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")

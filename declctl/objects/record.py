@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
 from declctl.objects.key import ObjectKey
@@ -57,8 +58,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return ObjectKey(self.key)
 
     def decode(self) -> KubeObject:
-        """A new copy of the whole object; costs a decompression and a parse."""
-        return self.layout.decode(self.frame)
+        """A new copy of the whole object; costs a decompression and a parse.
+
+        Raises MalformedAnswer for an object that was stored though it can't be decoded.
+        """
+        try:
+            return self.layout.decode(self.frame)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+            raise MalformedAnswer(f"{self.key} can't be decoded: {fault}") from fault
 
     def field(self, path: FieldPath) -> tuple[str, ...]:
         """The scalars at `path` as strings: from the projection, the metadata or, last, by decoding.

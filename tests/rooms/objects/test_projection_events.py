@@ -11,7 +11,7 @@ from declctl.errors import (
     TooLargeResourceVersion,
     TooManyRequests,
 )
-from declctl.objects import EventType, status_error
+from declctl.objects import EventType, WatchEvent, status_error
 from tests.rooms.objects.made_objects import NODE_NAME, compact, event, pod, projection
 
 
@@ -54,7 +54,7 @@ def test_bookmark_carries_a_version_and_says_whether_the_first_objects_are_in(an
     seen = projection().event(
         event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "99", "annotations": annotations}})
     )
-    assert seen == (EventType.BOOKMARK, None, "99", ends)
+    assert seen == WatchEvent(EventType.BOOKMARK, None, "99", ends)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_line_that_is_no_event_is_refused(line):
 )
 def test_bookmark_of_an_odd_shape_carries_no_version(obj):
     """It is not refused: whoever reads it goes on from the version before."""
-    assert projection().event(event("BOOKMARK", obj)) == (EventType.BOOKMARK, None, "", False)
+    assert projection().event(event("BOOKMARK", obj)) == WatchEvent(EventType.BOOKMARK, None, "")
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])

@@ -1,0 +1,139 @@
+"""What objects come in: the envelope of a LIST, the lines of a WATCH, the kind that is written on them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from declctl.errors import MalformedAnswer
+from declctl.objects.events import EventType
+from declctl.objects.reading import UNREADABLE, decoded, mapping
+from declctl.objects.record import Record
+from declctl.objects.splitting import elements, member
+
+CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
+_WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """One page of a LIST: its records, the version of the list, and how to go on.
+
+    `skipped` says why items are not among the records: they are of another kind, or can't be read.
+    `kept_raw` says of which records only the metadata could be read.
+    """
+
+    records: Sequence[Record]
+    resource_version: str
+    continue_token: str
+    remaining: int | None
+    skipped: Sequence[str] = ()
+    kept_raw: Sequence[str] = ()
+
+
+class Foreign(NamedTuple):
+    """An object of another kind: why it is not wanted, and its version, if it has one."""
+
+    reason: str
+    resource_version: str
+
+
+class _Page(msgspec.Struct):
+    metadata: dict[str, Any]
+    items: list[msgspec.Raw] | None = None
+    kind: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Version(msgspec.Struct):
+    resourceVersion: str = ""  # noqa: N815 - the field's name on the wire
+
+
+class _Kind(msgspec.Struct):
+    apiVersion: str = ""  # noqa: N815
+    kind: str = ""
+    metadata: _Version = msgspec.field(default_factory=_Version)
+
+
+_PAGE = msgspec.json.Decoder(_Page)
+_EVENT = msgspec.json.Decoder(_Event)
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+class Envelopes:
+    """Opens them for one kind.
+
+    `prefixes` are the beginnings of lines that tell of a change: what is told, where the object
+    begins, and whether it is known to be of that kind.
+    """
+
+    def __init__(self, api_version: str, kind: str) -> None:
+        self._own = (api_version, kind)
+        # Go writes a type's fields in their order, and those of a custom resource by name.
+        as_type = b'{"kind":"%b","apiVersion":"%b"' % (kind.encode(), api_version.encode())
+        by_name = b'{"apiVersion":"%b","kind":"%b"' % (api_version.encode(), kind.encode())
+        self._begins = (_WITHOUT_KIND, as_type, by_name)
+        self.prefixes = [
+            (b'{"type":"%b","object":' % word.encode() + begins, change, len(word) + 20, begins != b"")
+            for begins in ((by_name, as_type, b"") if "." in api_version else (as_type, by_name, b""))
+            for word, change in CHANGES.items()
+        ]
+
+    def line(self, line: bytes) -> tuple[str, bytes]:
+        """The type and the object of any line of a WATCH; raises MalformedAnswer if it is no event."""
+        try:
+            event = _EVENT.decode(line)
+        except UNREADABLE as fault:
+            message = f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
+            raise MalformedAnswer(message) from fault
+        return event.type, bytes(event.object)
+
+    def page(self, body: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
+        """The metadata of a LIST and its items; raises MalformedAnswer if it isn't one."""
+        try:
+            page = _PAGE.decode(body)
+        except msgspec.ValidationError as fault:
+            raise _no_list(fault, body) from fault
+        except UNREADABLE as fault:
+            page = _one_by_one(body, fault)
+        if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
+            # Taken for an empty list, it would empty the cache.
+            raise MalformedAnswer(
+                f"the answer to a LIST is a {page.kind or 'thing'} that holds no objects; "
+                f"it begins with {body[:120]!r}"
+            )
+        return page.metadata, map(bytes, page.items or ())
+
+    def foreign(self, raw: bytes) -> Foreign | None:
+        """What is wrong with the kind of an object; None where it is the expected one, or isn't said."""
+        if raw.startswith(self._begins):
+            return None
+        try:
+            found = _KIND.decode(raw)
+        except UNREADABLE:
+            return None  # reading the object will tell what is wrong with it
+        if found.kind in ("", self._own[1]) and found.apiVersion in ("", self._own[0]):
+            return None
+        api_version, kind = self._own
+        reason = f"an object is a {found.kind} ({found.apiVersion}) and not a {kind} ({api_version})"
+        return Foreign(reason, found.metadata.resourceVersion)
+
+
+def _one_by_one(body: bytes, fault: Exception) -> _Page:
+    """A list that can't be decoded because of one of its items."""
+    try:
+        metadata = decoded(member(body, "metadata"))
+        kind = decoded(member(body, "kind"))
+        items = [msgspec.Raw(item) for item in elements(member(body, "items"))]
+    except (ValueError, MalformedAnswer):
+        raise _no_list(fault, body) from fault
+    return _Page(dict(mapping(metadata)), items, str(kind))
+
+
+def _no_list(fault: Exception, body: bytes) -> MalformedAnswer:
+    return MalformedAnswer(f"the answer to a LIST is no list: {fault}; it begins with {body[:120]!r}")
