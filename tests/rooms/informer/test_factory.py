@@ -1,6 +1,7 @@
 """SharedInformerFactory: one informer for each distinct watch."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from declctl.errors import CacheError, Forbidden, NotSynced
 from declctl.informer import (
     FakeControllerSource,
+    ReflectorOptions,
     ResourceEventHandlerFuncs,
+    Selection,
     SharedInformerFactory,
     field_index,
 )
 from declctl.kit import ManualClock
-from declctl.objects import FieldPath, GroupVersionKind, Projection
+from declctl.objects import FieldPath, GroupVersionKind, Projection, Resource
 from tests.rooms.informer.shapes import pod
 
 
@@ -24,10 +27,16 @@ class FakeClient:
         self.asked: list[dict[str, Any]] = []
         self.sources: list[FakeControllerSource] = []
         self.fault: Exception | None = None
+        self.streams = True
+
+    async def find_resource(self, name: str) -> Resource:
+        assert name in ("deployments.apps", "deployments.v1.apps", "apps/v1/deployments")
+        return Resource(GroupVersionKind("apps", "v1", "Deployment"), "deployments", namespaced=True)
 
     def source(self, gvk: GroupVersionKind, *, projection: Projection, **scope: Any) -> FakeControllerSource:
         self.asked.append({"kind": gvk.kind, **scope})
         source = FakeControllerSource(kind=gvk.kind, projection=projection)
+        source.streams = self.streams
         if self.fault is not None:
             source.fail_next(self.fault, verb="watch", times=100)
             source.fail_next(self.fault, verb="list", times=100)
@@ -65,6 +74,7 @@ def test_the_library_example_of_the_contract_runs(client):
     assert added == ["a"]
 
 
+@pytest.mark.client_go("SharedInformerFactory")
 def test_the_same_watch_is_made_once(client, clock):
     """Two controllers that watch the same share one cache; whoever watches something else has an own one."""
 
@@ -86,6 +96,7 @@ def test_the_same_watch_is_made_once(client, clock):
     assert len(client.asked) == 6
 
 
+@pytest.mark.client_go("Options")
 def test_defaults_of_the_factory_reach_the_informers(client, clock):
     """Namespace and resync period that are given once hold for every informer that does not say otherwise."""
     factory = SharedInformerFactory(client, namespace="team-a", resync_period=600, clock=clock)
@@ -120,6 +131,7 @@ def test_an_index_can_be_asked_for_twice(client, clock):
         factory.informer("v1", "Pod", indexers={"node": field_index("status.hostIP")})
 
 
+@pytest.mark.client_go("WaitForCacheSync")
 def test_what_has_not_synced_is_named_with_its_reason(client, clock):
     """After the time limit one reads which caches are missing, and why each of them is (client-go 204)."""
 
@@ -140,6 +152,7 @@ def test_what_has_not_synced_is_named_with_its_reason(client, clock):
     assert "Pod" not in str(told.value)
 
 
+@pytest.mark.client_go("WaitForCacheSync")
 def test_waiting_for_nothing_ends_at_once(client, clock):
     """A factory that nobody has asked for an informer has synced (client-go 203)."""
 
@@ -150,6 +163,7 @@ def test_waiting_for_nothing_ends_at_once(client, clock):
     assert client.asked == []
 
 
+@pytest.mark.client_go("Start")
 def test_informers_start_when_they_are_asked_for(client, clock):
     """Inside the factory's block an informer runs as soon as there is one, without another call."""
 
@@ -163,6 +177,7 @@ def test_informers_start_when_they_are_asked_for(client, clock):
     assert asyncio.run(scenario())
 
 
+@pytest.mark.client_go("Start")
 def test_without_a_block_start_starts_what_is_new(client, clock):
     """Started by hand, an informer that came later waits for the next start; the others go on."""
 
@@ -183,6 +198,7 @@ def test_without_a_block_start_starts_what_is_new(client, clock):
     assert asyncio.run(scenario()) == ((True, False), (True, True), [0, 0])
 
 
+@pytest.mark.client_go("Shutdown")
 def test_the_end_of_the_block_ends_every_watch(client, clock):
     """When the block is left nothing watches any longer, also if it is left with an error."""
     informers = []
@@ -199,6 +215,7 @@ def test_the_end_of_the_block_ends_every_watch(client, clock):
     assert client.sources[0].open_watches == 0
 
 
+@pytest.mark.client_go("Missing in all")
 def test_the_last_user_closes_an_informer(client, clock):
     """A watch that nobody uses any longer is closed, and not before; asking again makes a new one."""
 
@@ -217,6 +234,7 @@ def test_the_last_user_closes_an_informer(client, clock):
     assert asyncio.run(scenario()) == (1, 0, False)
 
 
+@pytest.mark.client_go("Missing in all")
 def test_an_informer_lingers_for_whoever_comes_back(client, clock):
     """Asked for again before its time is over, an informer goes on without another list."""
 
@@ -234,3 +252,295 @@ def test_an_informer_lingers_for_whoever_comes_back(client, clock):
             return kept, client.sources[0].open_watches, pods.is_stopped
 
     assert asyncio.run(scenario()) == (True, 0, True)
+
+
+@pytest.mark.client_go("Options")
+def test_a_kind_may_have_a_resync_period_of_its_own(client, clock):
+    """What is said of the informer goes before what is said of its kind, and that before the factory's."""
+    custom = {("v1", "Pod"): 60.0, ("apps/v1", "Deployment"): 0.0}
+    factory = SharedInformerFactory(client, resync_period=600, custom_resync=custom, clock=clock)
+
+    periods = [
+        factory.informer("v1", "Pod").resync_period,
+        factory.informer("apps/v1", "Deployment").resync_period,
+        factory.informer("v1", "Secret").resync_period,
+        factory.informer("v1", "Pod", namespace="team-a", resync_period=5).resync_period,
+    ]
+    assert periods == [60, 0, 600, 5]
+
+
+@pytest.mark.client_go("Options")
+def test_what_is_asked_for_can_be_tweaked(client, clock):
+    """The tweak sees every selection, with its kind, and what it makes of it is asked of the server."""
+
+    def only_ours(asked: Selection) -> Selection:
+        if asked.gvk.kind == "Secret":
+            return asked
+        return dataclasses.replace(asked, label_selector="team=a")
+
+    factory = SharedInformerFactory(client, tweak_list_options=only_ours, clock=clock)
+    pods = factory.informer("v1", "Pod")
+    factory.informer("v1", "Secret")
+
+    assert [each["label_selector"] for each in client.asked] == ["team=a", ""]
+    assert factory.informer("v1", "Pod", label_selector="team=a") is pods
+    assert "team=a" in pods.name
+
+
+@pytest.mark.client_go("Options")
+def test_a_transform_holds_for_all_that_do_not_say_otherwise(client, clock):
+    """Every object loses its spec before it is cached, but those of the informer that wants it whole."""
+
+    def without_spec(obj: Any) -> Any:
+        return {key: value for key, value in obj.items() if key != "spec"}
+
+    async def scenario():
+        async with SharedInformerFactory(client, transform=without_spec, clock=clock) as factory:
+            bare = factory.informer("v1", "Pod")
+            whole = factory.informer("v1", "Pod", transform=None)
+            await factory.wait_for_cache_sync()
+            return ["spec" in informer.lister.list()[0] for informer in (bare, whole)]
+
+    assert asyncio.run(scenario()) == [False, True]
+
+
+@pytest.mark.client_go("Options", "Missing in all")
+def test_how_reflectors_ask_can_be_set_for_all_and_for_one(client, clock):
+    """Page sizes reach the lists; a second opinion about the same watch is refused, not ignored."""
+    client.streams = False
+
+    async def scenario():
+        options = ReflectorOptions(page_size=7)
+        async with SharedInformerFactory(client, options=options, clock=clock) as factory:
+            factory.informer("v1", "Pod")
+            factory.informer("v1", "Secret", options=ReflectorOptions(page_size=9))
+            factory.informer("v1", "Pod", options=ReflectorOptions(page_size=7))
+            with pytest.raises(CacheError, match="v1 Pod is watched with other options"):
+                factory.informer("v1", "Pod", options=ReflectorOptions(page_size=8))
+            await factory.wait_for_cache_sync()
+            return [source.lists()[0].limit for source in client.sources]
+
+    assert asyncio.run(scenario()) == [7, 9]
+
+
+@pytest.mark.client_go("Options")
+def test_the_name_of_the_factory_stands_before_its_informers(client, clock):
+    """Two factories in one program are told apart in logs and messages."""
+    factory = SharedInformerFactory(client, name="billing", namespace="team-a", clock=clock)
+
+    assert factory.informer("v1", "Pod").name == "billing: v1 Pod in team-a"
+
+
+def test_all_namespaces_can_be_watched_beside_the_factorys_one(client, clock):
+    """The namespace of the factory is what it is for, not a wall."""
+    factory = SharedInformerFactory(client, namespace="team-a", clock=clock)
+    factory.informer("v1", "Pod", namespace="")
+
+    assert client.asked[0]["namespace"] is None
+
+
+@pytest.mark.client_go("Dynamic factory")
+@pytest.mark.parametrize("name", ["deployments.apps", "deployments.v1.apps", "apps/v1/deployments"])
+def test_an_informer_is_had_by_the_name_of_its_resource(client, clock, name):
+    """By whatever name, it is the informer of the kind, with the same options as any other."""
+
+    async def scenario():
+        factory = SharedInformerFactory(client, custom_resync={("apps/v1", "Deployment"): 60.0}, clock=clock)
+        by_name = await factory.for_resource(name, namespace="team-a")
+        return by_name is factory.informer("apps/v1", "Deployment", namespace="team-a"), by_name.resync_period
+
+    assert asyncio.run(scenario()) == (True, 60)
+
+
+@pytest.mark.client_go("Metadata factory")
+def test_metadata_alone_is_another_watch(client, clock):
+    """Who needs no more than names and labels has an informer beside the one of whole objects."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            whole = factory.informer("v1", "Pod")
+            small = factory.informer("v1", "Pod", metadata_only=True)
+            await factory.wait_for_cache_sync()
+            again = await factory.for_resource("deployments.apps", metadata_only=True)
+            return whole is small, small.name, again.name, small.indexer.list()[0].layout.kind
+
+    names = asyncio.run(scenario())
+    assert names == (
+        False,
+        "v1 Pod metadata",
+        "apps/v1 Deployment metadata",
+        "PartialObjectMetadata",
+    )
+    assert [each["metadata_only"] for each in client.asked] == [False, True, True]
+
+
+@pytest.mark.client_go(231, "Dynamic factory", "Metadata factory")
+@pytest.mark.parametrize("streams", [True, False])
+def test_caches_sync_with_and_without_streaming_lists(client, clock, streams):
+    """A server that can stream a list is asked for one; one that can't is listed; either way it syncs."""
+    client.streams = streams
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            await factory.for_resource("deployments.apps")
+            factory.informer("v1", "Pod", metadata_only=True)
+            return await factory.wait_for_cache_sync()
+
+    result = asyncio.run(scenario())
+    assert dict(result.synced) == {"apps/v1 Deployment": True, "v1 Pod metadata": True}
+    for source in client.sources:
+        assert bool(source.lists()) is not streams
+        assert source.watches()[0].send_initial_events
+
+
+@pytest.mark.client_go("Missing in all")
+def test_an_exclusive_informer_is_shared_with_nobody(client, clock):
+    """It has a cache and a watch of its own, and ends when its one user releases it."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            shared = factory.informer("v1", "Pod")
+            own = factory.informer("v1", "Pod", exclusive=True)
+            other = factory.informer("v1", "Pod", exclusive=True)
+            await factory.wait_for_cache_sync()
+            factory.release(own)
+            await clock.settle()
+            still = factory.informer("v1", "Pod") is shared
+            return len({id(each) for each in (shared, own, other)}), still
+
+    assert asyncio.run(scenario()) == (3, True)
+    assert [source.open_watches for source in client.sources] == [0, 0, 0]
+
+
+@pytest.mark.client_go("Missing in all")
+def test_releasing_too_often_takes_nobody_elses_informer(client, clock):
+    """What is released twice, or belongs to another factory, is left alone."""
+
+    async def scenario():
+        stranger = SharedInformerFactory(client, clock=clock).informer("v1", "Pod")
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            factory.release(stranger)
+            factory.release(pods)
+            factory.release(pods)
+            back = factory.informer("v1", "Pod")
+            await clock.advance(60)
+            return back is pods, pods.is_stopped
+
+    assert asyncio.run(scenario()) == (True, False)
+
+
+@pytest.mark.client_go("WaitForCacheSync")
+def test_only_started_informers_are_waited_for(client, clock):
+    """What nobody has started yet holds up nobody."""
+
+    async def scenario():
+        factory = SharedInformerFactory(client, clock=clock)
+        factory.informer("v1", "Pod")
+        factory.start()
+        factory.informer("v1", "Secret")
+        result = await factory.wait_for_cache_sync(timeout=5)
+        await factory.shutdown()
+        return dict(result.synced)
+
+    assert asyncio.run(scenario()) == {"v1 Pod": True}
+
+
+@pytest.mark.client_go("WaitForCacheSync")
+def test_waiting_can_be_cancelled(client, clock):
+    """A program that ends while it waits for caches does not hang."""
+    client.fault = Forbidden(403, "Forbidden", "no")
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            factory.informer("v1", "Pod")
+            waiting = asyncio.create_task(factory.wait_for_cache_sync())
+            await clock.settle()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            return waiting.cancelled()
+
+    assert asyncio.run(scenario())
+
+
+@pytest.mark.client_go("WaitForCacheSync")
+def test_an_informer_that_died_is_not_waited_for(client, clock):
+    """A fault of the machinery ends the waiting at once, with its name, and comes out of the shutdown."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            pods.run = broken
+            await factory.wait_for_cache_sync()
+
+    async def broken() -> None:
+        raise ZeroDivisionError("as nothing in the machinery may do")
+
+    with pytest.raises(ZeroDivisionError) as told:
+        asyncio.run(scenario())
+    assert isinstance(told.value.__context__, NotSynced)
+    assert "v1 Pod" in str(told.value.__context__)
+    assert "ZeroDivisionError" in str(told.value.__context__)
+
+
+@pytest.mark.client_go("Start", "Shutdown")
+def test_after_its_shutdown_a_factory_starts_nothing_until_it_is_entered_again(client, clock):
+    """Start does nothing, asking is refused rather than never answered, and entering begins anew."""
+
+    async def scenario():
+        factory = SharedInformerFactory(client, clock=clock)
+        factory.informer("v1", "Pod")
+        await factory.shutdown()
+        factory.start()
+        await clock.settle()
+        requests = len(client.sources[0].requests)
+        with pytest.raises(CacheError, match="shut down"):
+            factory.informer("v1", "Pod")
+        assert not (await factory.wait_for_cache_sync()).synced
+        async with factory:
+            pods = factory.informer("v1", "Pod")
+            await factory.wait_for_cache_sync()
+            return requests, pods.has_synced
+
+    assert asyncio.run(scenario()) == (0, True)
+
+
+@pytest.mark.client_go("Shutdown")
+def test_shutdown_leaves_no_task(client, clock):
+    """Whatever an informer is doing: listing, watching, lingering or closing, nothing of it is left."""
+
+    async def scenario():
+        before = asyncio.all_tasks()
+        factory = SharedInformerFactory(client, clock=clock)
+        informers = [factory.informer("v1", kind) for kind in ("Pod", "Secret", "Service")]
+        factory.start()
+        await factory.wait_for_cache_sync()
+        factory.release(informers[0], linger=30)
+        factory.release(informers[1])
+        factory.informer("v1", "Node")
+        factory.start()
+        await factory.shutdown()
+        await factory.shutdown()
+        return asyncio.all_tasks() - before, [each.is_stopped for each in informers]
+
+    assert asyncio.run(scenario()) == (set(), [True, True, True])
+    assert [source.open_watches for source in client.sources] == [0, 0, 0, 0]
+
+
+@pytest.mark.client_go("SharedInformerFactory")
+def test_a_stopped_informer_is_not_given_out_again(client, clock):
+    """Whoever asks while an informer is closing gets one that will run."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            await factory.wait_for_cache_sync()
+            factory.release(pods)
+            while not pods.is_stopped:
+                await asyncio.sleep(0)
+            back = factory.informer("v1", "Pod")
+            await factory.wait_for_cache_sync()
+            await clock.settle()
+            return back is pods, back.has_synced, back.is_stopped
+
+    assert asyncio.run(scenario()) == (False, True, False)
