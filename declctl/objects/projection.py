@@ -87,6 +87,18 @@ class Projection:
         self._objects = self._whole = 0
         self._oddity = ""  # of the last object that could be read in part only
 
+    def with_transform(self, transform: Transform | None) -> "Projection":
+        """The same projection with another transform; its layout and its figures are its own."""
+        managed = (MANAGED_FIELDS,) if self._drop_managed else ()
+        return Projection(
+            api_version=self.layout.api_version,
+            kind=self.layout.kind,
+            paths=self.layout.positions,
+            drop_fields=(*managed, *self._drop_others),
+            transform=transform,
+            codec=self.layout.codec,
+        )
+
     def page(self, body: bytes, *, known: Known = _nothing_known) -> ListPage:
         """Decode a LIST answer; raises MalformedAnswer if it isn't one.
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from declctl.errors import MalformedAnswer
-from declctl.objects import FieldPath
+from declctl.objects import FieldPath, Projection
 from tests.rooms.objects.made_objects import IMAGES, NODE_NAME, compact, pod, projection, record
 
 
@@ -261,3 +261,30 @@ def test_page_leaves_out_what_the_transform_dropped():
     """A transform works as a filter of the cache."""
     one = projection(transform=lambda obj: obj if obj["metadata"]["name"] != "b" else None)
     assert [r.key for r in one.page(page(pod("a"), pod("b"), pod("c"))).records] == ["team-a/a", "team-a/c"]
+
+
+def test_another_transform_takes_the_place_of_the_first_and_nothing_else_changes():
+    """Paths, dropped fields and codec stay; what was held under the first transform is decoded anew."""
+    before = Projection(
+        api_version="v1",
+        kind="Pod",
+        paths=[NODE_NAME],
+        drop_fields=[FieldPath.parse("metadata.managedFields"), FieldPath.parse("status")],
+        transform=lambda obj: {**obj, "by": "first"},
+    )
+    after = before.with_transform(lambda obj: {**obj, "by": "second"})
+    raw = compact(
+        {
+            "metadata": {"name": "a", "resourceVersion": "1", "uid": "u", "managedFields": [{}]},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running"},
+        }
+    )
+    held = before.record(raw)
+    made = after.record(raw, known=lambda _: held)
+    plain = after.with_transform(None).record(raw)
+    assert (held.decode()["by"], made.decode()["by"]) == ("first", "second")
+    assert made.field(NODE_NAME) == ("n1",)
+    assert set(plain.decode()) == {"apiVersion", "kind", "metadata", "spec"}
+    assert "managedFields" not in plain.decode()["metadata"]
+    assert made.layout.codec is held.layout.codec
