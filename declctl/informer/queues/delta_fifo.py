@@ -71,7 +71,7 @@ class DeltaFIFO(Waiting):
         Raises what the transformer raises, with every delta queued on which it did not.
         """
         if self._transformer is not None:
-            deltas = transformed(self._transformer, filter(self._concerns, deltas))
+            deltas = transformed(self._transformer, deltas, self._concerns)
         items, known, any_came = self._items, self._known(), False
         try:
             for delta in deltas:
@@ -143,7 +143,8 @@ class DeltaFIFO(Waiting):
             batch += self._items.pop(key)
         if not batch and self._empty is not None:
             batch, self._empty = [self._empty], None
-        self._popped = batch
+        if batch:
+            self._popped = batch
         return batch
 
     async def pop_batch(self, limit: int) -> list[Entry]:

@@ -15,19 +15,27 @@ Transformer = Callable[[Record], Record]
 _SYNC = DeltaType.SYNC
 
 
-def transformed(transformer: Transformer, deltas: Iterable[Delta]) -> Iterator[Delta]:
+def _every(_: Delta) -> bool:
+    return True
+
+
+def transformed(
+    transformer: Transformer, deltas: Iterable[Delta], wanted: Callable[[Delta], bool] = _every
+) -> Iterator[Delta]:
     """The deltas with their live objects transformed: no tombstones, no resyncs, nothing out of scope.
 
-    A delta on which the transformer raises is left out; the first fault is raised after the last
-    delta, so that one object does not keep the others out.
+    Nor those that are not `wanted`, which whoever queues them will drop. A delta on which the
+    transformer raises is left out; the first fault is raised after the last delta, so that one
+    object does not keep the others out.
     """
     faults: list[Exception] = []
     for delta in deltas:
-        if delta.record is None or delta.final_state_unknown or delta.out_of_scope or delta.type is _SYNC:
+        record = delta.record
+        if record is None or not (_is_live(delta) and wanted(delta)):
             yield delta
             continue
         try:
-            record = _transformed(transformer, delta.record)
+            record = _transformed(transformer, record)
         except Exception as fault:  # noqa: BLE001 - the caller's function; it is raised below
             faults.append(fault)
         else:
@@ -41,6 +49,10 @@ def transformed(transformer: Transformer, deltas: Iterable[Delta]) -> Iterator[D
 def all_transformed(transformer: Transformer, records: Iterable[Record]) -> Sequence[Record]:
     """All objects of a list; raises the first fault, because a list that lacks one would delete it."""
     return [_transformed(transformer, record) for record in records]
+
+
+def _is_live(delta: Delta) -> bool:
+    return not (delta.final_state_unknown or delta.out_of_scope or delta.type is _SYNC)
 
 
 def _transformed(transformer: Transformer, record: Record) -> Record:
