@@ -4,7 +4,7 @@ source → `reflector` → `queues` → `stores` → `processor` → `listener`,
 by `factory`. What knows HTTP, manifests or plugins does not belong here.
 """
 
-from declctl.informer.controller import Controller
+from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
     FilteringResourceEventHandler,
@@ -12,6 +12,7 @@ from declctl.informer.event_handlers import (
     ResourceEventHandlerFuncs,
     name_for_handler,
 )
+from declctl.informer.exclusive import new_informer
 from declctl.informer.factory import SharedInformerFactory
 from declctl.informer.factory_options import (
     FactoryOptions,
@@ -21,9 +22,10 @@ from declctl.informer.factory_options import (
     TweakListOptions,
 )
 from declctl.informer.fake_source import FakeControllerSource
-from declctl.informer.informer import InformerStatistics, SharedIndexInformer
+from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.informer_statistics import InformerStatistics
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
-from declctl.informer.processor import Registration, SharedProcessor
+from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
 from declctl.informer.queues import (
     FIFO,
     DeltaFIFO,
@@ -60,7 +62,9 @@ __all__ = [
     "FIFO",
     "NAMESPACE_INDEX",
     "AsyncTracker",
+    "Config",
     "Controller",
+    "ControllerStatistics",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
     "ExpirationCache",
@@ -81,6 +85,7 @@ __all__ = [
     "Lister",
     "MutationCache",
     "ProcessorListener",
+    "ProcessorStatistics",
     "Queue",
     "QueueClosed",
     "RealFIFO",
@@ -109,6 +114,7 @@ __all__ = [
     "key_of_entry",
     "name_for_handler",
     "namespace_index",
+    "new_informer",
     "wait_for",
     "wait_for_cache_sync",
 ]

@@ -1,11 +1,13 @@
 """From deltas to the store, and from the store to notifications: here the cache changes.
 
 What is told is what changed: an object that comes again as it is stored is not told, one that was
-deleted and made again is told as two changes (client-go tells an update whose uid has changed).
+deleted and made again is told as two changes (client-go tells an update whose uid has changed, and
+so do we where it is asked for).
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Literal
 
 from declctl.informer.queues import Replacement
 from declctl.informer.stores import Indexer
@@ -19,13 +21,18 @@ _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.
 _WATCH, _INITIAL, _RELIST = ChangeReason.WATCH, ChangeReason.INITIAL, ChangeReason.RELIST
 
 Told = list[Notification]
+UidChange = Literal["recreate", "update"]
 
 
 class Applier:
-    """Applies changes to a store, its only writer. `now` is in seconds since the epoch."""
+    """Applies changes to a store, its only writer. `now` is in seconds since the epoch.
 
-    def __init__(self, indexer: Indexer) -> None:
+    `uid_change` says how another uid under a key is told: as a delete and an add, or as an update.
+    """
+
+    def __init__(self, indexer: Indexer, *, uid_change: UidChange = "recreate") -> None:
         self._indexer = indexer
+        self._recreates = uid_change == "recreate"
         self._held = indexer.known().get
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Told:
@@ -81,11 +88,11 @@ class Applier:
             indexer.put(key, record)
             initial = reason is _INITIAL
             told.append(Notification(_ADDED, record, None, initial, False, reason, now))
-        elif held.uid != record.uid:
+        elif held.uid != record.uid and self._recreates:
             indexer.put(key, record)
             told.append(_tombstone(held, reason, now))
             told.append(Notification(_ADDED, record, None, False, False, reason, now))
-        elif held.resource_version != record.resource_version:
+        elif held.resource_version != record.resource_version or held.uid != record.uid:
             indexer.put(key, record)
             told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
         elif held.layout is not record.layout:

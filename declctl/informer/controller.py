@@ -4,41 +4,124 @@ The shared informer is built on it; alone it serves whoever wants changes withou
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from declctl.informer.queues import Entry, Queue
+from declctl.errors import QueueClosed
+from declctl.informer.queues import DeltaFIFO, Entry, Queue, RealFIFO, Replacement
 from declctl.informer.reflector import Reflector
-from declctl.kit import Latch
+from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.source import Source
+from declctl.kit import Clock, Latch, SystemClock
+from declctl.objects import Known, Record
 
 BATCH = 500  # entries that are processed before the loop may do something else
+_SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go
+_TRACE_SILENCE = 60.0  # seconds until the log speaks of slow steps again
+_log = logging.getLogger("declctl.informer")
 
-Process = Callable[[Sequence[Entry]], Iterable[None] | None]
+Process = Callable[[Sequence[Entry]], Iterable[None] | Awaitable[None] | None]
+QueueKind = Literal["RealFIFO", "DeltaFIFO"]
+
+
+def _nothing_known(_: str) -> Record | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a controller is made of (client-go's Config). Times are in seconds.
+
+    `process` is called with what was popped. `full_resync_period` is how often the queue is told to
+    resync, 0 for never, if `should_resync` agrees or is None. `known` tells what the store holds;
+    `on_fault` is called with each fault of the watch (client-go's WatchErrorHandler). `name` is for
+    logs.
+    """
+
+    queue: Queue
+    source: Source
+    process: Process
+    options: ReflectorOptions = DEFAULT_OPTIONS
+    full_resync_period: float = 0.0
+    should_resync: Callable[[], bool] | None = None
+    on_fault: Callable[[Exception], None] | None = None
+    known: Known = _nothing_known
+    clock: Clock = field(default_factory=SystemClock)
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    """What a controller processed and how long that took, in seconds of its clock.
+
+    `queued` entries wait now. `entries` counts changes, and each object of a list as one. `slow`
+    counts steps of more than 0.1 s while more than 10 entries waited; `longest` is the longest step
+    of all.
+    """
+
+    queued: int
+    batches: int
+    entries: int
+    seconds: float
+    longest: float
+    slow: int
 
 
 class Controller:
     """Runs a reflector and processes what it queues, in order.
 
-    `process` is called with what was popped; it may be a generator, which lets the loop do
-    something else wherever it yields. What it raises ends `run` (client-go 166). `synced` opens
-    when what came first is processed.
+    `process` may be a generator, which lets the loop do something else wherever it yields, or
+    return something to be awaited. The reflector goes on filling the queue meanwhile: it waits for
+    nobody. What `process` raises ends `run` and comes out of it as it is (client-go 166). `synced`
+    opens when what came first is processed.
     """
 
-    def __init__(
-        self, queue: Queue, reflector: Reflector, process: Process, *, synced: Latch | None = None
-    ) -> None:
-        self.queue = queue
-        self.reflector = reflector
-        self.synced = Latch("controller") if synced is None else synced
-        self._process = process
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.queue = config.queue
+        self.synced = Latch(config.name or "controller")
+        self.reflector = Reflector(
+            config.source,
+            config.queue,
+            clock=config.clock,
+            known=config.known,
+            options=config.options,
+            on_fault=config.on_fault,
+        )
+        self._clock = config.clock
+        self._batches = self._entries = self._slow = 0
+        self._seconds = self._longest = 0.0
+        self._silent_until = float("-inf")
 
     async def run(self) -> None:
-        """List, watch and process until cancelled."""
+        """List, watch and process until cancelled, or until the queue is closed and empty."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.reflector.run(), name="reflector")
-                tasks.create_task(self._process_all(), name="process")
+                running = [tasks.create_task(self.reflector.run(), name="reflector")]
+                if self.config.full_resync_period > 0:
+                    running.append(tasks.create_task(self._resync_all(), name="resync"))
+                await self.process_loop()
+                for task in running:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise alone(group) from None
         finally:
             self.queue.close()
+
+    async def process_loop(self) -> None:
+        """Process what is queued and what comes; returns when the queue is closed and empty."""
+        with contextlib.suppress(QueueClosed):
+            while True:
+                batch = await self.queue.pop_batch(BATCH)
+                await self._process(batch)
+                self.queue.processed(batch)
+                if not self.synced.is_open and self.queue.has_synced:
+                    self.synced.open()
+                if len(batch) == BATCH:
+                    await asyncio.sleep(0)
 
     @property
     def has_synced(self) -> bool:
@@ -50,13 +133,66 @@ class Controller:
         """The newest version that the reflector has seen."""
         return self.reflector.last_sync_resource_version
 
-    async def _process_all(self) -> None:
+    def statistics(self) -> ControllerStatistics:
+        """The figures of this moment."""
+        return ControllerStatistics(
+            len(self.queue), self._batches, self._entries, self._seconds, self._longest, self._slow
+        )
+
+    async def _process(self, batch: Sequence[Entry]) -> None:
+        self._batches += 1
+        self._entries += (size := _size(batch))
+        began = self._clock.monotonic()
+        result = self.config.process(batch)
+        if isinstance(result, Awaitable):
+            await result
+        elif result is not None:
+            for _ in result:
+                self._timed(began, size)
+                await asyncio.sleep(0)
+                began = self._clock.monotonic()
+        self._timed(began, size)
+
+    def _timed(self, began: float, size: int) -> None:
+        now = self._clock.monotonic()
+        took = now - began
+        self._seconds += took
+        self._longest = max(self._longest, took)
+        if took <= _SLOW_SECONDS or (waiting := len(self.queue)) <= _SLOW_BACKLOG:
+            return
+        self._slow += 1
+        if now < self._silent_until:
+            return
+        self._silent_until = now + _TRACE_SILENCE
+        _log.warning(
+            "%s: a step of processing took %.2f s, of %d entries, while %d waited (%d slow steps so far)",
+            self.config.name or self.config.source.description,
+            took,
+            size,
+            waiting,
+            self._slow,
+        )
+
+    async def _resync_all(self) -> None:
         while True:
-            batch = await self.queue.pop_batch(BATCH)
-            for _ in self._process(batch) or ():
-                await asyncio.sleep(0)
-            self.queue.processed(batch)
-            if not self.synced.is_open and self.queue.has_synced:
-                self.synced.open()
-            if len(batch) == BATCH:
-                await asyncio.sleep(0)
+            await self._clock.sleep(self.config.full_resync_period)
+            if self.config.should_resync is None or self.config.should_resync():
+                self.queue.resync()
+
+
+def make_queue(kind: QueueKind, known: Callable[[], Mapping[str, Record]]) -> Queue:
+    """The queue of that name; `known` is what the store holds."""
+    return RealFIFO() if kind == "RealFIFO" else DeltaFIFO(known)
+
+
+def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception of a group, or the group if it has several."""
+    return group.exceptions[0] if len(group.exceptions) == 1 else group
+
+
+def _size(batch: Sequence[Entry]) -> int:
+    match batch:
+        case [Replacement() as replacement]:
+            return len(replacement.records)
+        case _:
+            return len(batch)

@@ -8,68 +8,33 @@ objects no order is promised beyond that in which the server told.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from declctl.errors import CacheError
-from declctl.informer.applying import Applier
-from declctl.informer.controller import Controller
+from declctl.informer.applying import Applier, UidChange
+from declctl.informer.controller import Config, Controller, QueueKind, alone, make_queue
 from declctl.informer.event_handlers import ResourceEventHandler
-from declctl.informer.listener import Listener, ProcessorListener
+from declctl.informer.indexing import AnyIndexFunc, index_functions
+from declctl.informer.informer_statistics import InformerStatistics, informer_statistics
+from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import Registration, SharedProcessor
-from declctl.informer.queues import Bookmark, DeltaFIFO, Entry, Queue, RealFIFO, Replacement, SyncAll
-from declctl.informer.reflector import Reflector
+from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
 from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.slices import Slices
 from declctl.informer.source import Source
-from declctl.informer.stores import (
-    FieldIndex,
-    FunctionIndex,
-    IndexBuild,
-    Indexer,
-    IndexFunc,
-    Lister,
-    function_index,
-)
+from declctl.informer.stores import IndexBuild, Indexer, Lister
+from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock
-from declctl.objects import Delta, ObjectView
-
-_RESYNC_CHECK_SECONDS = 1.0
-AnyIndexFunc = IndexFunc | Callable[[ObjectView], Iterable[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class InformerStatistics:
-    """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames.
-
-    `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
-    says that the server does not have the kind, `forbidden` that it does not let us see it.
-    """
-
-    synced: bool
-    state: str
-    objects: int
-    bytes: int
-    lists: int
-    watches: int
-    relists: int
-    resource_version: str
-    last_event_age: float | None
-    events: Mapping[str, int]
-    items_listed: int
-    failures: int
-    idle_closes: int
-    error: str | None
-    missing: bool
-    forbidden: bool
-    index_faults: Mapping[str, tuple[int, str | None]]
+from declctl.objects import Delta, Transform
 
 
 class SharedIndexInformer:
     """One resource, cached, indexed, and told to any number of listeners.
 
     Used on one loop; listers are for any thread. `indexers` are functions of an object, or field
-    indexes, which cost no decoding where the source projects their path.
+    indexes, which cost no decoding where the source projects their path. `uid_change` says how
+    another uid under a key is told: as a delete and an add, or as client-go does, as an update.
+    `synced` opens when the first list is in the cache, `ended` when it has stopped.
     """
 
     def __init__(  # noqa: PLR0913 - a contract of its own, keyword by keyword
@@ -80,42 +45,76 @@ class SharedIndexInformer:
         clock: Clock | None = None,
         resync_period: float = 0.0,
         indexers: Mapping[str, AnyIndexFunc] | None = None,
-        queue: Literal["RealFIFO", "DeltaFIFO"] = "RealFIFO",
+        queue: QueueKind = "RealFIFO",
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
+        uid_change: UidChange = "recreate",
     ) -> None:
         self.name = name
         self.source = source
         self.resync_period = resync_period
-        self.synced = Latch(name)
-        self.indexer = Indexer(_index_functions(indexers or {}))
+        self.indexer = Indexer(index_functions(indexers or {}))
         self._clock: Clock = clock or SystemClock()
         self.processor = SharedProcessor(self._clock)
-        self._applier = Applier(self.indexer)
+        self._applier = Applier(self.indexer, uid_change=uid_change)
         self._slices = Slices()
-        self._queue: Queue = RealFIFO() if queue == "RealFIFO" else DeltaFIFO(self.indexer.known)
-        self._reflector = Reflector(
-            source,
-            self._queue,
-            clock=self._clock,
-            known=self.indexer.get_by_key,
-            options=options,
-            on_fault=on_fault,
+        self._queue = make_queue(queue, self.indexer.known)
+        self._controller = Controller(
+            Config(
+                queue=self._queue,
+                source=source,
+                process=self.process,
+                options=options,
+                on_fault=on_fault,
+                known=self.indexer.known().get,
+                clock=self._clock,
+                name=name,
+            )
         )
-        self._controller = Controller(self._queue, self._reflector, self.process, synced=self.synced)
-        self._started = self._stopped = False
+        self.synced = self._controller.synced
+        self.ended = Latch(f"end of {name}")
+        self._workers: dict[ProcessorListener, None] = {}  # whose handlers may be called
+        self._transform: Transform | None = None
+        self._started = False
 
     async def run(self) -> None:
-        """List, watch and tell until cancelled; runs once."""
-        if self._started:
+        """List, watch and tell until cancelled; runs once, and raises CacheError the second time.
+
+        At the end the reflector and the queue stop first, then the listeners, and then it returns
+        when the handlers' workers have ended: a call that is under way is waited for, for 10 s at
+        most. What handlers have pending is dropped.
+        """
+        if self._started or self.is_stopped:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
+        if self._transform is not None:
+            self.source.projection = self.source.projection.with_transform(self._transform)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._controller.run(), name=f"informer {self.name}")
                 tasks.create_task(self._resync_all(), name=f"resync {self.name}")
+        except BaseExceptionGroup as group:
+            raise alone(group) from None
         finally:
             self._stop()
+            await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
+
+    def set_transform(self, transform: Transform | None) -> None:
+        """Pass every object through a transform before it is stored (client-go's SetTransform).
+
+        It runs once for each object that the server sends, not for a resync. It takes the place of
+        the transform that the source's projection has. Raises CacheError after the start.
+        """
+        self._refuse_started("another transform")
+        self._transform = transform
+
+    def set_watch_error_handler(self, handler: Callable[[Exception], None] | None) -> None:
+        """Call this with each fault of the watch, in the place of `on_fault`.
+
+        (client-go's SetWatchErrorHandler.) Raises CacheError after the start.
+        """
+        self._refuse_started("another watch error handler")
+        self._controller.reflector.on_fault = handler
 
     def process(self, batch: Sequence[Entry]) -> Iterator[None]:
         """Apply what was queued to the store, and tell the listeners after each step of it."""
@@ -128,10 +127,12 @@ class SharedIndexInformer:
             case [Bookmark() as bookmark]:
                 self.indexer.bookmark(bookmark.resource_version)
             case [SyncAll()]:
-                for registration in self.processor.syncing:
+                for registration in self.processor.served():
                     self._replay(registration)
             case _:
                 self.processor.distribute(self._applier.apply(cast("Sequence[Delta]", batch), now))
+                if self.processor.syncing and not len(self._queue):
+                    self.processor.served()  # the Sync deltas of a DeltaFIFO have all been told
 
     @property
     def lister(self) -> Lister:
@@ -146,19 +147,36 @@ class SharedIndexInformer:
     @property
     def is_stopped(self) -> bool:
         """Whether it ran and ended."""
-        return self._stopped
+        return self.ended.is_open
 
     @property
     def last_sync_resource_version(self) -> str:
         """The newest version that the reflector has seen."""
-        return self._reflector.last_sync_resource_version
+        return self._controller.last_sync_resource_version
+
+    def why_not_synced(self) -> str:
+        """Why the first list is not in the cache; empty if it is."""
+        if self.has_synced:
+            return ""
+        if self.is_stopped:
+            return "it was stopped"
+        if not self._started:
+            return "it was not started"
+        figures = self._controller.reflector.statistics()
+        return f"{figures.state}: {figures.error or f'{figures.items_listed} objects so far'}"
 
     def add_event_handler(
-        self, handler: ResourceEventHandler, *, resync_period: float | None = None
+        self, handler: ResourceEventHandler, *, resync_period: float | None = None, name: str | None = None
     ) -> Registration:
-        """Tell a library user's handler at its own pace, with the cache first. Any number of times."""
+        """Tell a library user's handler at its own pace, with the cache first. Any number of times.
+
+        `resync_period` in seconds is its own (0 for never, below 1 s it is 1 s), `name` is for logs.
+        Raises CacheError when the informer has stopped.
+        """
         self._refuse_stopped()
-        listener = ProcessorListener(handler, clock=self._clock)
+        listener = ProcessorListener(handler, clock=self._clock, name=name)
+        self._workers[listener] = None
+        listener.ended.on_open(lambda: self._workers.pop(listener, None))
         registration = self._register(listener, resync_period, synced=listener.synced)
         registration.given.on_open(listener.initial_complete)
         self._introduce(registration)
@@ -177,23 +195,33 @@ class SharedIndexInformer:
         return registration
 
     def remove_event_handler(self, registration: Registration) -> None:
-        """Tell a listener no more; what a library handler has pending is dropped (client-go 184, 186)."""
-        if registration in self.processor.registrations():
-            self.processor.remove_listener(registration)
-            if isinstance(registration.listener, ProcessorListener):
-                registration.listener.close()
+        """Tell a listener no more, at once; what a library handler has pending is dropped.
+
+        Nothing happens if it is another informer's or was removed (client-go 184, 186). The handler
+        may still be in a call.
+        """
+        self.processor.remove_listener(registration)
+
+    async def shutdown_event_handler(self, registration: Registration) -> None:
+        """Tell a listener no more, and return when its handler is called no more.
+
+        Nothing happens if it is another informer's. Where the handler itself waits for it, which
+        could not end, it is removed and CacheError raised.
+        """
+        if registration.processor is self.processor:
+            await registration.shutdown()
 
     def add_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
         """Add indexes at any time.
 
         Complete at once. A name that is taken raises CacheError and changes nothing.
         """
-        self.indexer.add_indexers(_index_functions(indexers))
+        self.indexer.add_indexers(index_functions(indexers))
 
     def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
         """Add those indexes that are not there; one that is there by another function raises CacheError."""
         there = self.indexer.get_indexers()
-        wanted = _index_functions(indexers)
+        wanted = index_functions(indexers)
         self.indexer.add_indexers({n: f for n, f in wanted.items() if there.get(n) != f})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
@@ -202,7 +230,7 @@ class SharedIndexInformer:
 
     def build_index(self, name: str, function: AnyIndexFunc) -> IndexBuild:
         """Begin an index that is filled in slices."""
-        return self.indexer.build_index(name, _index_functions({name: function})[name])
+        return self.indexer.build_index(name, index_functions({name: function})[name])
 
     def resync_now(self, listener: Listener) -> None:
         """Replay the cache to one listener."""
@@ -211,34 +239,13 @@ class SharedIndexInformer:
 
     def statistics(self) -> InformerStatistics:
         """The figures of this moment."""
-        reflector = self._reflector.statistics()
-        last = reflector.last_event_at
-        return InformerStatistics(
-            synced=self.has_synced,
-            state=reflector.state,
-            objects=len(self.indexer),
-            bytes=self.indexer.bytes,
-            lists=reflector.lists,
-            watches=reflector.watches,
-            relists=reflector.relists,
-            resource_version=reflector.resource_version,
-            last_event_age=None if last is None else max(0.0, self._clock.monotonic() - last),
-            events=reflector.events,
-            items_listed=reflector.items_listed,
-            failures=reflector.failures,
-            idle_closes=reflector.idle_closes,
-            error=reflector.error,
-            missing=reflector.missing,
-            forbidden=reflector.forbidden,
-            index_faults=self.indexer.index_faults(),
-        )
+        return informer_statistics(self.indexer, self._controller, self.processor, self._clock)
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
         return self.processor.add_listener(
             listener,
             resync_period=self.resync_period if period is None else period,
             synced=synced,
-            remove=self.remove_event_handler,
         )
 
     def _introduce(self, registration: Registration) -> None:
@@ -251,28 +258,23 @@ class SharedIndexInformer:
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))
 
+    def _refuse_started(self, what: str) -> None:
+        if self._started:
+            raise CacheError(f"the informer of {self.name} was started already: {what} comes too late")
+
     def _refuse_stopped(self) -> None:
-        if self._stopped:
+        if self.is_stopped:
             raise CacheError(f"the informer of {self.name} has stopped: nobody can join it")
 
     def _stop(self) -> None:
-        self._stopped = True
         self._slices.cancel()
         for registration in self.processor.registrations():
             self.remove_event_handler(registration)
+        self.ended.open()
 
     async def _resync_all(self) -> None:
+        processor = self.processor
         while True:
-            await self._clock.sleep(_RESYNC_CHECK_SECONDS)
-            if self.processor.due():
+            await signalled(processor.retimed, clock=self._clock, seconds=processor.next_due())
+            if processor.due():
                 self._queue.resync()
-
-
-def _index_functions(indexers: Mapping[str, AnyIndexFunc]) -> dict[str, IndexFunc]:
-    """Plain functions take an object; field and function indexes take a record already."""
-    return {
-        name: function
-        if isinstance(function, FieldIndex | FunctionIndex)
-        else function_index(cast("Callable[[ObjectView], Iterable[str]]", function))
-        for name, function in indexers.items()
-    }

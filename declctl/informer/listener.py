@@ -2,19 +2,25 @@
 
 import asyncio
 import contextlib
-import inspect
 import logging
-import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from declctl.informer.event_handlers import DeletedFinalStateUnknown, ResourceEventHandler, is_async
+from declctl.errors import CacheError
+from declctl.informer.event_handlers import (
+    DeletedFinalStateUnknown,
+    ResourceEventHandler,
+    is_async,
+    name_for_handler,
+)
+from declctl.informer.worker import LoopWorker, ThreadWorker, current_call
 from declctl.kit import Clock, Lanes, Latch
+from declctl.kit.lanes import Ticket
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
 _LIMIT = 64 * 1024 * 1024  # bytes of pending frames
-_BREATH = 64  # calls of an async handler until the loop may do something else
+_STOP_SECONDS = 10.0  # how long a stop waits for handlers that are being called
 _log = logging.getLogger("declctl.informer")
 
 
@@ -50,8 +56,9 @@ class ProcessorListener:
     One notification at a time, in order. A raise is logged and counted, and changes nothing else.
     Beyond `limit` bytes of pending frames, pending notifications of one key are merged and counted.
     A handler with an async method is called on `loop` (by default the one that runs), any other in
-    a thread of its own; what such a one returns to be awaited is awaited on `loop`. `add_all`,
-    `initial_complete` and `close` belong to the loop.
+    a thread of its own; what such a one returns to be awaited is awaited on `loop`. `synced` opens
+    when the first sync is dealt with, raised or not; `ended` when it was closed and calls nobody any
+    more. Everything but `statistics` belongs to the loop on which it was made.
     """
 
     def __init__(
@@ -61,19 +68,22 @@ class ProcessorListener:
         clock: Clock,
         limit: int = _LIMIT,
         loop: asyncio.AbstractEventLoop | None = None,
+        name: str | None = None,
     ) -> None:
         self.handler = handler
-        self.name = type(handler).__name__
+        self.name = name or name_for_handler(handler)
         self.synced = Latch(f"listener {self.name}")
+        self.ended = Latch(f"worker of {self.name}")
+        self.closed = False
+        self.calling: Ticket[Notification] | None = None  # what the worker is calling the handler with
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
-        self._loop = loop or asyncio.get_running_loop()
-        worker = _LoopWorker if is_async(handler) else _ThreadWorker
-        self._worker = worker(self, self._loop)
+        self._home = asyncio.get_running_loop()
+        worker = LoopWorker if is_async(handler) else ThreadWorker
+        self._worker = worker(self, loop or self._home)
         self._failed = 0
         self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
-        self.closed = False
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what happened; the worker starts with the first."""
@@ -86,11 +96,33 @@ class ProcessorListener:
         self._initial = self.lanes.cut()
         self.look()
 
-    def close(self) -> None:
-        """Call no more: what is pending is dropped, a call that runs ends by itself (client-go 201)."""
+    def close(self) -> int:
+        """Call no more; returns how many pending notifications were dropped.
+
+        A call that runs ends by itself (client-go 201). Closing twice is harmless.
+        """
+        if self.closed:
+            return 0
         self.closed = True
-        self.lanes.clear()
-        self._worker.wake()
+        dropped = self.lanes.clear()
+        self._worker.close()
+        return dropped
+
+    async def gone(self) -> None:
+        """Return when it was closed, its handler is called no more, and its worker is gone.
+
+        Raises CacheError where a call of the handler itself waits for this, or something that it
+        has started: client-go waits for ever there.
+        """
+        call = current_call.get()
+        if call is not None and call is self.calling:
+            raise CacheError(f"{self.name} can't wait for its own end: remove it, which waits for nothing")
+        await self.ended.wait()
+        self._worker.join()
+
+    def abandon(self) -> None:
+        """Wait no longer for a call that runs: an async one is cancelled, a thread left to itself."""
+        self._worker.abandon()
 
     def statistics(self) -> ListenerStatistics:
         """The figures of this moment."""
@@ -106,17 +138,7 @@ class ProcessorListener:
 
     def call(self, notification: Notification) -> Any:
         """Call the handler; what it returns may have to be awaited."""
-        obj = ObjectView(notification.record)
-        match notification.type:
-            case ChangeType.ADDED:
-                return self.handler.on_add(obj, notification.initial)
-            case ChangeType.MODIFIED:
-                return self.handler.on_update(ObjectView(notification.old or notification.record), obj)
-            case ChangeType.RESYNC:
-                return self.handler.on_update(obj, obj)
-            case ChangeType.DELETED:
-                unknown = notification.final_state_unknown
-                return self.handler.on_delete(DeletedFinalStateUnknown(obj.key, obj) if unknown else obj)
+        return call_handler(self.handler, notification)
 
     def failed(self, notification: Notification) -> None:
         """Count and log what the handler has just raised."""
@@ -128,90 +150,54 @@ class ProcessorListener:
         if self._initial is not None and not self.lanes.outstanding(self._initial):
             self._initial = None
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-                self._loop.call_soon_threadsafe(self.synced.open)
+                self._home.call_soon_threadsafe(self.synced.open)
+
+    def unfinished(self) -> int:
+        """How many notifications of the first sync are not dealt with."""
+        return 0 if self._initial is None else self.lanes.outstanding(self._initial)
+
+    def worker_ended(self) -> None:
+        """The worker calls nobody any more. From any thread."""
+        with contextlib.suppress(RuntimeError):  # as above
+            self._home.call_soon_threadsafe(self.ended.open)
 
 
-class _ThreadWorker:
-    """Calls a handler in a thread of its own, which starts when there is something to do."""
-
-    def __init__(self, listener: ProcessorListener, loop: asyncio.AbstractEventLoop) -> None:
-        self._listener = listener
-        self._loop = loop
-        self._ready = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """There is something to do, or the listener was closed."""
-        if self._thread is None and not self._listener.closed:
-            name = f"listener {self._listener.name}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
-        self._ready.set()
-
-    def _run(self) -> None:
-        listener = self._listener
-        while not listener.closed:
-            self._ready.wait()
-            self._ready.clear()
-            while not listener.closed and (ticket := listener.lanes.take()) is not None:
-                try:
-                    result = listener.call(ticket.value)
-                    if inspect.isawaitable(result):
-                        asyncio.run_coroutine_threadsafe(_await(result), self._loop).result()
-                except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
-                    listener.failed(ticket.value)
-                finally:
-                    listener.lanes.done(ticket)
-                listener.look()
+def call_handler(handler: ResourceEventHandler, notification: Notification) -> Any:
+    """Call the method of a handler that a notification is for; what it returns may have to be awaited."""
+    obj = ObjectView(notification.record)
+    match notification.type:
+        case ChangeType.ADDED:
+            return handler.on_add(obj, notification.initial)
+        case ChangeType.MODIFIED:
+            return handler.on_update(ObjectView(notification.old or notification.record), obj)
+        case ChangeType.RESYNC:
+            return handler.on_update(obj, obj)
+        case ChangeType.DELETED:
+            unknown = notification.final_state_unknown
+            return handler.on_delete(DeletedFinalStateUnknown(obj.key, obj) if unknown else obj)
 
 
-class _LoopWorker:
-    """Calls a handler on a loop, in one task, which starts when there is something to do."""
+async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock: Clock) -> None:
+    """Return when the workers of closed listeners have ended, or after 10 s.
 
-    def __init__(self, listener: ProcessorListener, loop: asyncio.AbstractEventLoop) -> None:
-        self._listener = listener
-        self._loop = loop
-        self._ready = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def wake(self) -> None:
-        """There is something to do, or the listener was closed."""
-        if self._loop is asyncio.get_running_loop():
-            self._go()
-        else:
-            self._loop.call_soon_threadsafe(self._go)
-
-    def _go(self) -> None:
-        if self._task is None and not self._listener.closed:
-            self._task = self._loop.create_task(self._run(), name=f"listener {self._listener.name}")
-        self._ready.set()
-
-    async def _run(self) -> None:
-        listener, calls = self._listener, 0
-        while not listener.closed:
-            await self._ready.wait()
-            self._ready.clear()
-            while not listener.closed and (ticket := listener.lanes.take()) is not None:
-                try:
-                    result = listener.call(ticket.value)
-                    if inspect.isawaitable(result):
-                        await result
-                except (Exception, SystemExit, asyncio.CancelledError) as fault:
-                    if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
-                        raise  # the loop ends; otherwise the handler awaited something that was cancelled
-                    listener.failed(ticket.value)
-                finally:
-                    listener.lanes.done(ticket)
-                listener.look()
-                calls += 1
-                if calls % _BREATH == 0:
-                    await asyncio.sleep(0)
-
-
-async def _await(result: Awaitable[Any]) -> None:
-    await result
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    A handler that is called for longer is named in the log, with its informer (`of`), and not waited
+    for: its call is cancelled if it is async, its thread left to itself if not.
+    """
+    if not listeners:
+        return
+    ended = asyncio.gather(*[listener.gone() for listener in listeners])
+    late = asyncio.create_task(clock.sleep(_STOP_SECONDS))
+    try:
+        await asyncio.wait([ended, late], return_when=asyncio.FIRST_COMPLETED)
+        for listener in listeners:
+            if not listener.ended.is_open:
+                _log.warning(
+                    "%s: the handler %s has not returned %g s after the stop: it is left to itself",
+                    of,
+                    listener.name,
+                    _STOP_SECONDS,
+                )
+                listener.abandon()
+    finally:
+        late.cancel()
+        ended.cancel()

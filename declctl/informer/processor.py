@@ -3,12 +3,14 @@
 It also knows who has not heard all of the cache yet, and whose resync is due. Used on one loop.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from declctl.informer.applying import resync_of
-from declctl.informer.listener import Listener
+from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.kit import Clock, Latch
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
@@ -18,43 +20,83 @@ _SLICE = 500  # notifications of a replay until the loop may do something else
 _log = logging.getLogger("declctl.informer")
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorStatistics:
+    """What a processor did.
+
+    `distributed` notifications were told to all `listeners` that there were; `dropped` is what
+    listeners had pending when they were removed, and `faults` how often one raised, which it must
+    not. `handlers` has the figures of library handlers by their names.
+    """
+
+    listeners: int
+    distributed: int
+    dropped: int
+    faults: int
+    handlers: Mapping[str, ListenerStatistics]
+
+
 class Registration:
     """A listener's place at an informer. The same listener may have several, independent ones.
 
     `given` opens when the listener was given the whole first sync; `synced` when it has dealt with
-    it, where it can say so, else together with `given`.
+    it, where it can say so, else together with `given`; `ended` when it was removed.
     """
 
     def __init__(
-        self,
-        listener: Listener,
-        *,
-        synced: Latch | None,
-        remove: Callable[["Registration"], None],
-        retime: Callable[["Registration", float], None],
+        self, listener: Listener, processor: "SharedProcessor", *, synced: Latch | None = None
     ) -> None:
         self.listener = listener
+        self.processor = processor
         self.given = Latch(f"registration {type(listener).__name__}")
         self.synced = self.given if synced is None else synced
-        self.removed = False
+        self.ended = Latch(f"end of registration {type(listener).__name__}")
         self.period = 0.0
         self.due = float("inf")
         self.pending: dict[str, None] | None = None  # keys of the cache that it has not heard of yet
-        self._remove = remove
-        self._retime = retime
+
+    @property
+    def name(self) -> str:
+        """What its listener is called."""
+        return str(getattr(self.listener, "name", "") or type(self.listener).__name__)
 
     @property
     def has_synced(self) -> bool:
         """Whether the first sync is in the cache and the listener is through with it."""
         return self.synced.is_open
 
+    @property
+    def removed(self) -> bool:
+        """Whether it is told no more."""
+        return self.ended.is_open
+
+    def why_not_synced(self) -> str:
+        """Why it has not synced yet; empty if it has."""
+        if self.has_synced:
+            return ""
+        if self.removed:
+            return "it was removed"
+        if not self.given.is_open:
+            return "the cache has not synced"
+        left = self.listener.unfinished() if isinstance(self.listener, ProcessorListener) else 0
+        return f"{left} changes of the first sync are not dealt with"
+
     def remove(self) -> None:
-        """Be told no more; removing twice is harmless."""
-        self._remove(self)
+        """Be told no more, at once; a call that runs goes on (client-go 196). Twice is harmless."""
+        self.processor.remove_listener(self)
+
+    async def shutdown(self) -> None:
+        """Be told no more, and return when the handler is called no more (client-go's ShutDownEventHandler).
+
+        Where the handler itself waits for it, which could not end, it is removed and CacheError raised.
+        """
+        self.remove()
+        if isinstance(self.listener, ProcessorListener):
+            await self.listener.gone()
 
     def retime(self, resync_period: float) -> None:
         """Another resync period (seconds, 0 for none); it counts from the last resync."""
-        self._retime(self, resync_period)
+        self.processor.retime(self, resync_period)
 
 
 class SharedProcessor:
@@ -63,38 +105,43 @@ class SharedProcessor:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._registrations: dict[Registration, None] = {}
-        self._syncing: tuple[Registration, ...] = ()
+        self._syncing: dict[Registration, None] = {}
+        self._distributed = 0
+        self.dropped = 0  # notifications that were pending when their listener was removed
         self.faults = 0  # listeners that raised, though they must not
+        self.retimed = asyncio.Event()  # set when `next_due` may have changed
 
     def add_listener(
-        self,
-        listener: Listener,
-        *,
-        resync_period: float = 0.0,
-        synced: Latch | None = None,
-        remove: Callable[[Registration], None] | None = None,
+        self, listener: Listener, *, resync_period: float = 0.0, synced: Latch | None = None
     ) -> Registration:
         """Tell a listener from now on. The first resync is due a period from now, and a little more."""
-        registration = Registration(
-            listener, synced=synced, remove=remove or self.remove_listener, retime=self.retime
-        )
+        registration = Registration(listener, self, synced=synced)
         registration.period = _period(resync_period)
         if registration.period:
             phase = 1 + _PHASE * self._clock.random()
             registration.due = self._clock.monotonic() + registration.period * phase
+            self.retimed.set()
         self._registrations[registration] = None
         return registration
 
     def remove_listener(self, registration: Registration) -> None:
-        """Tell it no more; nothing happens if it is not here (client-go 184, 186)."""
+        """Tell it no more; nothing happens if it is not here (client-go 184, 186).
+
+        What a library handler has pending is dropped and counted (client-go 201).
+        """
         if registration in self._registrations:
             del self._registrations[registration]
-            registration.removed = True
+            self._syncing.pop(registration, None)
+            listener = registration.listener
+            if isinstance(listener, ProcessorListener) and not self.registrations(listener):
+                self.dropped += listener.close()
+            registration.ended.open()
 
     def distribute(self, notifications: Sequence[Notification]) -> None:
         """Tell everybody; resyncs only those whose resync is due."""
         if not notifications:
             return
+        self._distributed += len(notifications)
         resyncs = any(n.type is ChangeType.RESYNC for n in notifications)
         for registration in tuple(self._registrations):
             told = notifications
@@ -135,19 +182,30 @@ class SharedProcessor:
             yield
 
     def due(self) -> tuple[Registration, ...]:
-        """Whose resync is due now; they are the ones that hear the next one."""
+        """Whose resync is due now: with those that wait for one already, they hear the next one."""
         now = self._clock.monotonic()
-        self._syncing = tuple(r for r in self._registrations if r.due <= now)
-        for registration in self._syncing:
+        due = tuple(r for r in self._registrations if r.due <= now)
+        for registration in due:
             # Periods that were missed, by a suspended machine, are one resync, not many.
             missed = (now - registration.due) // registration.period
             registration.due += registration.period * (missed + 1)
-        return self._syncing
+            self._syncing[registration] = None
+        return due
+
+    def next_due(self) -> float | None:
+        """Seconds until the first resync is due; None if nobody has asked for any."""
+        moments = [r.due for r in self._registrations if r.period]
+        return min(moments) - self._clock.monotonic() if moments else None
 
     @property
     def syncing(self) -> tuple[Registration, ...]:
         """Who hears the resync that is under way."""
-        return self._syncing
+        return tuple(self._syncing)
+
+    def served(self) -> tuple[Registration, ...]:
+        """The resync that was under way is over; who was to hear it."""
+        served, self._syncing = tuple(self._syncing), {}
+        return served
 
     def retime(self, registration: Registration, resync_period: float) -> None:
         """Another period, with the phase kept: the next resync is due a new period after the last one."""
@@ -157,6 +215,20 @@ class SharedProcessor:
         last = registration.due - registration.period if registration.period else self._clock.monotonic()
         registration.period = period
         registration.due = last + period if period else float("inf")
+        self.retimed.set()
+
+    def statistics(self) -> ProcessorStatistics:
+        """The figures of this moment."""
+        handlers: dict[str, ListenerStatistics] = {}
+        for registration in self._registrations:
+            if isinstance(registration.listener, ProcessorListener):
+                name, number = registration.name, 2
+                while name in handlers:
+                    name, number = f"{registration.name} ({number})", number + 1
+                handlers[name] = registration.listener.statistics()
+        return ProcessorStatistics(
+            len(self._registrations), self._distributed, self.dropped, self.faults, handlers
+        )
 
     def registrations(self, listener: Listener | None = None) -> tuple[Registration, ...]:
         """All of them, or those of a listener."""

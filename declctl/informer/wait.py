@@ -130,6 +130,23 @@ async def wait_for_cache_sync(
     )
 
 
+async def signalled(event: asyncio.Event, *, clock: Clock, seconds: float | None) -> None:
+    """Return when an event is set, which clears it, or when `seconds` have passed, if it is not None."""
+
+    async def ring() -> None:
+        assert seconds is not None
+        await clock.sleep(seconds)
+        event.set()
+
+    alarm = None if seconds is None else asyncio.create_task(ring())
+    try:
+        await event.wait()
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+    event.clear()
+
+
 class _Patience:
     """How long is waited at most, and when the log says something next."""
 
@@ -162,16 +179,7 @@ class _Patience:
         moment = self._next_word
         if self._timeout is not None:
             moment = min(moment, self._began + self._timeout)
-        alarm = asyncio.create_task(self._alarm(moment, changed))
-        try:
-            await changed.wait()
-        finally:
-            alarm.cancel()
-        changed.clear()
-
-    async def _alarm(self, moment: float, changed: asyncio.Event) -> None:
-        await self._clock.sleep(moment - self._clock.monotonic())
-        changed.set()
+        await signalled(changed, clock=self._clock, seconds=moment - self._clock.monotonic())
 
 
 async def _waited(

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from declctl.informer import (
+    Config,
     Controller,
     DeltaFIFO,
     FakeControllerSource,
     Indexer,
     QueueClosed,
     RealFIFO,
-    Reflector,
 )
 from declctl.informer.queues import Replacement
 from declctl.kit import ManualClock
@@ -19,10 +19,12 @@ from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.shapes import fresh_projection, pod, rest
 
 
-def bench(process, queue=None):
+def bench(process, queue=None, **more):
     clock, source = ManualClock(), FakeControllerSource(projection=fresh_projection())
-    queue = RealFIFO() if queue is None else queue
-    return clock, source, Controller(queue, Reflector(source, queue, clock=clock), process)
+    config = Config(
+        queue=RealFIFO() if queue is None else queue, source=source, process=process, clock=clock, **more
+    )
+    return clock, source, Controller(config)
 
 
 def test_changes_reach_the_function_in_order():
@@ -107,9 +109,8 @@ def test_what_the_function_raises_reaches_the_runner():
 
         _, source, controller = bench(breaks)
         source.add(pod("a"))
-        with pytest.raises(BaseExceptionGroup) as raised:
+        with pytest.raises(ZeroDivisionError):
             await controller.run()
-        assert raised.value.subgroup(ZeroDivisionError) is not None
         assert source.open_watches == 0
 
     asyncio.run(scenario())

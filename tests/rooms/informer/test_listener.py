@@ -168,7 +168,7 @@ def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronou
 
     async def scenario():
         handler = ResourceEventHandlerFuncs(add=fail_async if asynchronous else fail)
-        listener = ProcessorListener(handler, clock=clock)
+        listener = ProcessorListener(handler, clock=clock, name="guard")
         listener.add_all([added("bad"), added("good")])
         await done_with(listener)
         return listener.statistics()
@@ -176,7 +176,7 @@ def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronou
     figures = run(scenario)
     assert seen == ["bad", "good"]
     assert (figures.delivered, figures.failed, figures.synced) == (2, 1, True)
-    assert "ResourceEventHandlerFuncs failed on Added demo/bad" in caplog.text
+    assert "guard failed on Added demo/bad" in caplog.text
 
 
 def test_it_has_synced_when_the_handler_is_through(clock):

@@ -1,0 +1,19 @@
+"""What may be given as an index: a function of an object, or of a record."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+from declctl.informer.stores import FieldIndex, FunctionIndex, IndexFunc, function_index
+from declctl.objects import ObjectView
+
+AnyIndexFunc = IndexFunc | Callable[[ObjectView], Iterable[str]]
+
+
+def index_functions(indexers: Mapping[str, AnyIndexFunc]) -> dict[str, IndexFunc]:
+    """Plain functions take an object; field and function indexes take a record already."""
+    return {
+        name: function
+        if isinstance(function, FieldIndex | FunctionIndex)
+        else function_index(cast("Callable[[ObjectView], Iterable[str]]", function))
+        for name, function in indexers.items()
+    }

@@ -1,0 +1,190 @@
+"""The workers of library handlers: a thread or a task that calls one handler, one notification at a time."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from declctl.kit import Lanes
+from declctl.kit.lanes import Ticket
+from declctl.objects import Notification
+
+_BREATH = 64  # calls of an async handler until the loop may do something else
+
+current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
+"""The ticket of the handler's call in which the running code was started, also across loops and threads."""
+
+
+class Served(Protocol):
+    """Whose handler a worker calls. It works until `closed`."""
+
+    name: str
+    closed: bool
+    lanes: Lanes[Notification]
+    calling: Ticket[Notification] | None
+
+    def call(self, notification: Notification) -> Any:
+        """Call the handler; what it returns may have to be awaited."""
+        ...
+
+    def failed(self, notification: Notification) -> None:
+        """Count and log what the handler has just raised."""
+        ...
+
+    def look(self) -> None:
+        """A notification was dealt with."""
+        ...
+
+    def worker_ended(self) -> None:
+        """The worker calls nobody any more. From any thread."""
+        ...
+
+
+class ThreadWorker:
+    """Calls a handler in a thread of its own, which starts when there is something to do."""
+
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+        self._served = served
+        self._loop = loop
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """There is something to do."""
+        if self._thread is None:
+            name = f"listener {self._served.name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        self._ready.set()
+
+    def close(self) -> None:
+        """End after the call that runs."""
+        if self._thread is None:
+            self._served.worker_ended()
+        else:
+            self._ready.set()
+
+    def abandon(self) -> None:
+        """A thread can't be ended: it is a daemon, and is left to itself."""
+
+    def join(self) -> None:
+        """Return when the thread that has ended its work is gone, which is at once."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        served = self._served
+        try:
+            while not served.closed:
+                self._ready.wait()
+                self._ready.clear()
+                while not served.closed and (ticket := served.lanes.take()) is not None:
+                    self._call(ticket)
+                    served.look()
+        finally:
+            served.worker_ended()
+
+    def _call(self, ticket: Ticket[Notification]) -> None:
+        served = self._served
+        served.calling = ticket
+        current_call.set(ticket)
+        try:
+            result = served.call(ticket.value)
+            if inspect.isawaitable(result):
+                asyncio.run_coroutine_threadsafe(_await(result), self._loop).result()
+        except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
+            served.failed(ticket.value)
+        finally:
+            served.calling = None
+            served.lanes.done(ticket)
+
+
+class LoopWorker:
+    """Calls a handler on a loop, in one task, which starts when there is something to do."""
+
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+        self._served = served
+        self._loop = loop
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._on_loop(self._go)
+
+    def close(self) -> None:
+        """End after the call that runs."""
+        self._on_loop(self._end)
+
+    def abandon(self) -> None:
+        """Cancel the call that runs."""
+        self._on_loop(self._cancel)
+
+    def join(self) -> None:
+        """Return: a task that has ended its work is gone."""
+
+    def _on_loop(self, does: Callable[[], None]) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop is running:
+            does()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(does)
+
+    def _go(self) -> None:
+        if self._task is None and not self._served.closed:
+            self._task = self._loop.create_task(self._run(), name=f"listener {self._served.name}")
+        self._ready.set()
+
+    def _end(self) -> None:
+        if self._task is None:
+            self._served.worker_ended()
+        self._ready.set()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        served, calls = self._served, 0
+        try:
+            while not served.closed:
+                await self._ready.wait()
+                self._ready.clear()
+                while not served.closed and (ticket := served.lanes.take()) is not None:
+                    await self._call(ticket)
+                    served.look()
+                    calls += 1
+                    if calls % _BREATH == 0:
+                        await asyncio.sleep(0)
+        finally:
+            served.worker_ended()
+
+    async def _call(self, ticket: Ticket[Notification]) -> None:
+        served = self._served
+        served.calling = ticket
+        current_call.set(ticket)
+        try:
+            result = served.call(ticket.value)
+            if inspect.isawaitable(result):
+                await result
+        except (Exception, SystemExit, asyncio.CancelledError) as fault:
+            if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+                raise  # the loop ends; otherwise the handler awaited something that was cancelled
+            served.failed(ticket.value)
+        finally:
+            served.calling = None
+            served.lanes.done(ticket)
+
+
+async def _await(result: Awaitable[Any]) -> None:
+    await result
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
