@@ -323,7 +323,7 @@ def test_an_object_that_is_listed_twice_is_waited_for_once():
 @pytest.mark.parametrize("fill", ["add", "update", "delete"])
 @pytest.mark.parametrize("transformer", [None, lambda made: made])
 def test_single_changes_first_mean_that_there_is_no_first_list(fill, transformer):
-    """Filled by hand it has synced at once, if only by a delete that is dropped; a list can't take it back."""
+    """Filled by hand it has synced at once, if only by a delete that is dropped; no list takes it back."""
     queue = queue_over(transformer=transformer)
     queue.extend([])
     assert not queue.has_synced
