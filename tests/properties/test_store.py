@@ -1,0 +1,351 @@
+"""A store with indexes, against a model that keeps plain objects and looks at every one of them each time."""
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from declctl.errors import CacheError, TransactionError, UnknownIndex
+from declctl.informer import (
+    NAMESPACE_INDEX,
+    Indexer,
+    IndexFunc,
+    field_index,
+    function_index,
+    namespace_index,
+)
+from declctl.informer.stores import IndexBuild
+from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Projection, Record
+
+
+class Pod(NamedTuple):
+    """An object as the model has it."""
+
+    name: str
+    namespace: str | None
+    version: str
+    node: str | None
+    zones: tuple[str, ...]
+    bad: bool
+    projected: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+PROJECTIONS = {
+    True: Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")]),
+    False: Projection(api_version="v1", kind="Pod"),
+}
+PODS = st.builds(
+    Pod,
+    name=st.sampled_from("abc"),
+    namespace=st.sampled_from(["x", "xy", None]),
+    version=st.sampled_from(["", "1", "2", "30"]),
+    node=st.sampled_from([None, "", "n1", "n2"]),
+    zones=st.lists(st.sampled_from(["", "z1", "z2"]), max_size=3).map(tuple),
+    bad=st.booleans(),
+    projected=st.booleans(),
+)
+
+
+@functools.cache
+def record(pod: Pod) -> Record:
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "resourceVersion": pod.version}
+    metadata["annotations"] = {"zones": ",".join(pod.zones), "many": str(len(pod.zones))}
+    metadata["labels"] = {"bad": "yes"} if pod.bad else {}
+    spec = {} if pod.node is None else {"nodeName": pod.node}
+    made = PROJECTIONS[pod.projected].record(msgspec.json.encode({"metadata": metadata, "spec": spec}))
+    assert made is not None
+    return made
+
+
+def zones(obj: ObjectView) -> list[str]:
+    return obj.annotations["zones"].split(",") if obj.annotations["many"] != "0" else []
+
+
+def zones_or_raise(obj: ObjectView) -> list[str]:
+    if obj.labels:
+        raise RuntimeError("a bad one")
+    return zones(obj)
+
+
+def name_or_wrong(obj: ObjectView) -> Any:
+    return obj.name if obj.labels else [obj.name]
+
+
+# By name: the index function, and what the model says of a pod.
+INDEXES: dict[str, tuple[IndexFunc, Callable[[Pod], Sequence[str]]]] = {
+    "node": (field_index("spec.nodeName"), lambda pod: () if pod.node is None else (pod.node,)),
+    "bad": (field_index("metadata.labels.bad"), lambda pod: ("yes",) if pod.bad else ()),
+    "zones": (function_index(zones), lambda pod: pod.zones),
+    "none": (function_index(lambda obj: None), lambda pod: ()),
+    "empty": (function_index(lambda obj: [""]), lambda pod: ("",)),
+    "raises": (function_index(zones_or_raise), lambda pod: () if pod.bad else pod.zones),
+    "wrong": (function_index(name_or_wrong), lambda pod: () if pod.bad else (pod.name,)),
+    NAMESPACE_INDEX: (namespace_index(), lambda pod: (pod.namespace or "",)),
+}
+FAILS = {"raises", "wrong"}
+MOODY = "moody"
+NAMES = st.sampled_from([*INDEXES, MOODY])
+
+
+class Moody:
+    """An index function that never says the same twice, and remembers what it said last."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self._asked = 0
+
+    def __call__(self, record: Record) -> list[str]:
+        self._asked += 1
+        self.said[record.key] = f"m{self._asked % 3}"
+        return [self.said[record.key]]
+
+
+class Building(NamedTuple):
+    """An index that is being filled."""
+
+    name: str
+    function: IndexFunc
+    build: IndexBuild
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Everything that may be done to a store, in any order."""
+
+    @initialize(names=st.sets(NAMES, max_size=4))
+    def start(self, names: set[str]) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.version = ""
+        self.readable = {name: self.function(name) for name in names}
+        self.building: dict[str, Building] = {}
+        self.faults = dict.fromkeys(self.readable, 0)  # of the indexes whose faults can be foretold
+        self.store = Indexer(self.readable)
+
+    @staticmethod
+    def function(name: str) -> IndexFunc:
+        return Moody() if name == MOODY else INDEXES[name][0]
+
+    def hold(self, pod: Pod) -> None:
+        self.pods[pod.key] = pod
+        for name in self.faults:
+            self.faults[name] += name in FAILS and pod.bad
+
+    def reach(self, version: str) -> None:
+        self.version = version or self.version
+
+    @rule(pod=PODS)
+    def put(self, pod: Pod) -> None:
+        self.store.put(pod.key, record(pod))
+        self.hold(pod)
+
+    @rule(pod=PODS, update=st.booleans())
+    def add(self, pod: Pod, update: bool) -> None:
+        (self.store.update if update else self.store.add)(record(pod))
+        self.hold(pod)
+        self.reach(pod.version)
+
+    @rule(pod=PODS, known=st.booleans())
+    def delete(self, pod: Pod, known: bool) -> None:
+        held = self.pods.pop(pod.key, None)
+        gone = self.store.delete(record(pod)) if known else self.store.take(pod.key)
+        assert gone is (None if held is None else record(held))
+        self.reach(pod.version if known else "")
+
+    @rule(pods=st.lists(PODS, max_size=5), version=st.sampled_from(["", "7"]))
+    def replace(self, pods: list[Pod], version: str) -> None:
+        self.store.replace([record(pod) for pod in pods], version)
+        self.pods = {}
+        for pod in {pod.key: pod for pod in pods}.values():
+            self.hold(pod)
+        self.version = version
+
+    @rule(
+        changes=st.lists(
+            st.tuples(st.sampled_from(["put", "delete", "forget", "leave", "bad"]), PODS), max_size=6
+        )
+    )
+    def transaction(self, changes: list[tuple[str, Pod]]) -> None:
+        deltas: list[Delta] = []
+        for what, pod in changes:
+            kind = DeltaType.ADDED if what in ("put", "bad") else DeltaType.DELETED
+            with_record = what in ("put", "delete", "leave")
+            deltas.append(
+                Delta(kind, pod.key, record(pod) if with_record else None, out_of_scope=what == "leave")
+            )
+            if what == "put":
+                self.hold(pod)
+            elif what != "bad":
+                self.pods.pop(pod.key, None)
+            self.reach(pod.version if what in ("put", "delete") else "")
+        good = [position for position, (what, _) in enumerate(changes) if what != "bad"]
+        if len(good) == len(changes):
+            self.store.transaction(deltas)
+        else:
+            with pytest.raises(TransactionError) as caught:
+                self.store.transaction(deltas)
+            assert caught.value.succeeded == tuple(good)
+            assert caught.value.total == len(changes)
+
+    @rule(version=st.sampled_from(["", "99"]))
+    def bookmark(self, version: str) -> None:
+        self.store.bookmark(version)
+        self.reach(version)
+
+    @rule(names=st.sets(NAMES, min_size=1, max_size=3))
+    def add_indexers(self, names: set[str]) -> None:
+        functions = {name: self.function(name) for name in names}
+        if names & self.readable.keys():
+            with pytest.raises(CacheError, match="exists already"):
+                self.store.add_indexers(functions)
+            return
+        self.store.add_indexers(functions)
+        self.readable |= functions
+        bad = sum(pod.bad for pod in self.pods.values())
+        self.faults |= {name: bad if name in FAILS else 0 for name in names}
+
+    @rule(names=st.sets(NAMES, max_size=3))
+    def remove_indexers(self, names: set[str]) -> None:
+        self.store.remove_indexers(names)
+        for name in names:
+            self.readable.pop(name, None)
+            self.building.pop(name, None)
+            self.faults.pop(name, None)
+
+    @rule(name=NAMES)
+    def build_index(self, name: str) -> None:
+        function = self.function(name)
+        if name in self.readable:
+            with pytest.raises(CacheError, match="exists already"):
+                self.store.build_index(name, function)
+            return
+        self.building[name] = Building(name, function, self.store.build_index(name, function))
+
+    @precondition(lambda self: self.building)
+    @rule(data=st.data(), budget=st.integers(1, 4))
+    def step(self, data: st.DataObject, budget: int) -> None:
+        under_way = data.draw(st.sampled_from(sorted(self.building)))
+        name, function, build = self.building[under_way]
+        if build.step(budget):
+            del self.building[name]
+            if name not in self.readable:
+                self.readable[name] = function
+
+    def values(self, name: str, pod: Pod) -> Sequence[str]:
+        function = self.readable[name]
+        return [function.said[pod.key]] if isinstance(function, Moody) else INDEXES[name][1](pod)
+
+    def expected(self, name: str) -> Mapping[str, Mapping[str, Record]]:
+        found: dict[str, dict[str, Record]] = {}
+        for key, pod in self.pods.items():
+            for value in self.values(name, pod):
+                found.setdefault(value, {})[key] = record(pod)
+        return found
+
+    @invariant()
+    def every_index_has_what_a_look_at_every_object_finds(self) -> None:
+        assert set(self.store.get_indexers()) == set(self.readable)
+        for name in self.readable:
+            expected = self.expected(name)
+            assert sorted(self.store.list_index_func_values(name)) == sorted(expected)
+            for value in {*expected, "", "z1", "nobody"}:
+                there = expected.get(value, {})
+                keys, records = self.store.index_keys(name, value), self.store.by_index(name, value)
+                assert dict(zip(keys, records, strict=True)) == there
+                assert all(there[each.key] is each for each in records)
+
+    @invariant()
+    def what_is_not_complete_can_not_be_read(self) -> None:
+        for name in {*INDEXES, MOODY} - self.readable.keys():
+            with pytest.raises(UnknownIndex, match=name):
+                self.store.by_index(name, "n1")
+
+    @invariant()
+    def the_table_is_the_models(self) -> None:
+        held = {key: record(pod) for key, pod in self.pods.items()}
+        assert {each.key: each for each in self.store.list()} == held
+        assert sorted(self.store.list_keys()) == sorted(held)
+        assert self.store.bytes == sum(len(each.frame) for each in held.values())
+        assert self.store.last_store_sync_resource_version == self.version
+        for namespace in ("x", "xy", "nowhere"):
+            listed = sorted(each.key for each in self.store.list_by_namespace(namespace))
+            assert listed == sorted(key for key, pod in self.pods.items() if pod.namespace == namespace)
+
+    @invariant()
+    def faults_are_counted_one_by_one(self) -> None:
+        counted = {name: count for name, (count, _) in self.store.index_faults().items()}
+        assert {name: counted.get(name, 0) for name in self.faults} == self.faults
+
+    @rule(pod=PODS)
+    def ask_by_example(self, pod: Pod) -> None:
+        for name in self.readable.keys() - {MOODY}:
+            if name in FAILS and pod.bad:
+                with pytest.raises((RuntimeError, CacheError)):
+                    self.store.index(name, record(pod))
+                continue
+            expected = self.expected(name)
+            found = {each.key: each for each in self.store.index(name, record(pod))}
+            shared = [expected.get(value, {}) for value in self.values(name, pod)]
+            assert found == {key: each for bucket in shared for key, each in bucket.items()}
+
+
+@pytest.mark.client_go(82, 85, 86, 90, 93, "ThreadSafeStore indices")
+class TestStore(StoreMachine.TestCase):
+    """Whatever is done to a store, its indexes have what a look at every object finds."""
+
+    settings = settings(max_examples=60, stateful_step_count=30)
+
+
+NODES = {name: (f"{name}1", f"{name}2") for name in "abcdef"}
+
+
+def look(store: Indexer) -> None:
+    """Nothing that is read is broken, in a bucket it was never in, or missing where it always is."""
+    for value in store.list_index_func_values("node"):
+        for found in store.by_index("node", value):
+            assert found.field(FieldPath.parse("spec.nodeName")) == (value,)
+            assert value in NODES[found.key[-1]]
+    for name in NODES:
+        assert [found.key for found in store.by_index("name", name)] == [f"x/{name}"]
+    assert len(store.list()) == len(NODES)
+
+
+@pytest.mark.client_go("ThreadSafeStore indices")
+def test_a_reader_in_another_thread_never_finds_an_object_under_a_value_it_never_had() -> None:
+    """One writes, others read: no copy breaks, no bucket has a stranger, none that stays is missing."""
+    states = {
+        name: [record(Pod(name, "x", str(n), node, (), False, True)) for n, node in enumerate(nodes)]
+        for name, nodes in NODES.items()
+    }
+    store = Indexer({"node": field_index("spec.nodeName"), "name": function_index(lambda obj: [obj.name])})
+    store.replace([first for first, _ in states.values()])
+    faults: list[Exception] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set() and not faults:
+            try:
+                look(store)
+            except Exception as fault:
+                faults.append(fault)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for turn in range(300):
+        for pair in states.values():
+            store.update(pair[turn % 2])
+        if turn % 10 == 0:
+            store.transaction([Delta(DeltaType.ADDED, pair[0].key, pair[0]) for pair in states.values()])
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []
