@@ -4,6 +4,7 @@ source → `reflector` → `queues` → `stores` → `processor` → `listener`,
 by `factory`. What knows HTTP, manifests or plugins does not belong here.
 """
 
+from declctl.informer.backoff import Backoff, BackoffFactory, ExponentialBackoff
 from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
@@ -19,12 +20,14 @@ from declctl.informer.factory_options import (
     InformerOptions,
     Selection,
     SourceProvider,
-    TweakListOptions,
+    TweakSelection,
 )
 from declctl.informer.fake_source import FakeControllerSource
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.informer_statistics import InformerStatistics
+from declctl.informer.list_watch import FilteredListWatch, ListWatch, TweakListOptions
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
+from declctl.informer.pager import ListPager, WholeList
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
 from declctl.informer.queues import (
     FIFO,
@@ -36,9 +39,10 @@ from declctl.informer.queues import (
     Transformer,
     key_of_entry,
 )
-from declctl.informer.reflector import Reflector, ReflectorStatistics, ReflectorStore
+from declctl.informer.reflector import Reflector, ReflectorStore
 from declctl.informer.reflector_options import ReflectorOptions
-from declctl.informer.source import Source
+from declctl.informer.reflector_statistics import ReflectorStatistics
+from declctl.informer.source import Source, WatchListSemantics, supports_watch_list
 from declctl.informer.stores import (
     NAMESPACE_INDEX,
     ExpirationCache,
@@ -62,15 +66,19 @@ __all__ = [
     "FIFO",
     "NAMESPACE_INDEX",
     "AsyncTracker",
+    "Backoff",
+    "BackoffFactory",
     "Config",
     "Controller",
     "ControllerStatistics",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
     "ExpirationCache",
+    "ExponentialBackoff",
     "FactoryOptions",
     "FakeControllerSource",
     "FieldIndex",
+    "FilteredListWatch",
     "FilteringResourceEventHandler",
     "FunctionIndex",
     "Heap",
@@ -80,6 +88,8 @@ __all__ = [
     "InformerOptions",
     "InformerStatistics",
     "Lazy",
+    "ListPager",
+    "ListWatch",
     "Listener",
     "ListenerStatistics",
     "Lister",
@@ -107,14 +117,18 @@ __all__ = [
     "ThreadSafeStore",
     "Transformer",
     "TweakListOptions",
+    "TweakSelection",
     "UndeltaStore",
     "Waitable",
+    "WatchListSemantics",
+    "WholeList",
     "field_index",
     "function_index",
     "key_of_entry",
     "name_for_handler",
     "namespace_index",
     "new_informer",
+    "supports_watch_list",
     "wait_for",
     "wait_for_cache_sync",
 ]

@@ -1,8 +1,9 @@
-"""What a fault leads to: the reflector's policy, as pure functions, and how long it waits.
+"""What a fault leads to: the reflector's policy, as pure functions. `backoff` says how long it waits.
 
     fault               while watching                      while everything is asked for
     ------------------  ----------------------------------  --------------------------------------
-    silence             watch again at once                 stream: list instead; list: back off
+    silence             watch again at once                 stream: list instead, at once, and for good
+                                                            if it is the second; list: back off
     unreachable, 429    back off, watch again               back off
     401, 403            back off, watch again               back off
     404                 back off, ask for everything        back off
@@ -14,6 +15,10 @@
     malformed, foreign  back off, watch again; if it is     back off; after a stream, list
                         the same version again: everything
     400, 405, 422       back off, ask for the most recent   stream: list from now on; list: back off
+    a stream that ends                                      as silence
+    too early
+    a cache that is     back off, list the most recent
+    not the server's
 
 Watching again is from the last version, without a list. So nothing is asked twice without a wait
 unless the second question can't fail in the same way.
@@ -36,13 +41,10 @@ from declctl.errors import (
     WatchSilent,
 )
 from declctl.informer.reflector_states import Listing, Starting, State, Streaming, Watching
-from declctl.kit import Clock
 
-_FIRST_BACKOFF, _LONGEST_BACKOFF, _FACTOR = 0.8, 30.0, 2.0  # seconds, as in client-go
-_LONGEST_WHILE_MISSING = 10.0  # a kind may appear at any moment, and shall start soon after that
-_LONGEST_RETRY_AFTER = 300.0  # a server that asks for more is asked again then
-_QUIET_SECONDS = 120.0  # without a fault for so long, back-off begins anew
 _UNREADABLE, _FAILING = 1, 5  # repetitions at one version after which a list goes around it
+_STREAK_SECONDS = 600.0  # between two faults of one streak; longer than what a server may ask us to wait
+_UNFINISHED = 1  # streaming lists that came to no end before the one with which they are given up
 
 
 class ShortWatch(ApiError):
@@ -53,18 +55,23 @@ class NoInitialEventsEnd(ApiError):
     """A streaming list that ended without saying that it was complete."""
 
 
+class Inconsistent(ApiError):
+    """What a streaming list brought is not what a LIST at its version has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What the policy has to know besides the fault.
 
     `version` is the last one seen; `fruitless` says that no watch has brought anything since
     everything was asked for; `repeated` how often in a row a watch from this version failed like
-    this before.
+    this before; `unfinished` how many streaming lists in a row came to no end before this one.
     """
 
     version: str
     fruitless: bool = False
     repeated: int = 0
+    unfinished: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def judge(fault: Exception, state: State, about: Circumstances) -> Verdict:
         case Watching():
             return _after_watching(fault, about)
         case Streaming(quorum):
-            return _after_streaming(fault, quorum=quorum)
+            return _after_streaming(fault, about, quorum=quorum)
         case Listing(quorum) if isinstance(fault, Expired | TooLargeResourceVersion) and not quorum:
             return Verdict(Listing(quorum=True), waits=False)
         case Listing(quorum):
@@ -102,9 +109,9 @@ def _after_watching(fault: Exception, about: Circumstances) -> Verdict:
             return Verdict(Starting(), waits=about.fruitless)
         case TooLargeResourceVersion() | InvalidRequest():
             return Verdict(Starting(quorum=True))
-        case NotFound():
-            return Verdict(Starting())
-        case ServerError(reason="StoreReadError"):
+        case Inconsistent():
+            return Verdict(Listing(quorum=True))
+        case NotFound() | ServerError(reason="StoreReadError"):
             return Verdict(Starting())  # an object can't be read: a list goes around it (client-go 142)
         case ServerError():
             # Some servers answer so to a version that they have lost (an aggregated one whose etcd
@@ -117,12 +124,15 @@ def _after_watching(fault: Exception, about: Circumstances) -> Verdict:
             return Verdict(Starting() if lost else again)
 
 
-def _after_streaming(fault: Exception, *, quorum: bool) -> Verdict:
+def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) -> Verdict:
     match fault:
         case Expired() | TooLargeResourceVersion() if not quorum:
             return Verdict(Streaming(quorum=True), waits=False)
-        case InvalidRequest() | NoInitialEventsEnd() | WatchSilent():
+        case InvalidRequest():
             return Verdict(Listing(quorum), waits=False, gives_up_streaming=True)
+        case NoInitialEventsEnd() | WatchSilent():
+            for_good = about.unfinished >= _UNFINISHED
+            return Verdict(Listing(quorum), waits=False, gives_up_streaming=for_good)
         case Unreachable() | TooManyRequests() | Forbidden() | Unauthorized() | NotFound():
             return Verdict(Starting(quorum))
         case _:
@@ -131,34 +141,30 @@ def _after_streaming(fault: Exception, *, quorum: bool) -> Verdict:
 
 def unreadable(fault: Exception) -> bool:
     """Whether an answer came that could not be read, or that the source itself stumbled over."""
-    return not isinstance(fault, StatusError | Unreachable | ShortWatch | WatchSilent)
+    return not isinstance(fault, StatusError | Unreachable | ShortWatch | WatchSilent | Inconsistent)
 
 
-def relist_resource_version(version: str, *, quorum: bool) -> str:
-    """The version to list at (client-go's relistResourceVersion).
+class Streak:
+    """What came again and again: faults of watches from one version, and streams without an end.
 
-    Empty is the most recent, "0" any; else none older than what was seen: the cache does not go
-    back in time.
+    Ten minutes without such a fault end a streak of watches, a stream that is complete ends the
+    other.
     """
-    return "" if quorum else version or "0"
 
-
-class Backoff:
-    """How long to wait after a fault: 0.8 s, doubled up to 30 s, less up to a half by chance."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._in_a_row = 0
+    def __init__(self) -> None:
+        self.unfinished = 0
+        self._version = ""
+        self._times = 0
         self._last = float("-inf")
 
-    def seconds(self, fault: Exception) -> float:
-        """The wait after this fault; what the server asks for, if that is longer."""
-        now = self._clock.monotonic()
-        self._in_a_row = 0 if now - self._last > _QUIET_SECONDS else self._in_a_row
-        longest = _LONGEST_WHILE_MISSING if isinstance(fault, NotFound) else _LONGEST_BACKOFF
-        base = min(_FIRST_BACKOFF * _FACTOR ** min(self._in_a_row, 10), longest)
-        self._in_a_row += 1
-        asked = fault.retry_after if isinstance(fault, StatusError) else None
-        wait = max(base * (1 - self._clock.random() / 2), min(asked or 0.0, _LONGEST_RETRY_AFTER))
-        self._last = now + wait
-        return wait
+    def repeated(self, version: str, now: float) -> int:
+        """How often in a row watches from `version` failed so far."""
+        return self._times if version == self._version and now - self._last <= _STREAK_SECONDS else 0
+
+    def note(self, fault: Exception, state: State, version: str, now: float) -> None:
+        """This happened now, in seconds on the clock."""
+        if isinstance(state, Streaming):
+            self.unfinished += isinstance(fault, NoInitialEventsEnd | WatchSilent)
+        elif isinstance(state, Watching) and (unreadable(fault) or isinstance(fault, ServerError)):
+            self._times = self.repeated(version, now) + 1
+            self._version, self._last = version, now

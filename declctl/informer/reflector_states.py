@@ -22,11 +22,10 @@ class Listing:
     """List everything, page by page, then watch from the version of the list.
 
     `quorum` asks for the most recent state, whatever was seen before: for when the version that was
-    seen is of no use. `whole` asks for one page only.
+    seen is of no use.
     """
 
     quorum: bool = False
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

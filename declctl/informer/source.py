@@ -1,7 +1,7 @@
 """Where a reflector lists and watches: a protocol, so that the line knows no HTTP."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from declctl.objects import Known, ListOptions, ListPage, Projection, WatchEvent, WatchOptions
 
@@ -27,10 +27,26 @@ class Source(Protocol):
         """
         ...
 
-    def watch(self, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
+    def watch(
+        self, options: WatchOptions, *, known: Known | None = None
+    ) -> AsyncIterator[Sequence[WatchEvent]]:
         """Events in batches until the server ends the watch.
 
         An empty batch says that the watch is open. Whoever stops listening calls `aclose` if there is
-        one, which closes the connection.
+        one, which closes the connection. `known` is given for a streaming list, as for `list`.
         """
         ...
+
+
+@runtime_checkable
+class WatchListSemantics(Protocol):
+    """What a source may say about streaming lists (client-go's IsWatchListSemanticsUnSupported)."""
+
+    def is_watch_list_semantics_unsupported(self) -> bool:
+        """Whether its watches can't begin with everything there is."""
+        ...
+
+
+def supports_watch_list(source: object) -> bool:
+    """Whether streaming lists may be asked for: unless the source says that it can't do them."""
+    return not (isinstance(source, WatchListSemantics) and source.is_watch_list_semantics_unsupported())

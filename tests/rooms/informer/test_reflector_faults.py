@@ -17,16 +17,15 @@ from declctl.errors import (
     WatchSilent,
 )
 from declctl.informer.reflector_faults import (
-    Backoff,
     Circumstances,
+    Inconsistent,
     NoInitialEventsEnd,
     ShortWatch,
+    Streak,
     Verdict,
     judge,
-    relist_resource_version,
 )
 from declctl.informer.reflector_states import Listing, Starting, Streaming, Watching
-from declctl.kit import ManualClock
 
 AT = Circumstances("10")
 AGAIN = Watching("10")
@@ -53,6 +52,7 @@ def status(kind, code=0, reason="", **more):
         (status(Conflict, 409), Verdict(Starting())),
         (MalformedAnswer("x"), Verdict(AGAIN)),
         (RuntimeError("x"), Verdict(AGAIN)),
+        (Inconsistent("x"), Verdict(Listing(quorum=True))),
     ],
 )
 def test_a_watch_is_resumed_wherever_that_can_help(fault, verdict):
@@ -91,8 +91,8 @@ def test_a_server_whose_lists_expire_at_once_is_not_asked_in_a_circle():
         (status(Expired, 410), Verdict(Streaming(quorum=True), waits=False)),
         (status(TooLargeResourceVersion, 504), Verdict(Streaming(quorum=True), waits=False)),
         (status(InvalidRequest, 422), Verdict(Listing(), waits=False, gives_up_streaming=True)),
-        (NoInitialEventsEnd("x"), Verdict(Listing(), waits=False, gives_up_streaming=True)),
-        (WatchSilent("x"), Verdict(Listing(), waits=False, gives_up_streaming=True)),
+        (NoInitialEventsEnd("x"), Verdict(Listing(), waits=False)),
+        (WatchSilent("x"), Verdict(Listing(), waits=False)),
         (Unreachable("x"), Verdict(Starting())),
         (status(TooManyRequests, 429), Verdict(Starting())),
         (status(Forbidden, 403), Verdict(Starting())),
@@ -105,6 +105,31 @@ def test_a_server_whose_lists_expire_at_once_is_not_asked_in_a_circle():
 def test_a_stream_that_fails_becomes_a_list_where_that_can_help(fault, verdict):
     """Some servers do not stream lists, and none is asked twice whether it does (client-go 149, 150, 153)."""
     assert judge(fault, Streaming(), AT) == verdict
+
+
+@pytest.mark.parametrize("fault", [NoInitialEventsEnd("x"), WatchSilent("x")])
+def test_the_second_stream_without_an_end_is_the_last(fault):
+    """The first may have been an accident: it costs this list only. Two in a row are how the server is."""
+    second = Circumstances("10", unfinished=1)
+    assert judge(fault, Streaming(), second) == Verdict(Listing(), waits=False, gives_up_streaming=True)
+
+
+def test_streaks_end_with_success_another_version_or_time():
+    """What happened long ago, or elsewhere, does not count against a server."""
+    streak, fault = Streak(), status(ServerError, 500)
+    for now in (0.0, 599.0):
+        streak.note(fault, AGAIN, "10", now)
+    assert [streak.repeated("10", 600.0), streak.repeated("11", 600.0), streak.repeated("10", 1300.0)] == [
+        2,
+        0,
+        0,
+    ]
+    streak.note(Unreachable("x"), AGAIN, "10", 600.0)
+    assert streak.repeated("10", 600.0) == 2
+    streak.note(WatchSilent("x"), AGAIN, "10", 600.0)
+    assert streak.unfinished == 0
+    streak.note(WatchSilent("x"), Streaming(), "10", 600.0)
+    assert streak.unfinished == 1
 
 
 def test_the_most_recent_state_that_expires_is_waited_for():
@@ -140,6 +165,7 @@ def test_nothing_is_repeated_at_once():
         MalformedAnswer("x"),
         RuntimeError("x"),
         ShortWatch("x"),
+        Inconsistent("x"),
     ]
     states = [Watching("10"), *(s(q) for s in (Streaming, Listing, Starting) for q in (False, True))]
     for fault in faults:
@@ -147,49 +173,3 @@ def test_nothing_is_repeated_at_once():
             for fruitless in (False, True):
                 verdict = judge(fault, state, Circumstances("10", fruitless=fruitless))
                 assert verdict.waits or verdict.then != state
-
-
-@pytest.mark.parametrize(
-    ("seen", "quorum", "version"), [("", False, "0"), ("10", False, "10"), ("10", True, ""), ("", True, "")]
-)
-def test_the_version_of_a_list(seen, quorum, version):
-    """Any for the first one, later none older than what was seen, or the most recent (client-go 123, 134)."""
-    assert relist_resource_version(seen, quorum=quorum) == version
-
-
-def test_waits_grow_and_end_at_thirty_seconds():
-    """0.8 s, doubled each time (client-go 126)."""
-    backoff = Backoff(ManualClock())
-    waits = [backoff.seconds(Unreachable("x")) for _ in range(8)]
-    assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0])
-
-
-def test_chance_makes_a_wait_shorter_by_at_most_a_half():
-    """So that a thousand clients do not come back together."""
-    assert Backoff(ManualClock(jitter=0.999)).seconds(Unreachable("x")) == pytest.approx(0.4, rel=0.01)
-
-
-def test_two_quiet_minutes_begin_anew():
-    """A fault long ago does not make the next one worse."""
-    clock = ManualClock()
-    backoff = Backoff(clock)
-    for _ in range(5):
-        clock.set(backoff.seconds(Unreachable("x")))
-    clock.set(119)
-    assert backoff.seconds(Unreachable("x")) > 20
-    clock.set(200)
-    assert backoff.seconds(Unreachable("x")) == pytest.approx(0.8)
-
-
-def test_a_missing_kind_is_looked_for_every_ten_seconds():
-    """So that a resource starts soon after its kind appears."""
-    backoff = Backoff(ManualClock())
-    waits = [backoff.seconds(status(NotFound, 404)) for _ in range(7)]
-    assert max(waits) == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize(("asked", "waits"), [(7.0, 7.0), (0.1, 0.8), (9000.0, 300.0), (None, 0.8)])
-def test_the_server_is_obeyed_within_reason(asked, waits):
-    """Retry-After counts if it is longer than ours, up to five minutes."""
-    fault = status(TooManyRequests, 429, retry_after=asked)
-    assert Backoff(ManualClock()).seconds(fault) == pytest.approx(waits)

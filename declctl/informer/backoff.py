@@ -1,0 +1,58 @@
+"""How long a reflector waits after a fault (client-go's ReflectorOptions.Backoff)."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from declctl.errors import NotFound, StatusError
+from declctl.kit import Clock
+
+FIRST, FACTOR, LONGEST, QUIET = 0.8, 2.0, 30.0, 120.0  # seconds, as in client-go
+_LONGEST_WHILE_MISSING = 10.0  # a kind may appear at any moment, and shall start soon after that
+_LONGEST_RETRY_AFTER = 300.0  # a server that asks for more is asked again then
+
+
+class Backoff(Protocol):
+    """A schedule of waits: one object for each reflector, asked once for each fault."""
+
+    def seconds(self, fault: Exception) -> float:
+        """The wait after this fault, in seconds."""
+        ...
+
+
+BackoffFactory = Callable[[Clock], Backoff]
+
+
+class ExponentialBackoff:
+    """`first` seconds, multiplied by `factor` after each fault up to `longest`.
+
+    To each wait d comes a part of d by chance, so that it is in [d, 2d) and a thousand clients do not
+    come back together. After `quiet` seconds without a fault it begins anew. A server that asks for
+    more (Retry-After) gets it, up to five minutes; while a kind is missing, d is ten seconds at most.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        first: float = FIRST,
+        factor: float = FACTOR,
+        longest: float = LONGEST,
+        quiet: float = QUIET,
+    ) -> None:
+        self._clock = clock
+        self._first, self._factor, self._longest, self._quiet = first, factor, longest, quiet
+        self._next = first
+        self._last = float("-inf")
+
+    def seconds(self, fault: Exception) -> float:
+        """The wait after this fault, in seconds."""
+        now = self._clock.monotonic()
+        if now - self._last > self._quiet:
+            self._next = self._first
+        longest = min(self._longest, _LONGEST_WHILE_MISSING) if isinstance(fault, NotFound) else self._longest
+        base = min(self._next, longest)
+        self._next = min(self._next * self._factor, self._longest)
+        asked = fault.retry_after if isinstance(fault, StatusError) else None
+        wait = max(base * (1 + self._clock.random()), min(asked or 0.0, _LONGEST_RETRY_AFTER))
+        self._last = now + wait
+        return wait
