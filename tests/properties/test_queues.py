@@ -344,7 +344,7 @@ class DeltaMachine(QueueMachine):
         return (delta.type, delta.record.resource_version, delta.final_state_unknown, delta.initial)
 
 
-_SETTINGS = settings(max_examples=150, stateful_step_count=50, deadline=None)
+_SETTINGS = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestRealFIFO = RealMachine.TestCase
 TestDeltaFIFO = DeltaMachine.TestCase
 TestRealFIFO.settings = TestDeltaFIFO.settings = _SETTINGS
