@@ -13,6 +13,7 @@ from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectView,
 from declctl.sandbox import Sandbox
 from declctl.transport import Client
 
+DEFAULT_OPTIONS = ReflectorOptions()
 _PATIENCE = 20.0  # seconds
 _PAUSE = 0.005
 
@@ -149,14 +150,13 @@ async def cluster(
     kind: str = "ConfigMap",
     speed: float = 50.0,
     sandbox: Sandbox | None = None,
-    idle_timeout: float = 90.0,
+    options: ReflectorOptions = DEFAULT_OPTIONS,
 ) -> AsyncIterator[Cluster]:
     """A sandbox, a client and an informer, not started yet, on a clock that is `speed` times as fast."""
     clock = HurriedClock(speed)
     async with sandbox or Sandbox() as server:
         client = await Client.from_kubeconfig_dict(server.kubeconfig())
         path = FieldPath.parse("data.colour")
-        options = ReflectorOptions(idle_timeout=idle_timeout)
         source = client.source(
             GroupVersionKind.of("v1", kind), projection=Projection(api_version="v1", kind=kind, paths=[path])
         )

@@ -13,6 +13,7 @@ import pytest
 from declctl.errors import Forbidden, ServerError, StatusError
 from declctl.informer import (
     FakeControllerSource,
+    ReflectorOptions,
     ResourceEventHandlerFuncs,
     SharedIndexInformer,
 )
@@ -164,7 +165,7 @@ def test_pages_that_outlive_their_version_become_one_whole_list():
         assert sorted(it.told.tombstones) == [names[0], names[-1]]
         assert len(it.told.names("add")) == 1202
 
-    play(scenario, sandbox=sandbox)
+    play(scenario, sandbox=sandbox, options=ReflectorOptions(page_size=500))
 
 
 @pytest.mark.client_go("An initial stream that is cut before its end")
@@ -233,7 +234,7 @@ def test_a_watch_that_says_nothing_is_resumed_without_a_list():
         assert it.told.names("add") == ["a", "b"]
         assert it.lists() == 1
 
-    play(scenario, idle_timeout=30.0)
+    play(scenario, options=ReflectorOptions(idle_timeout=30.0))
 
 
 @pytest.mark.client_go("A slow handler")

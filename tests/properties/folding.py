@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from declctl.informer import DeletedFinalStateUnknown, ProcessorListener, Registration, SharedIndexInformer
-from declctl.kit import ManualClock
+from declctl.kit import Clock
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Record
 
 State = tuple[str, str]  # uid and resource version: what tells two states of a key apart
@@ -16,7 +16,7 @@ def states(records: Mapping[str, Record]) -> dict[str, State]:
 
 def state_of(obj: Record | ObjectView) -> State:
     """Uid and version."""
-    return obj.uid or "", obj.resource_version or ""
+    return obj.uid, obj.resource_version
 
 
 def _as_told(held: Record | None, record: Record | None) -> bool:
@@ -79,17 +79,72 @@ class Folding:
                 return None if _as_told(held, record) else "not what was told last"
 
 
-class Handling:
-    """A library user's asynchronous handler: slow, and failing, if it is told to be."""
+class Story:
+    """What a library handler was told, folded into a cache of its own; what does not fit is noted."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.registration: Registration | None = None
         self.view: dict[str, State] = {}
         self.wrong: list[str] = []
+        self.calls = self.resyncs = self.tombstones = 0
+
+    def added(self, obj: ObjectView, initial: bool) -> str:
+        """An add was told; returns the key."""
+        key = self._begun(obj)
+        if key in self.view:
+            self._note("added twice", key)
+        if initial and self.registration is not None and self.registration.has_synced:
+            self._note("initial, after it was said to have synced", key)
+        self.view[key] = state_of(obj)
+        return key
+
+    def updated(self, old: ObjectView, new: ObjectView) -> str:
+        """An update was told; returns the key."""
+        key = self._begun(new)
+        held = self.view.get(key)
+        if held is None:
+            self._note("updated before it was added", key)
+        elif held != state_of(old):
+            self._note(f"the old state {state_of(old)} is not what was told last, {held}", key)
+        if state_of(old) == state_of(new):
+            self.resyncs += 1
+        elif old.uid != new.uid or int(new.resource_version) <= int(old.resource_version):
+            self._note(f"{state_of(new)} does not follow {state_of(old)}", key)
+        self.view[key] = state_of(new)
+        return key
+
+    def deleted(self, obj: ObjectView | DeletedFinalStateUnknown) -> str:
+        """A delete was told; returns the key."""
+        last = obj
+        if isinstance(last, DeletedFinalStateUnknown):
+            self.tombstones += 1
+            last = last.obj
+        key = self._begun(last)
+        held = self.view.pop(key, None)
+        if held is None or held[0] != last.uid:
+            self._note(f"deleted {state_of(last)}, told last was {held}", key)
+        return key
+
+    def _begun(self, obj: ObjectView) -> str:
+        self.calls += 1
+        key = str(obj.key)
+        if self.registration is not None and self.registration.removed:
+            self._note("called after it was removed", key)
+        return key
+
+    def _note(self, fault: str, key: str) -> None:
+        self.wrong.append(f"{fault}: {key}")
+
+
+class Handling(Story):
+    """A library user's asynchronous handler: slow, and failing, if it is told to be."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
         self.seconds = 0.0  # that a call takes
         self.failing = False
-        self.calls = self.raised = self.resyncs = 0
+        self.raised = 0
         self._busy = False
 
     @property
@@ -100,44 +155,17 @@ class Handling:
         return self.registration.listener
 
     async def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-        key = str(obj.key)
-        if key in self.view:
-            self._note("added twice", key)
-        if is_in_initial_list and self.registration is not None and self.registration.has_synced:
-            self._note("initial, after it was said to have synced", key)
-        self.view[key] = state_of(obj)
-        await self._work(key)
+        await self._work(self.added(obj, is_in_initial_list))
 
     async def on_update(self, old: ObjectView, new: ObjectView) -> None:
-        key, held = str(new.key), self.view.get(str(new.key))
-        if held is None:
-            self._note("updated before it was added", key)
-        elif held != state_of(old):
-            self._note(f"the old state {state_of(old)} is not what was told last, {held}", key)
-        if old is new or state_of(old) == state_of(new):
-            self.resyncs += 1
-        elif old.uid != new.uid or int(new.resource_version or 0) <= int(old.resource_version or 0):
-            self._note(f"{state_of(new)} does not follow {state_of(old)}", key)
-        self.view[key] = state_of(new)
-        await self._work(key)
+        await self._work(self.updated(old, new))
 
     async def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> None:
-        last = obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
-        key = str(last.key)
-        held = self.view.pop(key, None)
-        if held is None or held[0] != last.uid:
-            self._note(f"deleted {state_of(last)}, told last was {held}", key)
-        await self._work(key)
-
-    def _note(self, fault: str, key: str) -> None:
-        self.wrong.append(f"{fault}: {key}")
+        await self._work(self.deleted(obj))
 
     async def _work(self, key: str) -> None:
-        self.calls += 1
         if self._busy:
             self._note("called while another call runs", key)
-        if self.registration is not None and self.registration.removed:
-            self._note("called after it was removed", key)
         self._busy = True
         try:
             if self.seconds:

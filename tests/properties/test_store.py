@@ -127,6 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.version = ""
         self.readable = {name: self.function(name) for name in names}
         self.building: dict[str, Building] = {}
+        self.given_up: list[IndexBuild] = []
         self.faults = dict.fromkeys(self.readable, 0)  # of the indexes whose faults can be foretold
         self.store = Indexer(self.readable)
 
@@ -208,6 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.add_indexers(functions)
             return
         self.store.add_indexers(functions)
+        self.give_up(names)
         self.readable |= functions
         bad = sum(pod.bad for pod in self.pods.values())
         self.faults |= {name: bad if name in FAILS else 0 for name in names}
@@ -215,9 +217,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(names=st.sets(NAMES, max_size=3))
     def remove_indexers(self, names: set[str]) -> None:
         self.store.remove_indexers(names)
+        self.give_up(names)
         for name in names:
             self.readable.pop(name, None)
-            self.building.pop(name, None)
             self.faults.pop(name, None)
 
     @rule(name=NAMES)
@@ -227,6 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(CacheError, match="exists already"):
                 self.store.build_index(name, function)
             return
+        self.give_up({name})
         self.building[name] = Building(name, function, self.store.build_index(name, function))
 
     @precondition(lambda self: self.building)
@@ -236,8 +239,16 @@ class StoreMachine(RuleBasedStateMachine):
         name, function, build = self.building[under_way]
         if build.step(budget):
             del self.building[name]
-            if name not in self.readable:
-                self.readable[name] = function
+            self.readable[name] = function
+
+    def give_up(self, names: set[str]) -> None:
+        self.given_up += [self.building.pop(name).build for name in sorted(names & self.building.keys())]
+
+    @precondition(lambda self: self.given_up)
+    @rule()
+    def step_what_was_given_up(self) -> None:
+        if self.given_up[0].step(3):
+            self.given_up.pop(0)
 
     def values(self, name: str, pod: Pod) -> Sequence[str]:
         function = self.readable[name]
