@@ -155,7 +155,8 @@ class IndexedRecords:
     def add_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
         """Add indexes, at any time, with what is in the store (client-go 93).
 
-        A name that is taken raises CacheError and changes nothing.
+        A name that is taken raises CacheError and changes nothing. A build of one of these names that
+        is not finished is given up.
         """
         taken = sorted(self._indices.keys() & indexers.keys())
         if taken:
@@ -164,6 +165,8 @@ class IndexedRecords:
         for key, record in self._records.items():
             for index in fresh.values():
                 index.put(key, record, None)
+        for name in fresh:
+            self._building.pop(name, None)
         self._publish({**self._indices, **fresh})
 
     def remove_indexers(self, names: Iterable[str]) -> None:

@@ -1,0 +1,138 @@
+"""What a handler does to what it was given, nobody else ever sees.
+
+client-go's MutationDetector finds handlers that spoil the cache; here there is nothing to spoil.
+"""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from declctl.informer import ResourceEventHandlerFuncs
+from tests.rooms.informer.shapes import made, pod, rest, running
+
+
+def whole(node: str, **metadata):
+    """A pod with lists in maps and maps in lists."""
+    made_pod = pod("a", node=node, labels={"app": "web"}, annotations={"note": "x"}, **metadata)
+    made_pod["spec"]["containers"] = [{"name": "c", "env": [{"name": "A", "value": "1"}]}]
+    return made_pod
+
+
+def spoil(value):
+    """Change everything that can be reached and changed, inside out."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for child in list(children):
+        spoil(child)
+    with contextlib.suppress(AttributeError):
+        value.clear()
+
+
+def spoil_view(obj):
+    """As far as a view lets one get to its inside."""
+    for part in (*obj.values(), obj.to_dict()):
+        spoil(part)
+
+
+def spoiling_and_looking(seen):
+    """A handler that ruins what it gets, and one that notes what it gets afterwards."""
+    spoils = ResourceEventHandlerFuncs(
+        add=lambda obj, initial: spoil_view(obj),
+        update=lambda old, new: (spoil_view(old), spoil_view(new)),
+        delete=spoil_view,
+    )
+    looks = ResourceEventHandlerFuncs(
+        add=lambda obj, initial: seen.append(obj.to_dict() | dict(obj)),
+        update=lambda old, new: seen.extend((dict(old), dict(new))),
+        delete=lambda obj: seen.append(dict(obj)),
+    )
+    return spoils, looks
+
+
+@pytest.mark.client_go(108, "MutationDetector")
+def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees():
+    """Adds, both states of updates and deletes; nested maps and lists, too."""
+    source, informer, clock = made(indexers={"app": lambda obj: [obj.labels["app"]]})
+    seen = []
+
+    async def scenario():
+        async with running(informer, clock):
+            spoils, looks = spoiling_and_looking(seen)
+            informer.add_event_handler(Slowly(spoils))
+            informer.add_event_handler(Slowly(looks))
+            source.add(whole("n1"))
+            await rest(clock)
+            cached = informer.lister.get("demo/a").to_dict()
+            source.modify(whole("n2"))
+            await rest(clock)
+            found = [dict(view) for view in informer.lister.by_index("app", "web")]
+            source.delete(whole("n2"))
+            await rest(clock)
+            return cached, found
+
+    cached, found = asyncio.run(scenario())
+    shown = [(o["spec"]["nodeName"], o["spec"]["containers"], o["metadata"]["labels"]) for o in seen]
+    rest_of_it = (whole("")["spec"]["containers"], {"app": "web"})
+    assert shown == [(node, *rest_of_it) for node in ("n1", "n1", "n2", "n2")]
+    assert cached == seen[0]
+    assert found == [seen[2]]
+
+
+class Slowly:
+    """A handler called on the loop, so that a test without threads sees it called."""
+
+    def __init__(self, handler):
+        self._handler = handler
+
+    async def on_add(self, obj, is_in_initial_list):
+        self._handler.on_add(obj, is_in_initial_list)
+
+    async def on_update(self, old, new):
+        self._handler.on_update(old, new)
+
+    async def on_delete(self, obj):
+        self._handler.on_delete(obj)
+
+
+@pytest.mark.client_go(108, "MutationDetector")
+def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
+    """Fields, labels and annotations; client-go finds it a second later, and stops the process."""
+    source, informer, clock = made()
+    source.add(whole("n1"))
+
+    async def scenario():
+        async with running(informer, clock):
+            return informer.lister.get("demo/a"), informer.lister.get("demo/a")
+
+    mine, other = asyncio.run(scenario())
+    for mapping in (mine, mine.labels, mine.annotations):
+        with pytest.raises(TypeError):
+            mapping["app"] = "spoilt"
+        with pytest.raises(TypeError):
+            del mapping["app"]
+    for name in ("name", "labels", "annotations", "anything"):
+        with pytest.raises(AttributeError):
+            setattr(mine, name, "spoilt")
+    assert dict(mine) == dict(other)
+
+
+@pytest.mark.client_go(108)
+def test_what_is_inside_a_view_belongs_to_its_reader():
+    """An edit of a nested list stays with the one view; a private copy does not touch even that."""
+    source, informer, clock = made()
+    source.add(whole("n1"))
+
+    async def scenario():
+        async with running(informer, clock):
+            mine, other = informer.lister.list()[0], informer.lister.list()[0]
+            mine["spec"]["containers"][0]["env"].append("mine")
+            mine.to_dict()["spec"].clear()
+            mine["metadata"]["labels"]["app"] = "mine"
+            return mine, other, informer.lister.get("demo/a")
+
+    mine, other, later = asyncio.run(scenario())
+    assert mine["spec"]["containers"][0]["env"][-1] == "mine"
+    assert dict(mine.labels) == {"app": "web"}
+    for view in (other, later):
+        assert view["spec"] == whole("n1")["spec"]
+        assert view["metadata"]["labels"] == {"app": "web"}
