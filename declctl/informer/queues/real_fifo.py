@@ -48,16 +48,11 @@ class RealFIFO(Waiting):
 
         Raises what the transformer raises, with every delta queued on which it did not.
         """
-        if self._transformer is not None:
-            deltas = transformed(self._transformer, deltas)
-        before = len(self._entries)
-        try:
+        if self._transformer is None and self._populated:
             self._entries.extend(deltas)
-        finally:
-            if not self._populated and len(self._entries) > before:
-                self._populated = True
-                self.synced.open()
             self.wake()
+        else:
+            self._extend_carefully(deltas)
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
         """These are all the objects there are, at that version.
@@ -119,6 +114,18 @@ class RealFIFO(Waiting):
     def __len__(self) -> int:
         """How many entries wait; a replacement is one."""
         return len(self._entries)
+
+    def _extend_carefully(self, deltas: Iterable[Delta]) -> None:
+        if self._transformer is not None:
+            deltas = transformed(self._transformer, deltas)
+        before = len(self._entries)
+        try:
+            self._entries.extend(deltas)
+        finally:
+            if not self._populated and len(self._entries) > before:
+                self._populated = True
+                self.synced.open()
+            self.wake()
 
     def _put(self, entry: Entry) -> None:
         self._entries.append(entry)
