@@ -46,11 +46,9 @@ class _Member:
 
     def why_not_synced(self) -> str:
         """What it does, or why it does nothing any longer."""
-        if self.task is not None and self.task.done():
-            fault = None if self.task.cancelled() else self.task.exception()
-            return "it was stopped" if fault is None else f"it ended: {fault!r}"
-        figures = self.informer.statistics()
-        return f"{figures.state}: {figures.error or f'{figures.items_listed} objects so far'}"
+        if self.task is not None and self.task.done() and not self.task.cancelled():
+            return f"it ended: {self.task.exception()!r}"
+        return self.informer.why_not_synced()
 
     def start(self) -> None:
         """List and watch, unless that was begun before."""

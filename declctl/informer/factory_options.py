@@ -32,7 +32,7 @@ class Selection:
         return f"{self.gvk}{part}{scope}{f' with {selectors}' if selectors else ''}"
 
 
-TweakListOptions = Callable[[Selection], Selection]
+TweakSelection = Callable[[Selection], Selection]
 
 
 class SourceProvider(Protocol):
@@ -73,7 +73,7 @@ class FactoryOptions(TypedDict, total=False):
     namespace: str | None
     resync_period: float
     custom_resync: Mapping[tuple[str, str], float]
-    tweak_list_options: TweakListOptions | None
+    tweak_list_options: TweakSelection | None
     transform: Transform | None
     options: ReflectorOptions
     name: str

@@ -5,6 +5,7 @@ A source decides nothing about versions, back-off or fallbacks: that is the refl
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from declctl.errors import ApiError, InvalidRequest, NotFound
@@ -27,6 +28,7 @@ _WHOLE = "application/json"
 _LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _WATCHED = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MUCH = 16 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
+_EVERYTHING = ListOptions()
 
 
 class Gate(Protocol):
@@ -69,11 +71,8 @@ class ResourceSource:
         self._gate = gate
         self._gvk = gvk
         self._namespace = namespace
-        self._selectors = {
-            name: text
-            for name, text in (("labelSelector", label_selector), ("fieldSelector", field_selector))
-            if text
-        }
+        self._label_selector = label_selector
+        self._field_selector = field_selector
         self._metadata_only = metadata_only
         self.projection = projection
         self._name = str(gvk)
@@ -82,22 +81,26 @@ class ResourceSource:
     def description(self) -> str:
         """What people call it: `pods in team-a`, or the kind until it is discovered."""
         scope = f" in {self._namespace}" if self._namespace else ""
-        selected = "".join(f" with {text}" for text in self._selectors.values())
+        selectors = (self._label_selector, self._field_selector)
+        selected = "".join(f" with {text}" for text in selectors if text)
         return f"{self._name}{scope}{selected}"
 
     async def namespaced(self) -> bool:
         """Whether its objects live in namespaces."""
         return (await self._gate.discover(self._gvk)).namespaced
 
-    async def list(self, options: ListOptions, *, known: Known | None = None) -> ListPage:
-        """One page; raises the ApiError family. `known` tells what the cache holds of a key."""
+    async def list(self, options: ListOptions = _EVERYTHING, *, known: Known | None = None) -> ListPage:
+        """One page, by default of everything; raises the ApiError family.
+
+        `known` tells what the cache holds of a key.
+        """
         path = await self._path("list")
         try:
             body = await self._gate.wire.fetch(
                 Request(
                     "LIST",
                     path,
-                    params=self._selectors | _list_params(options),
+                    params=self._selected(options) | _list_params(options),
                     accept=_LISTED if self._metadata_only else _WHOLE,
                 )
             )
@@ -108,10 +111,13 @@ class ResourceSource:
             return await asyncio.to_thread(self._page, body, known)
         return self._page(body, known)
 
-    async def watch(self, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    async def watch(
+        self, options: WatchOptions, *, known: Known | None = None
+    ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events in batches, as reads of the socket bring them, until the server ends the watch.
 
-        The first batch is empty: it says that the server has opened the watch.
+        The first batch is empty: it says that the server has opened the watch. `known` is as for
+        `list`, for a streaming list.
 
         Raises the ApiError family; events before a fault are given first. Whoever consumes it
         closes it (`contextlib.aclosing`), which closes the connection at once.
@@ -122,7 +128,7 @@ class ResourceSource:
                 Request(
                     "WATCH",
                     path,
-                    params=self._selectors | _watch_params(options),
+                    params=self._selected(options) | _watch_params(options),
                     accept=_WATCHED if self._metadata_only else _WHOLE,
                     watch_seconds=options.timeout_seconds,
                 )
@@ -135,7 +141,7 @@ class ResourceSource:
             yield ()  # the watch is open: a quiet resource is a healthy one
             while chunk := await channel.read():
                 for batch in _batches(lines.feed(chunk)):
-                    events, fault = self._decode(batch)
+                    events, fault = self._decode(batch, known)
                     if events:
                         yield events
                     if fault is not None:
@@ -146,9 +152,22 @@ class ResourceSource:
         finally:
             channel.close()
 
-    def _decode(self, lines: Sequence[bytes]) -> tuple[Sequence[WatchEvent], ApiError | None]:
+    def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:
+        """What both the source and the options leave of it."""
+        params: dict[str, str] = {}
+        for name, own, asked in (
+            ("labelSelector", self._label_selector, options.label_selector),
+            ("fieldSelector", self._field_selector, options.field_selector),
+        ):
+            if text := ",".join(filter(None, (own, asked))):
+                params[name] = text
+        return params
+
+    def _decode(
+        self, lines: Sequence[bytes], known: Known | None
+    ) -> tuple[Sequence[WatchEvent], ApiError | None]:
         events: list[WatchEvent] = []
-        decode = self.projection.event
+        decode = self.projection.event if known is None else partial(self.projection.event, known=known)
         try:
             for line in lines:
                 events.append(decode(line))  # noqa: PERF401 - what was decoded before a fault is kept

@@ -50,9 +50,10 @@ class InformerWatcher:
 
     async def __aenter__(self) -> Self:
         self._registration = self.informer.add_listener(self, resync_period=0.0)
+        self.informer.ended.on_open(self._changed.set)
         if self._runs:
             self._task = asyncio.create_task(self.informer.run(), name=f"watch {self.informer.name}")
-            self._task.add_done_callback(lambda _: self._changed.set())
+            self._task.add_done_callback(lambda _: self._changed.set())  # it may fail before it runs
         return self
 
     async def __aexit__(
@@ -94,6 +95,7 @@ class InformerWatcher:
         self._changed.set()
         if self._registration is not None:
             self._registration.remove()
+            self.informer.ended.forget(self._changed.set)
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])

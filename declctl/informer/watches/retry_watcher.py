@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from declctl.errors import Expired, Forbidden, MalformedAnswer, Unauthorized, UsageError
+from declctl.informer.backoff import ExponentialBackoff
 from declctl.informer.deadline import Deadline
-from declctl.informer.reflector_faults import Backoff
 from declctl.informer.source import Source
 from declctl.informer.watches.events import ObjectEvent
 from declctl.kit import Clock, SystemClock
@@ -26,7 +26,7 @@ class RetryWatcher:
 
     An async iterator for one reader; leaving it as a context manager stops it. The next watch goes
     on from the last event, at the earliest 1 s after the last one began, after a fault later and
-    later, up to 30 s or what the server asks for. Reading raises Expired when the server says in
+    later, up to a minute or what the server asks for. Reading raises Expired when the server says in
     the stream that the version is too old, and Forbidden or Unauthorized; then it has ended. Every
     other fault is logged, and the watch tried again.
 
@@ -47,7 +47,7 @@ class RetryWatcher:
         self._source = source
         self._clock: Clock = clock or SystemClock()
         self._idle_timeout = idle_timeout
-        self._backoff = Backoff(self._clock)
+        self._backoff = ExponentialBackoff(self._clock)
         self._ready: deque[WatchEvent] = deque()
         self._watch: AsyncIterator[Sequence[WatchEvent]] | None = None
         self._open = False  # the server has accepted it

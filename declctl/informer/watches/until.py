@@ -59,7 +59,7 @@ async def until_with_sync(
 
         def late() -> str:
             if precondition is not None and not events.informer.has_synced:
-                return f"{source.description} had not synced: {events.informer.statistics().error}"
+                return f"{source.description} had not synced ({events.informer.why_not_synced()})"
             return progress.missing()
 
         return await _within(work(), timeout, clock or SystemClock(), late)

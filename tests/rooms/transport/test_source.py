@@ -155,6 +155,41 @@ def test_selectors_are_sent_with_lists_and_with_watches():
         assert request.params["fieldSelector"] == "spec.nodeName=n1"
 
 
+def test_what_the_options_select_is_left_of_what_the_source_does():
+    """A tweak narrows what was declared; it never opens it."""
+    gate = Gate(page(), Channel([]))
+    options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
+
+    async def both():
+        pods = source(gate, label_selector="app=web")
+        await pods.list(ListOptions(**options))
+        await watched(pods, WatchOptions(**options))
+
+    asyncio.run(both())
+    for request in gate.requests:
+        assert request.params["labelSelector"] == "app=web,team=a"
+        assert request.params["fieldSelector"] == "metadata.name=x"
+
+
+def test_what_a_streaming_list_brings_again_is_given_back():
+    """As with a list, unchanged objects that come through a watch make no second copy."""
+    same = event("ADDED", "a", 3)
+    gate = Gate(page(pod("a", 3)), Channel([same]))
+
+    async def twice():
+        pods = source(gate)
+        first = (await pods.list()).records[0]
+        known = {"team-a/a": first}.get
+        watch = pods.watch(WatchOptions(send_initial_events=True), known=known)
+        async with contextlib.aclosing(watch) as batches:
+            again = [each.record async for batch in batches for each in batch]
+        return first, again
+
+    first, again = asyncio.run(twice())
+    assert again == [first]
+    assert again[0] is first
+
+
 @pytest.mark.client_go("Metadata factory")
 def test_metadata_alone_is_asked_for_by_the_accept_header():
     """A server sends PartialObjectMetadata only to those who take nothing else, in two words for it."""
