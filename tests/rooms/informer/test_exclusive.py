@@ -1,0 +1,298 @@
+"""An informer for one user: a cache and a handler, without sharing."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from declctl.informer import (
+    Controller,
+    DeletedFinalStateUnknown,
+    FakeControllerSource,
+    Lister,
+    ResourceEventHandlerFuncs,
+    field_index,
+    new_informer,
+)
+from declctl.kit import ManualClock
+from declctl.objects import ObjectView
+from tests.rooms.informer.shapes import fresh_projection, pod, rest
+
+QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
+Gone = ObjectView | DeletedFinalStateUnknown
+
+
+def last_state(obj: Gone) -> ObjectView:
+    return obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
+
+
+class Bench:
+    """An exclusive informer, its source and its clock; `lines` is for what a handler writes down."""
+
+    def __init__(self, handler: Any = None, **more: Any) -> None:
+        self.clock = ManualClock()
+        self.source = FakeControllerSource(projection=fresh_projection())
+        self.lines: list[str] = []
+        self.lister: Lister
+        self.controller: Controller
+        self.lister, self.controller = new_informer(
+            self.source, handler or self.diary(), clock=self.clock, **more
+        )
+
+    def diary(self) -> ResourceEventHandlerFuncs:
+        return ResourceEventHandlerFuncs(
+            add=lambda obj, initial: self.note("initial" if initial else "added", obj),
+            update=lambda old, new: self.note(f"{old.resource_version} to", new),
+            delete=lambda obj: self.note("deleted", last_state(obj)),
+        )
+
+    def note(self, what: str, obj: ObjectView) -> None:
+        self.lines.append(f"{what} {obj.name} {obj.resource_version}")
+
+    def play(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            task = asyncio.create_task(self.controller.run())
+            await rest(self.clock)
+            result = await scenario()
+            await rest(self.clock)
+            task.cancel()
+            await asyncio.wait([task])
+            return result
+
+        return asyncio.run(whole())
+
+
+@pytest.mark.client_go("Low-level controller")
+@QUEUES
+def test_a_cache_and_a_handler_without_sharing(queue):
+    """First what is there, then what happens; the lister has it, with its indexes."""
+    bench = Bench(queue=queue, indexers={"node": field_index("spec.nodeName")})
+    bench.source.add(pod("a", node="n1"))
+
+    async def scenario():
+        synced = bench.controller.has_synced
+        bench.source.add(pod("b", node="n1"))
+        bench.source.modify(pod("a", node="n2"))
+        await rest(bench.clock)
+        nodes = [view.name for view in bench.lister.by_index("node", "n1")]
+        bench.source.delete("demo/a")
+        return synced, nodes
+
+    assert bench.play(scenario) == (True, ["b"])
+    assert Counter(bench.lines) == Counter(["initial a 1", "added b 2", "1 to a 3", "deleted a 4"])
+    assert bench.controller.last_sync_resource_version == "4"
+
+
+@pytest.mark.client_go(172)
+def test_the_cache_stands_where_the_handler_is():
+    """However many changes come at once: when it is told of one, the next is not in the cache yet."""
+    seen: list[tuple[str, Sequence[str]]] = []
+
+    def look(what: str) -> None:
+        seen.append((what, [f"{view.name} {view.resource_version}" for view in bench.lister.list()]))
+
+    bench = Bench(
+        ResourceEventHandlerFuncs(
+            add=lambda obj, initial: look("add"),
+            update=lambda old, new: look("update"),
+            delete=lambda obj: look("delete"),
+        )
+    )
+
+    async def scenario():
+        bench.source.add(pod("a"))
+        bench.source.modify(pod("a"))
+        bench.source.delete("demo/a")
+
+    bench.play(scenario)
+    assert seen == [("add", ["a 1"]), ("update", ["a 2"]), ("delete", [])]
+
+
+class Books:
+    """A handler that keeps what is alive, and what can't be."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, str] = {}
+        self.faults: list[str] = []
+        self.added = self.deleted = 0
+
+    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
+        self.added += 1
+        if self.alive.setdefault(obj.name, obj.resource_version) != obj.resource_version:
+            self.faults.append(f"{obj.name} was added twice")
+
+    def on_update(self, old: ObjectView, new: ObjectView) -> None:
+        if self.alive.get(new.name) != old.resource_version:
+            self.faults.append(f"an update of {new.name} was missed")
+        self.alive[new.name] = new.resource_version
+
+    def on_delete(self, obj: Gone) -> None:
+        self.deleted += 1
+        if self.alive.pop(obj.name, None) is None:
+            self.faults.append(f"{obj.name} was deleted and not there")
+
+
+@pytest.mark.client_go(164)
+@QUEUES
+def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(queue):
+    """Eight tasks create, update and delete at random: what was told adds up to what there is."""
+    books = Books()
+    bench = Bench(books, queue=queue)
+
+    async def hammer(number: int) -> None:
+        rng, mine = random.Random(number), set[str]()
+        for step in range(100):
+            name = f"{number}-{rng.randrange(10)}"
+            if name not in mine:
+                mine.add(name)
+                bench.source.add(pod(name))
+            elif rng.random() < 0.5:
+                bench.source.modify(pod(name))
+            else:
+                mine.discard(name)
+                bench.source.delete(f"demo/{name}")
+            if step % 3 == 0:
+                await asyncio.sleep(0)
+        for name in mine:
+            bench.source.delete(f"demo/{name}")
+
+    async def scenario():
+        await asyncio.gather(*(hammer(number) for number in range(8)))
+
+    bench.play(scenario)
+    assert books.faults == []
+    assert (books.alive, bench.lister.keys()) == ({}, [])
+    assert books.added == books.deleted > 100
+
+
+@pytest.mark.client_go(165, "Core guarantee")
+@QUEUES
+def test_states_are_never_seen_backwards(queue):
+    """Objects go from `from` to `to` by several tasks, and the handler deletes what has arrived."""
+    pairs: Counter[tuple[str, str]] = Counter()
+    deleted: Counter[str] = Counter()
+
+    def arrived(obj: ObjectView) -> None:
+        if obj.labels["state"] == "to" and obj.name not in leaving:
+            leaving.add(obj.name)
+            bench.source.delete(str(obj.key))
+
+    def update(old: ObjectView, new: ObjectView) -> None:
+        pairs[old.labels["state"], new.labels["state"]] += 1
+        arrived(new)
+
+    leaving: set[str] = set()
+    bench = Bench(
+        ResourceEventHandlerFuncs(
+            add=lambda obj, initial: arrived(obj),
+            update=update,
+            delete=lambda obj: deleted.update([obj.name]),
+        ),
+        queue=queue,
+    )
+
+    async def walk(number: int) -> None:
+        rng = random.Random(number)
+        for step in range(20):
+            name = f"{number}-{step}"
+            bench.source.add(pod(name, labels={"state": "from"}))
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+            for state in ["from"] * rng.randrange(3) + ["to"]:
+                bench.source.modify(pod(name, labels={"state": state}))
+                if rng.random() < 0.3:
+                    await asyncio.sleep(0)
+
+    async def scenario():
+        await asyncio.gather(*(walk(number) for number in range(5)))
+
+    bench.play(scenario)
+    assert set(pairs) <= {("from", "from"), ("from", "to"), ("to", "to")}
+    assert pairs["from", "to"] > 50
+    assert deleted == Counter({f"{n}-{s}": 1 for n in range(5) for s in range(20)})
+
+
+@pytest.mark.client_go(166, "Low-level controller", "Handler panics")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_handler_that_raises_ends_the_run(asynchronous):
+    """Its own exception comes out of `run`; the watch and the queue are closed."""
+    seen: list[str] = []
+
+    def add(obj: ObjectView, initial: bool) -> None:
+        seen.append(obj.name)
+        raise ZeroDivisionError(obj.name)
+
+    async def add_async(obj: ObjectView, initial: bool) -> None:
+        await asyncio.sleep(0)
+        add(obj, initial)
+
+    bench = Bench(ResourceEventHandlerFuncs(add=add_async if asynchronous else add))
+    bench.source.add(pod("a"))
+    bench.source.add(pod("b"))
+    with pytest.raises(ZeroDivisionError, match="a"):
+        asyncio.run(bench.controller.run())
+    assert seen == ["a"]
+    assert (bench.source.open_watches, bench.controller.has_synced) == (0, False)
+
+
+@pytest.mark.client_go("Low-level controller")
+def test_an_asynchronous_handler_is_awaited_before_the_next_change():
+    """One at a time, and `has_synced` only when it is through with the first list."""
+    states: list[tuple[str, bool]] = []
+
+    async def add(obj: ObjectView, initial: bool) -> None:
+        states.append((f"begin {obj.name}", bench.controller.has_synced))
+        await asyncio.sleep(0)
+        states.append((f"end {obj.name}", bench.controller.has_synced))
+
+    bench = Bench(ResourceEventHandlerFuncs(add=add))
+    bench.source.add(pod("a"))
+    bench.source.add(pod("b"))
+
+    async def scenario():
+        bench.source.add(pod("c"))
+
+    bench.play(scenario)
+    assert states == [
+        ("begin a", False),
+        ("end a", False),
+        ("begin b", False),
+        ("end b", False),
+        ("begin c", True),
+        ("end c", True),
+    ]
+
+
+@pytest.mark.client_go(171, "isInInitialList")
+@QUEUES
+def test_only_the_first_list_is_initial(queue):
+    """After the watch was lost and everything listed again, what is new is not initial."""
+    bench = Bench(queue=queue)
+    bench.source.add(pod("a"))
+
+    async def scenario():
+        bench.source.cut()
+        bench.source.delete("demo/a")
+        bench.source.add(pod("b"))
+        bench.source.compact()
+        await bench.clock.advance(5)
+
+    bench.play(scenario)
+    assert sorted(bench.lines) == ["added b 3", "deleted a 1", "initial a 1"]
+
+
+@QUEUES
+def test_the_cache_is_told_again_every_period(queue):
+    """A resync of the whole cache, without a question to the server."""
+    bench = Bench(queue=queue, resync_period=10)
+    bench.source.add(pod("a"))
+
+    async def scenario():
+        await bench.clock.advance(25)
+        return len(bench.source.requests)
+
+    assert bench.play(scenario) == 1
+    assert bench.lines == ["initial a 1", "1 to a 1", "1 to a 1"]
