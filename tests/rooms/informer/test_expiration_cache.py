@@ -1,5 +1,7 @@
 """ExpirationCache: what is old is forgotten when it is asked for."""
 
+import threading
+
 import msgspec
 import pytest
 
@@ -52,6 +54,33 @@ def test_an_expired_key_can_be_put_again(cache, clock):
     clock.set(11.0)
     assert cache.get_by_key("team-a/a") is None
     cache.add(pod("a", 2))
+
+    assert cache.get_by_key("team-a/a") == pod("a", 2)
+
+
+@pytest.mark.client_go(100)
+def test_what_is_put_again_while_it_expires_stays(clock):
+    """A thread that adds between the look at an old record and its removal waits for the removal."""
+    begun = threading.Event()
+
+    class Slow:
+        """Judges while somebody else adds."""
+
+        def is_expired(self, entry):
+            if entry.record.resource_version == "1" and not adding.is_alive():
+                adding.start()
+                assert begun.wait(10)
+                return True
+            return False
+
+    def add():
+        begun.set()
+        cache.add(pod("a", 2))
+
+    cache, adding = ExpirationCache(Slow(), clock=clock), threading.Thread(target=add)
+    cache.add(pod("a", 1))
+    assert cache.get_by_key("team-a/a") is None
+    adding.join(10)
 
     assert cache.get_by_key("team-a/a") == pod("a", 2)
 

@@ -66,7 +66,7 @@ def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees():
             source.modify(whole("n2"))
             await rest(clock)
             found = [dict(view) for view in informer.lister.by_index("app", "web")]
-            source.delete(whole("n2"))
+            source.delete("demo/a")
             await rest(clock)
             return cached, found
 

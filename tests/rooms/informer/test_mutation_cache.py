@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from declctl.errors import CacheError, UnknownIndex
+from declctl.informer.applying import Applier
 from declctl.informer.stores import Indexer, field_index
 from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.kit import ManualClock
-from declctl.objects import Projection, Record
+from declctl.objects import ChangeType, Delta, DeltaType, Projection, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 
@@ -127,9 +128,11 @@ def test_the_informer_catches_up(adding, shown, kept):
     [(pod(2), False), (pod(3, uid="second"), False), (pod(2, uid="second"), True)],
     ids=["older, the same object", "as new, another object", "older, another object"],
 )
-def test_the_informer_shows_a_delete(adding, deleted, kept):
+def test_the_informer_shows_a_delete(adding, store, deleted, kept):
     """A write to an object that is gone is forgotten; one to its successor is not (client-go 104)."""
+    store.add(pod(2))
     adding.mutation(pod(3))
+    store.delete(deleted)
     adding.on_delete(deleted)
 
     assert (adding.get_by_key("team-a/a") == pod(3)) is kept
@@ -153,20 +156,53 @@ def test_a_late_answer_does_not_hide_the_successor(adding, store):
     adding.on_delete(pod(5))
     store.add(pod(7, uid="second"))
     adding.on_add_or_update(pod(7, uid="second"))
-    adding.mutation(pod(5))
+    adding.mutation(pod(6))
 
     assert adding.get_by_key("team-a/a") == pod(7, uid="second")
+    assert adding.by_index("node", "n1") == [pod(7, uid="second")]
+    store.delete(pod(8, uid="second"))
+    assert adding.get_by_key("team-a/a") is None  # nothing of the old object is left over the store
 
 
 @pytest.mark.client_go(107)
 def test_a_successor_can_be_written_after_a_delete(adding):
     """After a delete was shown, a new object of that name is read as soon as it is made (client-go 107)."""
     adding.mutation(pod(5))
+    assert adding.by_index("node", "n1") == [pod(5)]
     adding.on_delete(pod(4))
     assert adding.by_index("node", "n1") == []
 
     adding.mutation(pod(8, uid="second"))
     assert adding.get_by_key("team-a/a") == pod(8, uid="second")
+
+
+@pytest.mark.client_go("MutationCache")
+def test_an_informer_keeps_it_true(clock):
+    """Wired to what an informer tells, a write is read at once, and forgotten when it has come round."""
+    store = Indexer()
+    cache, applier = MutationCache(store, clock=clock, include_adds=True), Applier(store)
+
+    def shown(kind: DeltaType, version: int) -> None:
+        for told in applier.apply([Delta(kind, "team-a/a", pod(version))], 0.0):
+            gone = told.type is ChangeType.DELETED
+            (cache.on_delete if gone else cache.on_add_or_update)(told.record)
+
+    cache.mutation(pod(5))
+    assert cache.get_by_key("team-a/a") == pod(5)
+    shown(DeltaType.ADDED, 5)
+    shown(DeltaType.UPDATED, 6)
+    assert cache.get_by_key("team-a/a") == pod(6)
+    shown(DeltaType.DELETED, 7)
+    cache.mutation(pod(6))  # an answer that was on its way meanwhile
+    assert cache.get_by_key("team-a/a") is None
+
+
+def test_an_answer_of_an_index_function_that_is_no_list_hides_the_object(clock):
+    """A string is not taken for a list of letters, neither here nor in the store."""
+    cache = MutationCache(Indexer({"node": lambda record: "n1"}), clock=clock, include_adds=True)
+    cache.mutation(pod(5))
+
+    assert cache.by_index("node", "n") == []
 
 
 def test_a_fault_in_an_index_function_hides_only_what_it_failed_on(clock):
