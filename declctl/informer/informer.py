@@ -239,7 +239,7 @@ class SharedIndexInformer:
 
     def statistics(self) -> InformerStatistics:
         """The figures of this moment."""
-        return informer_statistics(self.indexer, self._controller, self.processor, self._clock)
+        return informer_statistics(self.name, self.indexer, self._controller, self.processor, self._clock)
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
         return self.processor.add_listener(

@@ -20,6 +20,7 @@ class InformerStatistics:
     `processor` (the listeners).
     """
 
+    name: str
     synced: bool
     state: str
     objects: int
@@ -43,12 +44,13 @@ class InformerStatistics:
 
 
 def informer_statistics(
-    indexer: Indexer, controller: Controller, processor: SharedProcessor, clock: Clock
+    name: str, indexer: Indexer, controller: Controller, processor: SharedProcessor, clock: Clock
 ) -> InformerStatistics:
     """The figures of this moment."""
     reflector = controller.reflector.statistics()
     last = reflector.last_event_at
     return InformerStatistics(
+        name=name,
         synced=controller.has_synced,
         state=reflector.state,
         objects=len(indexer),

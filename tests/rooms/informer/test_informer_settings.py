@@ -1,0 +1,408 @@
+"""SharedIndexInformer: resyncs by period, transforms, the handler of faults, and what another uid is."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from declctl.errors import CacheError, Unreachable
+from declctl.informer import (
+    DeletedFinalStateUnknown,
+    FakeControllerSource,
+    ResourceEventHandlerFuncs,
+    SharedIndexInformer,
+    field_index,
+)
+from declctl.kit import ManualClock
+from declctl.objects import FieldPath, KubeObject, ObjectView, Projection
+from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
+
+QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
+HALF_A_DAY = 12 * 3600.0
+
+
+def resyncs(recorder: Recorder) -> list[str]:
+    return [line for line in recorder.lines() if line.startswith("Resync")]
+
+
+@pytest.mark.client_go(174, 175, "Resync per handler")
+@QUEUES
+@pytest.mark.parametrize("late_start", [0.0, 1.0])
+def test_each_listener_is_replayed_at_its_own_period(queue, late_start):
+    """Never, every 2 s, every 3 s under a default of 1 s; also when it starts later than they came."""
+    source, informer, clock = made(queue=queue, resync_period=1.0)
+    recorders = {period: Recorder() for period in (0, 2, 3)}
+    source.add(pod("a"))
+    seen: list[tuple[float, list[int]]] = []
+
+    async def scenario():
+        for period, recorder in recorders.items():
+            informer.add_listener(recorder, resync_period=period)
+        clock.set(late_start)
+        async with running(informer, clock):
+            while clock.monotonic() < 1006.0:
+                for recorder in recorders.values():
+                    recorder.clear()
+                await clock.advance(1.0)
+                heard = [period for period, recorder in recorders.items() if resyncs(recorder)]
+                seen.append((clock.monotonic() - 1000.0, heard))
+
+    asyncio.run(scenario())
+    expected = [(1.0, []), (2.0, [2]), (3.0, [3]), (4.0, [2]), (5.0, []), (6.0, [2, 3])]
+    assert seen == expected[int(late_start) :]
+
+
+@pytest.mark.client_go(176, 177, "Resync per handler")
+def test_periods_do_not_bend_each_other():
+    """Everybody has the period asked for, before the start and after it; below a second it is a second."""
+    _, informer, clock = made(resync_period=HALF_A_DAY)
+
+    async def scenario():
+        asked = (None, 0.0, 60.0, 55.0, 5.0)
+        registrations = [informer.add_listener(Recorder(), resync_period=period) for period in asked]
+        async with running(informer, clock):
+            registrations += [informer.add_listener(Recorder(), resync_period=p) for p in (1.0, 0.2)]
+            return [registration.period for registration in registrations]
+
+    assert asyncio.run(scenario()) == [HALF_A_DAY, 0.0, 60.0, 55.0, 5.0, 1.0, 1.0]
+
+
+@pytest.mark.client_go("Resync per handler")
+def test_nobody_wakes_up_before_a_resync_is_due():
+    """It sleeps until the first of them; who comes with a shorter period is in time all the same."""
+    source, informer, clock = made()
+    slow, quick = Recorder(), Recorder()
+    source.add(pod("a"))
+
+    async def scenario():
+        async with running(informer, clock):
+            source.silent = True
+            informer.add_listener(slow, resync_period=80.0)
+            await clock.settle()
+            first = clock.next_wake
+            registration = informer.add_listener(quick, resync_period=50.0)
+            await clock.settle()
+            second = clock.next_wake
+            registration.retime(3.0)
+            await clock.advance(7.0)
+            return first, second
+
+    assert asyncio.run(scenario()) == (80.0, 50.0)
+    assert len(resyncs(quick)) == 2
+    assert resyncs(slow) == []
+
+
+@pytest.mark.client_go("Resync per handler")
+def test_resyncs_that_overtake_each_other_reach_both():
+    """A second one is due while the first still waits in the queue: nobody's is lost."""
+    source, informer, clock = made()
+    one, other, none = Recorder(), Recorder(), Recorder()
+    source.add(pod("a"))
+
+    async def scenario():
+        async with running(informer, clock):
+            for recorder, period in ((one, 2.0), (other, 3.0), (none, 0.0)):
+                informer.add_listener(recorder, resync_period=period)
+            clock.set(2.0)
+            assert informer.processor.due()
+            clock.set(1.0)
+            assert informer.processor.due()
+            informer._queue.resync()
+            informer._queue.resync()
+            await rest(clock)
+
+    asyncio.run(scenario())
+    assert (len(resyncs(one)), len(resyncs(other)), len(resyncs(none))) == (1, 1, 0)
+
+
+@pytest.mark.client_go(179, "Unchanged-RV suppression", "Resync per handler")
+@QUEUES
+def test_after_a_disruption_only_who_is_due_hears_of_what_has_not_changed(queue):
+    """pod2 changed and pod3 came while the watch was away; pod1 is told to nobody but a resync."""
+    source, informer, clock = made(queue=queue)
+    never, due = Recorder(), Recorder()
+    source.add(pod("pod1"))
+    source.add(pod("pod2"))
+
+    async def scenario():
+        async with running(informer, clock):
+            informer.add_listener(never, resync_period=0)
+            informer.add_listener(due, resync_period=4)
+            never.clear()
+            due.clear()
+            source.cut()
+            source.modify(pod("pod2"))
+            source.add(pod("pod3"))
+            source.compact()
+            await clock.advance(4.5)
+
+    asyncio.run(scenario())
+    assert sorted(never.lines()) == ["Added demo/pod3", "Modified demo/pod2"]
+    assert set(due.lines()) - set(never.lines()) == {f"Resync demo/pod{n}" for n in (1, 2, 3)}
+    assert set(never.lines()) < set(due.lines())
+
+
+class Transforming:
+    """A transform that marks an object, refuses one that is marked, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, obj: KubeObject) -> KubeObject:
+        self.calls += 1
+        labels = obj["metadata"].setdefault("labels", {})
+        if "transformed" in labels:
+            raise ValueError("it was transformed already")
+        labels["transformed"] = "yes"
+        return obj
+
+
+@pytest.mark.client_go(167, "Transform")
+@QUEUES
+def test_everybody_sees_the_transformed_object_and_nothing_else(queue):
+    """The store, adds, both sides of an update, and a delete."""
+    source, informer, clock = made(queue=queue)
+    informer.set_transform(Transforming())
+    seen: list[tuple[str, Any]] = []
+    source.add(pod("a"))
+
+    async def add(obj: ObjectView, initial: bool) -> None:
+        seen.append(("add", obj.labels))
+
+    async def update(old: ObjectView, new: ObjectView) -> None:
+        seen.append(("update", (old.labels, new.labels)))
+
+    async def delete(obj: ObjectView | DeletedFinalStateUnknown) -> None:
+        seen.append(("delete", obj.obj.labels if isinstance(obj, DeletedFinalStateUnknown) else obj.labels))
+
+    async def scenario():
+        informer.add_event_handler(ResourceEventHandlerFuncs(add=add, update=update, delete=delete))
+        async with running(informer, clock):
+            stored = [view.labels for view in informer.lister.list()]
+            source.modify(pod("a"))
+            await rest(clock)
+            source.delete("demo/a")
+            await rest(clock)
+            return stored
+
+    marked = {"transformed": "yes"}
+    assert asyncio.run(scenario()) == [marked]
+    assert seen == [("add", marked), ("update", (marked, marked)), ("delete", marked)]
+
+
+@pytest.mark.client_go(168, "Transform")
+@QUEUES
+def test_a_transform_runs_once_for_each_object_and_not_for_a_resync(queue):
+    """Many resyncs, a relist that brings nothing new, and readers in another thread meanwhile."""
+    source, informer, clock = made(queue=queue)
+    transform = Transforming()
+    informer.set_transform(transform)
+    for number in range(5):
+        source.add(pod(f"p{number}"))
+    unmarked: list[str] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            unmarked.extend(v.name for v in informer.lister.list() if "transformed" not in v.labels)
+
+    async def scenario():
+        listener = Recorder()
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            informer.add_listener(listener, resync_period=1.0)
+            async with running(informer, clock):
+                await clock.advance(20.0)
+                first = transform.calls
+                source.cut()
+                source.compact()
+                await clock.advance(5.0)
+        finally:
+            stop.set()
+            reader.join()
+        return first, transform.calls, len(resyncs(listener))
+
+    assert asyncio.run(scenario()) == (5, 5, 125)
+    assert unmarked == []
+
+
+@pytest.mark.client_go(182, "Transform")
+def test_a_transform_is_set_before_the_start_or_not_at_all():
+    """What it makes of an object is what is held, told and indexed, and it comes too late afterwards.
+
+    The key stays the server's: by it a delete finds the object.
+    """
+
+    def rename(obj: KubeObject) -> KubeObject:
+        spec = {"nodeName": obj["spec"]["nodeName"].upper()}
+        return {"metadata": {"name": f"{obj['metadata']['name']}-renamed"}, "spec": spec}
+
+    source, informer, clock = made(indexers={"node": field_index("spec.nodeName")})
+    informer.set_transform(rename)
+    listener = Recorder()
+    informer.add_listener(listener)
+    source.add(pod("a", node="n1"))
+
+    async def scenario():
+        async with running(informer, clock):
+            with pytest.raises(CacheError, match="pods was started already: another transform"):
+                informer.set_transform(None)
+            [held] = informer.lister.by_index("node", "N1")
+            source.delete("demo/a")
+            await rest(clock)
+            return str(held.key), held["metadata"]["name"]
+
+    assert asyncio.run(scenario()) == ("demo/a", "a-renamed")
+    assert ObjectView(listener.told[0].record)["metadata"]["name"] == "a-renamed"
+    assert listener.lines() == ["Added demo/a", "Deleted demo/a"]
+
+
+@pytest.mark.client_go(173)
+def test_a_transform_may_take_the_metadata_away():
+    """The informer works all the same, and its version goes on: what names an object is kept beside it."""
+    source, informer, clock = made()
+    informer.set_transform(lambda obj: {"spec": obj["spec"]})
+    source.add(pod("a"))
+
+    async def scenario():
+        async with running(informer, clock):
+            versions = [informer.indexer.last_store_sync_resource_version]
+            source.modify(pod("a"))
+            await rest(clock)
+            versions.append(informer.indexer.last_store_sync_resource_version)
+            source.cut()
+            source.advance()
+            source.compact()
+            await clock.advance(5)
+            versions.append(informer.indexer.last_store_sync_resource_version)
+            return versions, [view.to_dict() for view in informer.lister.list()]
+
+    versions, held = asyncio.run(scenario())
+    assert versions == ["1", "2", "3"]
+    assert held == [{"apiVersion": "v1", "kind": "Pod", "spec": {}}]
+
+
+def test_a_transform_takes_the_place_of_the_one_before_and_projects_as_it_did():
+    """Set on an informer whose source has one, at the last moment before the start."""
+    path = FieldPath.parse("spec.nodeName")
+    first = Projection(
+        api_version="v1", kind="Pod", paths=[path], transform=lambda obj: {**obj, "spec": {"nodeName": "one"}}
+    )
+    source, informer, clock = made(FakeControllerSource(projection=first))
+    informer.set_transform(lambda obj: {**obj, "spec": {"nodeName": "two"}})
+    source.add(pod("a", node="n1"))
+
+    async def scenario():
+        async with running(informer, clock):
+            return [r.values for r in informer.indexer.list()]
+
+    assert asyncio.run(scenario()) == [("two",)]
+
+
+@pytest.mark.client_go(180, "Watch error handler of an informer")
+@pytest.mark.parametrize("verb", ["watch", "list"])
+def test_the_watch_error_handler_receives_that_very_error(verb):
+    """Given with the informer or set before its start; afterwards it is too late."""
+    given: list[Exception] = []
+    faults: list[Exception] = []
+    source, clock = FakeControllerSource(), ManualClock()
+    source.streams = verb == "watch"
+    informer = SharedIndexInformer(source, name="pods", clock=clock, on_fault=given.append)
+    informer.set_watch_error_handler(faults.append)
+    refused = Unreachable("connection refused")
+    source.fail_next(refused, verb=verb)
+
+    async def scenario():
+        async with running(informer, clock):
+            await clock.advance(5)
+            with pytest.raises(CacheError, match="another watch error handler comes too late"):
+                informer.set_watch_error_handler(None)
+            return informer.has_synced
+
+    assert asyncio.run(scenario())
+    assert [fault is refused for fault in faults if not str(fault).startswith("sendInitial")] == [True]
+    assert given == []
+
+
+@pytest.mark.client_go("Delete+recreate gap")
+@QUEUES
+@pytest.mark.parametrize(
+    ("uid_change", "told"),
+    [("recreate", ["Deleted demo/a", "Added demo/a"]), ("update", ["Modified demo/a"])],
+)
+def test_an_object_that_was_made_anew_is_two_changes_or_as_in_client_go_one(queue, uid_change, told):
+    """Deleted and created again while the watch was away: told in the way that was asked for."""
+    source, informer, clock = made(queue=queue, uid_change=uid_change)
+    listener = Recorder()
+    informer.add_listener(listener)
+    source.add(pod("a"))
+
+    async def scenario():
+        async with running(informer, clock):
+            listener.clear()
+            source.cut()
+            source.delete("demo/a")
+            source.add(pod("a"))
+            source.compact()
+            await clock.advance(5)
+
+    asyncio.run(scenario())
+    assert listener.lines() == told
+    last = listener.told[-1]
+    assert last.record.uid == "uid-3"
+    assert last.old is None or last.old.uid == "uid-1"
+
+
+@pytest.mark.client_go(169)
+def test_an_index_that_fails_on_some_of_a_batch_keeps_nobody_from_hearing_all_of_it():
+    """A store's writes can't fail halfway: all are stored and told in order, and the fault is counted."""
+
+    def picky(obj: ObjectView) -> list[str]:
+        if obj.name in failing:
+            raise ValueError(obj.name)
+        return [obj.name]
+
+    for failing in ((), ("b",), ("a", "b", "c")):
+        source, informer, clock = made(indexers={"picky": picky})
+        listener = Recorder()
+        informer.add_listener(listener)
+
+        async def scenario(source=source, informer=informer, clock=clock):
+            async with running(informer, clock):
+                for name in ("a", "b", "c"):
+                    source.add(pod(name))
+                await rest(clock)
+                return informer.statistics()
+
+        figures = asyncio.run(scenario())
+        assert listener.lines() == ["Added demo/a", "Added demo/b", "Added demo/c"]
+        assert figures.index_faults.get("picky", (0, None))[0] == len(failing)
+        assert sorted(informer.lister.index_values("picky")) == sorted({"a", "b", "c"} - set(failing))
+
+
+def figures_of(act: Callable[[FakeControllerSource], None]) -> Any:
+    source, informer, clock = made()
+    informer.add_listener(Recorder())
+    source.add(pod("a"))
+
+    async def scenario():
+        async with running(informer, clock):
+            act(source)
+            await rest(clock)
+            return informer.statistics()
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Informer identity / metrics")
+def test_an_informer_tells_the_figures_of_each_of_its_stations():
+    """What came, what was processed, and what was told, by the name of the informer."""
+    figures = figures_of(lambda source: source.modify(pod("a")))
+    assert figures.name == "pods"
+    assert (figures.reflector.lists, figures.reflector.events) == (1, {"MODIFIED": 1})
+    assert (figures.controller.queued, figures.controller.entries) == (0, 2)
+    assert (figures.processor.listeners, figures.processor.distributed, figures.processor.faults) == (1, 2, 0)
+    assert figures.resource_version == "2", "as it is, not cut to fit a float"
