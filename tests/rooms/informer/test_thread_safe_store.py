@@ -130,6 +130,7 @@ def test_bytes_are_those_of_the_frames_held():
     assert made.bytes == 0
 
 
+@pytest.mark.client_go("AddIndexers late")
 def test_an_index_is_built_in_slices_while_the_store_changes():
     """It can't be read until it is complete, and then misses nothing that happened meanwhile."""
     made = store(**dict.fromkeys("abcdef", "n1"))
@@ -151,6 +152,24 @@ def test_an_index_over_nothing_is_built_at_once():
     made = ThreadSafeStore()
     assert made.build_index("byNode", NODE).step(1)
     assert made.list_index_func_values("byNode") == []
+
+
+def test_an_index_that_is_added_takes_the_place_of_one_that_is_being_built():
+    """What was added stays: a build of that name that goes on does not replace it behind one's back."""
+    made = store(a="n1", b="n2")
+    build = made.build_index("other", NODE)
+    made.add_indexers({"other": field_index("metadata.name")})
+    assert build.step(5)
+    assert sorted(made.list_index_func_values("other")) == ["a", "b"]
+
+
+def test_a_build_asks_a_moody_function_twice_and_leaves_nothing_behind():
+    """What was put again unchanged while an index is built is found under its last answer only."""
+    made, answers = store(a="n1"), iter(["x", "y"])
+    build = made.build_index("moody", function_index(lambda obj: [next(answers)]))
+    made.put("demo/a", made.get("demo/a"))
+    assert build.step(5)
+    assert made.list_index_func_values("moody") == ["y"]
 
 
 def test_a_build_that_was_given_up_is_not_in_the_way():
