@@ -372,6 +372,7 @@ def test_stopping_leaves_nothing_behind():
     assert asyncio.run(scenario()) == (1, 0, set())
 
 
+@pytest.mark.client_go(93, 98, "AddIndexers late")
 def test_an_index_can_be_added_to_a_running_informer():
     """A new index is complete at once, and follows what happens; removed, it is unknown (client-go 93)."""
     source, informer, clock = made()
