@@ -55,7 +55,7 @@ def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
         options=options,
         full_resync_period=resync_period,
         on_fault=on_fault,
-        known=indexer.get_by_key,
+        known=indexer.known().get,
         clock=clock,
         name=name,
     )
