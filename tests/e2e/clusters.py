@@ -34,6 +34,10 @@ class Cluster(Protocol):
         """The API server goes, without a word, and comes back on its port with all it knew."""
         ...
 
+    def forget(self) -> None:
+        """Versions older than now are expired; who is connected may be cut off."""
+        ...
+
 
 def new_namespace(cluster: Cluster) -> str:
     """A namespace that no other test knows."""
@@ -75,6 +79,10 @@ class SandboxCluster:
         self.server.stop()
         self.server.start()
 
+    def forget(self) -> None:
+        """Its history goes."""
+        self.server.faults.compact()
+
 
 class RealCluster:
     """A kube-apiserver that is ours, with its audit log."""
@@ -102,6 +110,15 @@ class RealCluster:
         self.plane.kill_api_server()
         self.plane.start_api_server()
 
+    def forget(self) -> None:
+        """The storage is compacted, and the API server restarted if it remembers by itself."""
+        if "--watch-cache=false" in self.plane.flags:
+            self.plane.compact()
+            return
+        self.plane.kill_api_server()
+        self.plane.compact()
+        self.plane.start_api_server()
+
 
 class GivenCluster:
     """The cluster of DECLCTL_TEST_KUBECONFIG: somebody's, so that nothing is stopped, and nothing counted."""
@@ -121,6 +138,10 @@ class GivenCluster:
         """Not ours to stop."""
         pytest.skip("a given cluster is not stopped")
 
+    def forget(self) -> None:
+        """Not ours to compact."""
+        pytest.skip("a given cluster is not compacted")
+
 
 @contextmanager
 def sandbox(folder: Path) -> Iterator[SandboxCluster]:
@@ -130,15 +151,20 @@ def sandbox(folder: Path) -> Iterator[SandboxCluster]:
 
 
 @contextmanager
-def real(folder: Path) -> Iterator[Cluster]:
-    """The real API server that the environment offers; skips, and says so, if it offers none."""
+def real(folder: Path, *flags: str) -> Iterator[Cluster]:
+    """The real API server that the environment offers; skips, and says so, if it offers none.
+
+    With `flags` it is one of its own, without controllers.
+    """
     if given := os.environ.get("DECLCTL_TEST_KUBECONFIG"):
+        if flags:
+            pytest.skip(f"a given cluster is not started with {' '.join(flags)}")
         yield GivenCluster(Path(given))
         return
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if not assets:
         pytest.skip("no real API server: set KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG")
-    plane = ControlPlane(Path(assets), folder)
+    plane = ControlPlane(Path(assets), folder, flags=flags, controllers=not flags)
     try:
         plane.start()
         yield RealCluster(plane)
