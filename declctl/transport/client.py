@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from declctl.kit import Clock, SystemClock
-from declctl.objects import GroupVersionKind, KubeObject, Projection, Resource
+from declctl.objects import GroupVersionKind, KubeObject, Projection, Resource, Transform
 from declctl.transport.answers import json_object
 from declctl.transport.config import Cluster, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
@@ -118,6 +118,32 @@ class Client:
             field_selector=field_selector,
             metadata_only=metadata_only,
             projection=projection,
+        )
+
+    def list_watch(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        transform: Transform | None = None,
+    ) -> ResourceSource:
+        """LIST and WATCH of a kind, for whoever reads without a cache (client-go's ListWatch).
+
+        It is what RetryWatcher and `until` watch; its `list` tells the version to begin with.
+        """
+        gvk = GroupVersionKind.of(api_version, kind)
+        decoded = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata") if metadata_only else gvk
+        return self.source(
+            gvk,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            metadata_only=metadata_only,
+            projection=Projection(api_version=decoded.api_version, kind=decoded.kind, transform=transform),
         )
 
     async def request_json(

@@ -12,6 +12,7 @@ from markdown import ROOT, blocks
 from processes import Declctl, environment
 from waiting import until
 
+LIBRARY = ROOT / "examples" / "20-library"
 EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/manifest.yaml"))
 
 
@@ -79,3 +80,46 @@ def test_an_example_is_explained(folder: Path) -> None:
     assert "**Edit**" in text or "walk through an edit" in text
     schema = (folder / "manifest.yaml").read_text("utf-8").splitlines()[0].partition("$schema=")[2]
     assert (folder / schema).resolve() == ROOT / "schema" / "declctl.v1alpha1.schema.json"
+
+
+def _readme_line(folder: Path, word: str) -> str:
+    """The one command of a README with this word in it, without its comment."""
+    lines = [line for block in blocks(folder / "README.md") for line in block.text.splitlines()]
+    (command,) = [line for line in lines if word in line]
+    return command.partition("#")[0].strip()
+
+
+@pytest.mark.client_go("Metadata factory", "Dynamic factory")
+def test_the_library_example_prints_what_its_readme_shows() -> None:
+    """The program runs over a sandbox of its own, prints every line that is shown, and ends with 0."""
+    (shown,) = [block.text for block in blocks(LIBRARY / "README.md") if block.language == "text"]
+    python, *command = shlex.split(_readme_line(LIBRARY, "--sandbox"))
+    assert python == "python"
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown
+
+
+def test_the_library_examples_unit_test_passes() -> None:
+    """Whoever copies it begins with a test that runs."""
+    command = _readme_line(LIBRARY, "pytest")
+    assert command == f"(cd {LIBRARY.relative_to(ROOT)} && python -m pytest)"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=LIBRARY,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
