@@ -77,7 +77,7 @@ class Envelopes:
         # Go writes a type's fields in their order, and those of a custom resource by name.
         as_type = b'{"kind":"%b","apiVersion":"%b"' % (kind.encode(), api_version.encode())
         by_name = b'{"apiVersion":"%b","kind":"%b"' % (api_version.encode(), kind.encode())
-        self._begins = (_WITHOUT_KIND, as_type, by_name)
+        self._items = (_WITHOUT_KIND, as_type, by_name)
         self.prefixes = [
             (b'{"type":"%b","object":' % word.encode() + begins, change, len(word) + 20, begins != b"")
             for begins in ((by_name, as_type, b"") if "." in api_version else (as_type, by_name, b""))
@@ -109,10 +109,12 @@ class Envelopes:
             )
         return page.metadata, map(bytes, page.items or ())
 
+    def foreign_item(self, raw: bytes) -> Foreign | None:
+        """The same of an item of a list, in which objects of most kinds don't say their kind."""
+        return None if raw.startswith(self._items) else self.foreign(raw)
+
     def foreign(self, raw: bytes) -> Foreign | None:
         """What is wrong with the kind of an object; None where it is the expected one, or isn't said."""
-        if raw.startswith(self._begins):
-            return None
         try:
             found = _KIND.decode(raw)
         except UNREADABLE:

@@ -110,7 +110,7 @@ class Projection:
         skipped: list[str] = []
         kept_raw: list[str] = []
         for raw in items:
-            if (foreign := self._envelopes.foreign(raw)) is not None:
+            if (foreign := self._envelopes.foreign_item(raw)) is not None:
                 skipped.append(foreign.reason)
                 continue
             try:

@@ -1,0 +1,292 @@
+"""Lists: at which version, in which pages, and what is done when they fail."""
+
+import asyncio
+import gc
+import secrets
+import tracemalloc
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from declctl.errors import InvalidRequest
+from declctl.objects import ListOptions, status_error
+from tests.rooms.informer.reflecting import EXPIRED, bench
+from tests.rooms.informer.shapes import fresh_projection, pod
+
+
+@pytest.mark.client_go(123, 131, "Pagination policy")
+def test_a_server_that_does_not_stream_is_listed_in_pages():
+    """The first LIST is at any version; the watch begins at the version of the list."""
+
+    async def scenario():
+        async with bench(streams=False, objects=[f"p{n}" for n in range(10)], page_size=4) as b:
+            assert len(b.names) == 10
+            assert [r.limit for r in b.source.lists()] == [4, 4, 4]
+            assert b.versions("list") == ["0", None, None]
+            assert [bool(r.continue_token) for r in b.source.lists()] == [False, True, True]
+            assert b.versions()[-1] == "10"
+            assert (b.figures.lists, b.figures.pages, b.figures.items_listed) == (1, 3, 10)
+            assert b.figures.error is None
+
+    asyncio.run(scenario())
+
+
+def test_a_relist_keeps_records_that_have_not_changed():
+    """A relist does not hold everything twice."""
+
+    async def scenario():
+        async with bench() as b:
+            before = b.store.get_by_key("demo/a")
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            assert b.figures.relists == 1
+            assert b.store.get_by_key("demo/a") is before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(134, 135, "Expired on first try", "Relist RV")
+def test_a_list_that_expires_is_made_at_the_most_recent_version():
+    """First none older than what was seen, then whatever there is."""
+
+    async def scenario():
+        async with bench(streams=False) as b:
+            b.source.fail_next(EXPIRED, verb="list")
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            lists = b.source.lists()
+            assert [r.resource_version for r in lists] == ["0", "2", None]
+            assert [r.resource_version_match for r in lists] == [None, "NotOlderThan", None]
+            assert b.figures.relists == 1
+
+    asyncio.run(scenario())
+
+
+TOO_LARGE = [
+    {"reason": "Timeout", "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}},
+    {"reason": "Timeout", "details": {"causes": [{"message": "Too large resource version"}]}},
+    {"reason": "Timeout", "message": "Timeout: Too large resource version: 20, current: 10"},
+]
+
+
+@pytest.mark.client_go(137, "Too-large-RV detection")
+def test_a_version_that_is_too_large_is_dropped():
+    """After a restore of etcd the old version means nothing; however the server says so."""
+
+    async def scenario():
+        async with bench(streams=False) as b:
+            for form in TOO_LARGE:
+                b.source.fail_next(status_error({"code": 504, **form}), verb="list")
+                b.source.add(pod(f"at-{b.source.resource_version}"))
+                await b.settle()
+                b.source.cut(EXPIRED)
+                await b.advance(1)
+                assert b.agrees()
+            assert b.versions("list") == ["0", "3", None, "4", None, "5", None]
+            assert b.figures.failures == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Too-large-RV detection")
+@pytest.mark.parametrize("form", TOO_LARGE)
+def test_a_watch_at_a_version_that_is_too_large_asks_for_the_most_recent(form):
+    """The same word inside a watch."""
+
+    async def scenario():
+        async with bench(streams=False) as b:
+            b.source.cut(status_error({"code": 504, **form}))
+            await b.advance(1)
+            assert b.versions("list") == ["0", None]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(132, "Pagination policy")
+def test_a_relist_that_the_watch_cache_can_answer_has_no_limit():
+    """A limit would send it to the storage; what is read there in any case comes in pages."""
+
+    async def scenario():
+        async with bench(streams=False) as b:
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            b.source.fail_next(EXPIRED, verb="list")
+            b.source.cut(EXPIRED)
+            await b.advance(2)
+            asked = [(r.resource_version, r.limit) for r in b.source.lists()]
+            assert asked == [("0", 500), ("2", None), ("2", None), (None, 500)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(133, "Pagination policy")
+@pytest.mark.parametrize(
+    ("watch_cache", "asked"),
+    [(False, [("0", 500), (None, 500), ("501", 500), (None, 500)]), (True, [("0", 500), ("501", None)])],
+)
+def test_a_server_that_answers_any_version_in_pages_is_asked_for_pages(watch_cache, asked):
+    """It has no watch cache, and shall not have to write everything at once."""
+
+    async def scenario():
+        async with bench(streams=False, objects=[f"p{n}" for n in range(501)], begin=False) as b:
+            b.source.watch_cache = watch_cache
+            await b.begin()
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            assert [(r.resource_version, r.limit) for r in b.source.lists()] == asked
+            assert b.agrees()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Relist RV")
+def test_the_cache_does_not_go_back_in_time():
+    """After a list that was asked for at the most recent version, the next is none older than that."""
+
+    async def scenario():
+        async with bench(streams=False) as b:
+            b.source.fail_next(EXPIRED, verb="list")
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            b.source.add(pod("c"))
+            await b.settle()
+            b.source.cut(EXPIRED)
+            await b.advance(2)
+            assert b.versions("list") == ["0", "2", None, "3"]
+            assert b.source.lists()[-1].resource_version_match == "NotOlderThan"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go(141, "Page memory")
+@pytest.mark.parametrize("compressed", [True, False])
+def test_one_object_of_a_page_does_not_hold_the_page(compressed):
+    """Sixteen megabytes of JSON are gone when one small object of them is kept."""
+    filler = "x" * 1000 if compressed else secrets.token_hex(500)
+    items = [pod(f"p{n}", uid=f"u{n}", resourceVersion="1", annotations={"a": filler}) for n in range(8000)]
+    projection = fresh_projection()
+    tracemalloc.start()
+    try:
+        body = msgspec.json.encode({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
+        assert tracemalloc.get_traced_memory()[0] > len(body)
+        kept = projection.page(body).records[17]
+        del body
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+        assert kept.key == "demo/p17"
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.client_go(136)
+def test_pages_that_expire_are_followed_by_one_whole_list():
+    """At the version asked for first, without a limit."""
+
+    async def scenario():
+        async with bench(streams=False, objects=["p0"], page_size=4) as b:
+            for n in range(1, 10):
+                b.source.add(pod(f"p{n}"))
+            await b.settle()
+
+            async def compacted_after_a_page(options, *, known, _list=b.source.list):
+                page = await _list(options, known=known)
+                b.source.compact()
+                return page
+
+            b.source.list = compacted_after_a_page
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            assert [(r.resource_version, r.limit, bool(r.continue_token)) for r in b.source.lists()] == [
+                ("0", 4, False),
+                ("10", 4, False),
+                (None, 4, True),
+                ("10", None, False),
+            ]
+            assert b.agrees()
+            assert (b.figures.relists, b.figures.items_listed) == (1, 10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Stop during list")
+def test_a_list_that_hangs_is_given_up():
+    """No question to a server is open for ever."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False) as b:
+            hanging = asyncio.Event()
+
+            async def hangs(options, *, known, _list=b.source.list):
+                b.source.list = _list
+                await hanging.wait()
+
+            b.source.list = hangs
+            await b.begin()
+            await b.advance(122)
+            assert b.names == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Stop during list")
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_stopping_during_a_list_discards_it(when):
+    """It ends at once, without a fault, and nothing of the list is told."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False) as b:
+            answer = asyncio.Event()
+
+            async def slow(options, *, known, _list=b.source.list):
+                await answer.wait()
+                return await _list(options, known=known)
+
+            b.source.list = slow
+            await b.begin()
+            if when == "later":
+                answer.set()
+            await b.stop()
+            assert b.task.cancelled()
+            assert (b.names, b.faults) == ([], [])
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def test_a_list_without_an_end_is_no_list():
+    """The same continue token twice would go on for ever."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False, objects="abc", page_size=1) as b:
+            b.source.fail_next(InvalidRequest(422, "Invalid", ""), times=1)
+
+            async def endless(options, *, known, _list=b.source.list):
+                b.source.requests.append(options)
+                page = await _list(ListOptions(), known=known)
+                return replace(page, continue_token="again")
+
+            b.source.list = endless
+            await b.begin()
+            assert "same continue token" in b.figures.error
+            assert b.names == []
+
+    asyncio.run(scenario())
+
+
+def test_a_list_without_a_version_cannot_be_watched():
+    """It is told, not taken for the version "0"."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False) as b:
+
+            async def versionless(options, *, known, _list=b.source.list):
+                page = await _list(options, known=known)
+                return replace(page, resource_version="")
+
+            b.source.list = versionless
+            await b.begin()
+            assert "no resource version" in b.figures.error
+            assert b.names == []
+
+    asyncio.run(scenario())
