@@ -120,8 +120,8 @@ class Controller:
                 self.queue.processed(batch)
                 if not self.synced.is_open and self.queue.has_synced:
                     self.synced.open()
-                if len(batch) == BATCH:
-                    await asyncio.sleep(0)
+                if len(self.queue):
+                    await asyncio.sleep(0)  # a queue that is never empty shall not keep others from running
 
     @property
     def has_synced(self) -> bool:

@@ -13,7 +13,7 @@ from declctl.informer import (
     QueueClosed,
     RealFIFO,
 )
-from declctl.informer.queues import Replacement
+from declctl.informer.queues import Replacement, SyncAll
 from declctl.kit import ManualClock
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.shapes import fresh_projection, pod, rest
@@ -27,8 +27,9 @@ def bench(process, queue=None, **more):
     return clock, source, Controller(config)
 
 
+@pytest.mark.client_go("Low-level controller")
 def test_changes_reach_the_function_in_order():
-    """First all there is, then what happens (client-go 164)."""
+    """First all there is, then what happens."""
 
     async def scenario():
         seen = []
@@ -100,6 +101,7 @@ def test_it_has_synced_only_when_the_function_is_through():
     asyncio.run(scenario())
 
 
+@pytest.mark.client_go(166)
 def test_what_the_function_raises_reaches_the_runner():
     """It is not swallowed (client-go 166)."""
 
@@ -129,3 +131,169 @@ def test_stopping_closes_the_queue():
             await controller.queue.pop_batch(1)
 
     asyncio.run(scenario())
+
+
+async def stopped(task):
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.client_go("RealFIFO unlocked processing")
+def test_the_queue_is_filled_while_a_batch_is_processed():
+    """Whoever feeds the queue never waits for processing, however much has come meanwhile."""
+
+    async def scenario():
+        seen, waiting = [], []
+
+        def slowly(batch):
+            seen.append(len(batch))
+            for _ in range(5):
+                yield
+                waiting.append(len(controller.queue))
+
+        clock, source, controller = bench(slowly)
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        source.add(pod("first"))
+        await asyncio.sleep(0)
+        for number in range(1500):
+            source.add(pod(f"p{number}"))
+        await rest(clock)
+        await rest(clock)
+        await stopped(task)
+        assert sum(seen[1:]) == 1501
+        assert max(waiting) > 2 * 500, "more than two batches came in while one was processed"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Low-level controller", "RealFIFO metrics")
+def test_figures_say_what_waits_and_how_long_processing_took():
+    """Each object of a list counts; times are those of the steps, not of what others did between."""
+
+    async def scenario():
+        def process(batch):
+            clock.set(0.03)
+            yield
+            clock.set(0.05)
+
+        clock, source, controller = bench(process)
+        for name in "abc":
+            source.add(pod(name))
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        source.add(pod("d"))
+        await rest(clock)
+        await stopped(task)
+        controller.queue.bookmark("9")
+        figures = controller.statistics()
+        assert (figures.queued, figures.batches, figures.entries, figures.slow) == (1, 2, 4, 0)
+        assert figures.seconds == pytest.approx(0.16)
+        assert figures.longest == pytest.approx(0.05)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Queue trace")
+@pytest.mark.parametrize(
+    ("took", "waiting", "slow"), [(0.1, 50, 0), (0.11, 10, 0), (0.11, 11, 1), (5.0, 3, 0)]
+)
+def test_a_slow_step_is_told_while_others_wait(caplog, took, waiting, slow):
+    """More than 100 ms while more than 10 entries wait: counted, and logged with its size."""
+
+    async def scenario():
+        def process(batch):
+            if len(batch) == 2:
+                controller.queue.extend(deltas(waiting))
+                clock.set(took)
+
+        clock, _, controller = bench(process, name="pods")
+        clock.set(-clock.monotonic())  # at zero a tenth of a second is exact
+        task = asyncio.create_task(controller.process_loop())
+        controller.queue.extend(deltas(2))
+        await rest(clock)
+        await stopped(task)
+        return controller.statistics()
+
+    figures = asyncio.run(scenario())
+    assert figures.slow == slow
+    told = "pods: a step of processing took 0.11 s, of 2 entries, while 11 waited (1 slow steps so far)"
+    assert [line for line in caplog.messages if "a step of" in line] == [told][:slow]
+
+
+@pytest.mark.client_go("Queue trace")
+def test_slow_steps_that_go_on_are_told_once_a_minute(caplog):
+    """An index function that is always slow does not fill the log; the count says how often."""
+
+    async def scenario():
+        def process(batch):
+            clock.set(1.0)
+            controller.queue.extend(deltas(20))
+
+        clock, _, controller = bench(process, name="pods")
+        controller.queue.extend(deltas(20))
+        task = asyncio.create_task(controller.process_loop())
+        while controller.statistics().batches < 100:
+            await asyncio.sleep(0)
+        await stopped(task)
+        return controller.statistics().slow
+
+    assert asyncio.run(scenario()) >= 100
+    told = [line for line in caplog.messages if "slow steps so far" in line]
+    assert [line.rpartition("(")[2] for line in told] == ["1 slow steps so far)", "61 slow steps so far)"]
+
+
+def deltas(count):
+    return [Delta(DeltaType.DELETED, f"demo/p{number}", None) for number in range(count)]
+
+
+@pytest.mark.client_go("Low-level controller")
+def test_the_queue_can_be_processed_without_a_reflector():
+    """`process_loop` alone serves whoever fills the queue; it returns when the queue is closed and empty."""
+
+    async def scenario():
+        seen = []
+        _, source, controller = bench(seen.extend)
+        controller.queue.extend(deltas(3))
+        controller.queue.close()
+        await controller.process_loop()
+        assert [delta.key for delta in seen] == ["demo/p0", "demo/p1", "demo/p2"]
+        assert source.requests == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Low-level controller")
+def test_run_ends_when_the_queue_was_closed():
+    """What is queued is processed, the watch is closed, and nobody is told anything new."""
+
+    async def scenario():
+        seen = []
+        clock, source, controller = bench(seen.extend, full_resync_period=10)
+        source.add(pod("a"))
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        controller.queue.close()
+        await task
+        assert len(seen) == 1
+        assert source.open_watches == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Low-level controller")
+def test_a_resync_is_asked_for_every_period_if_it_should():
+    """`should_resync` is asked each time; without it each time is one."""
+
+    async def scenario(should_resync):
+        seen = []
+        clock, _, controller = bench(seen.extend, full_resync_period=10, should_resync=should_resync)
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        await clock.advance(45)
+        await stopped(task)
+        return sum(isinstance(entry, SyncAll) for entry in seen)
+
+    answers = iter([True, False, False, True])
+    assert asyncio.run(scenario(None)) == 4
+    assert asyncio.run(scenario(lambda: next(answers))) == 2
