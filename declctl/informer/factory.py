@@ -217,6 +217,7 @@ class SharedInformerFactory:
             clock=self._clock,
             resync_period=self._resync_period(selection.gvk, asked.get("resync_period")),
             options=options,
+            uid_change=self._given.get("uid_change", "recreate"),
         )
         return _Member(watched, informer, options)
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
-from declctl.informer.informer import AnyIndexFunc
+from declctl.informer.applying import UidChange
+from declctl.informer.indexing import AnyIndexFunc
 from declctl.informer.reflector_options import ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock
@@ -66,6 +67,8 @@ class FactoryOptions(TypedDict, total=False):
       listed and watched instead.
     - `transform`: changes each object before it is cached.
     - `options`: how reflectors ask: page size, time limits.
+    - `uid_change`: how another uid under a key is told: `recreate`, the default, as a delete and an
+      add, or `update`, as client-go does.
     - `name`: stands before the names of the informers, in messages and of tasks.
     - `clock`: the time that they live by.
     """
@@ -76,6 +79,7 @@ class FactoryOptions(TypedDict, total=False):
     tweak_list_options: TweakSelection | None
     transform: Transform | None
     options: ReflectorOptions
+    uid_change: UidChange
     name: str
     clock: Clock | None
 

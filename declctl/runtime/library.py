@@ -13,7 +13,7 @@ class SharedInformerFactory(informer.SharedInformerFactory):
     `client` is a `declctl.Client`, anything with its `source` method, or an official
     `kubernetes.aio.client.ApiClient`, whose configuration is used. `options` are those of
     `FactoryOptions`: `namespace`, `resync_period`, `custom_resync`, `tweak_list_options`,
-    `transform`, `options`, `name`, `clock`.
+    `transform`, `options`, `uid_change`, `name`, `clock`.
     """
 
     def __init__(self, client: SourceProvider | Any, **options: Unpack[FactoryOptions]) -> None:

@@ -331,6 +331,34 @@ def test_the_name_of_the_factory_stands_before_its_informers(client, clock):
     assert factory.informer("v1", "Pod").name == "billing: v1 Pod in team-a"
 
 
+@pytest.mark.parametrize(("how", "told"), [({}, ["delete", "add"]), ({"uid_change": "update"}, ["update"])])
+def test_how_a_recreated_object_is_told_can_be_chosen(client, clock, how, told):
+    """As the delete and the add that they were, or as the update that client-go makes of them."""
+    heard: list[str] = []
+
+    async def add(obj: Any, initial: bool) -> None:
+        heard.append("add")
+
+    async def update(old: Any, new: Any) -> None:
+        heard.append("update")
+
+    async def delete(obj: Any) -> None:
+        heard.append("delete")
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock, **how) as factory:
+            pods = factory.informer("v1", "Pod")
+            pods.add_event_handler(ResourceEventHandlerFuncs(add, update, delete))
+            await factory.wait_for_cache_sync()
+            await clock.settle()
+            heard.clear()
+            client.sources[0].modify(pod("a", uid="another"))
+            await clock.settle()
+
+    asyncio.run(scenario())
+    assert heard == told
+
+
 def test_all_namespaces_can_be_watched_beside_the_factorys_one(client, clock):
     """The namespace of the factory is what it is for, not a wall."""
     factory = SharedInformerFactory(client, namespace="team-a", clock=clock)
