@@ -107,10 +107,17 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
             r["watches"],
             r["relists"],
             None if r["lastEventAge"] is None else f"{r['lastEventAge']:.1f}s ago",
-            r["error"] or r.get("state"),
+            _how(r),
         )
         for r in document["resources"]
     ]
+
+
+def _how(resource: Document) -> str:
+    """The fault or the state, and what of the figures somebody should know: those that are not zero."""
+    notable = [f"{resource[name]} {name}" for name in ("queued", "skipped", "slow") if resource.get(name)]
+    state = resource["error"] or resource.get("state")
+    return ", ".join([str(state), *notable] if state else notable)
 
 
 def _handlers(document: Document) -> list[tuple[object, ...]]:

@@ -172,4 +172,8 @@ def _joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
         state="Missing" if all(part.missing for part in parts) else states[0] if states else "",
         items_listed=sum(part.items_listed for part in parts),
         events=events,
+        queued=sum(part.controller.queued for part in parts),
+        skipped=sum(part.reflector.skipped for part in parts),
+        slow=sum(part.controller.slow for part in parts),
+        informers=parts,
     )

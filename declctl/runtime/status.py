@@ -4,10 +4,11 @@ The document of `declctl status` and `GET /status`, and its conditions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+from declctl.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.foreign import ForeignPlugin
@@ -61,7 +62,11 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class ResourceStatus:
-    """One resource over all its watches. `last_event_age` is in seconds, `bytes` counts frames."""
+    """One resource over all its watches. `last_event_age` is in seconds, `bytes` counts frames.
+
+    `queued` changes are not in the cache yet, `skipped` objects could not be used, `slow` steps of
+    processing held up others. `informers` has the figures of each watch.
+    """
 
     name: str
     synced: bool
@@ -76,6 +81,10 @@ class ResourceStatus:
     state: str
     items_listed: int
     events: Mapping[str, int]
+    queued: int = 0
+    skipped: int = 0
+    slow: int = 0
+    informers: Sequence[InformerStatistics] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -91,6 +100,10 @@ class ResourceStatus:
             "lastEventAge": self.last_event_age,
             "error": self.error,
             "state": self.state,
+            "queued": self.queued,
+            "skipped": self.skipped,
+            "slow": self.slow,
+            "informers": [_informer(informer) for informer in self.informers],
         }
 
 
@@ -143,3 +156,33 @@ def _handler(handler: HandlerStatistics) -> dict[str, Any]:
         "generation": handler.generation,
         "lastError": handler.last_error,
     }
+
+
+_ON_A_CLOCK = ("last_event_at", "error_since")  # moments that mean nothing to another process
+
+
+def _informer(figures: InformerStatistics) -> dict[str, Any]:
+    """An informer's stations, as JSON has them; what stands in the resource already is left out."""
+    return {
+        "name": figures.name,
+        "state": figures.state,
+        "synced": figures.synced,
+        "indexFaults": {name: {"count": n, "last": last} for name, (n, last) in figures.index_faults.items()},
+        "reflector": _plain(figures.reflector),
+        "controller": _plain(figures.controller),
+        "processor": _plain(figures.processor),
+    }
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value):
+        shown = [field.name for field in fields(value) if field.name not in _ON_A_CLOCK]
+        return {_camel(name): _plain(getattr(value, name)) for name in shown}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in cast("Mapping[object, object]", value).items()}
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

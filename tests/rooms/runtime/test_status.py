@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from declctl.runtime.figures import Counts
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.status import Conditions
@@ -44,6 +46,24 @@ def test_the_status_of_a_running_controller_has_what_the_contract_names() -> Non
         "lastEventAge", "error",
     }  # fmt: skip
     assert (maps["synced"], maps["objects"], maps["relists"], maps["error"]) == (True, 2, 0, None)
+
+
+@pytest.mark.client_go("Informer identity / metrics")
+def test_the_status_has_the_figures_of_every_station_of_a_watch() -> None:
+    """What came, what waits, how long processing took and what was told; nothing has to be registered."""
+    with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
+        controller.wait_idle()
+        controller.wait_ready()
+        (maps,) = controller.status().document()["resources"]
+    assert (maps["queued"], maps["skipped"], maps["slow"]) == (0, 0, 0)
+    (watch,) = maps["informers"]
+    assert "ConfigMap" in watch["name"]
+    assert (watch["reflector"]["state"], watch["reflector"]["lists"]) == ("Watching", 1)
+    assert "lastEventAt" not in watch["reflector"], "a moment on a clock of that process"
+    assert (watch["controller"]["entries"], watch["controller"]["queued"]) == (2, 0)
+    assert watch["controller"]["seconds"] >= 0
+    assert (watch["processor"]["distributed"], watch["processor"]["faults"]) == (2, 0)
+    assert watch["indexFaults"] == {}
 
 
 def _config_map(name: str) -> dict:
