@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.properties.informer_world import ACTIONS, Step, World, instrumented
+from tests.properties.informer_world import ACTIONS, Beginning, Step, World, instrumented
 
 _INDEXES_EVERY = 5  # steps: they are looked at as a whole
 _RARELY = 0.25  # how likely it is that a kind of step is not in a history at all
@@ -18,17 +18,15 @@ _ALWAYS = {"change", "settle", "wait", "recover"}
 class History:
     """How a world begins, and what happens to it."""
 
-    queue: Literal["RealFIFO", "DeltaFIFO"]
-    streams: bool
-    page: int
+    beginning: Beginning
     steps: Sequence[Step]
 
     def lines(self) -> Iterator[str]:
         """The history as text that can be read, and pasted into a test."""
-        yield f"queue={self.queue!r}, streams={self.streams}, page={self.page}, steps=["
+        yield f"History({self.beginning!r}, ["
         for name, arguments in self.steps:
             yield f"    ({name!r}, {dict(arguments)!r}),"
-        yield "]"
+        yield "])"
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ def by_chance(seed: int, queue: Literal["RealFIFO", "DeltaFIFO"], length: int) -
     for name in chance.choices(names, weights, k=length):
         choices = ACTIONS[name].choices
         steps.append((name, {what: chance.choice(offered) for what, offered in choices.items()}))
-    return History(queue, chance.random() < 0.5, chance.choice([1, 2, 500]), steps)
+    return History(Beginning.by_chance(chance, queue), steps)
 
 
 def play(history: History, figures: Figures | None = None) -> None:
@@ -65,7 +63,7 @@ def play(history: History, figures: Figures | None = None) -> None:
 
 
 async def _play(history: History, figures: Figures) -> None:
-    world = World(queue=history.queue, streams=history.streams, page=history.page)
+    world = World(history.beginning)
     try:
         for number, step in enumerate(history.steps):
             await world.do(step)
@@ -93,12 +91,12 @@ def shortest(history: History) -> History:
         start = 0
         while start < len(steps):
             shorter = steps[:start] + steps[start + size :]
-            if goes_wrong(_with(history, shorter)):
+            if goes_wrong(History(history.beginning, shorter)):
                 steps = shorter
             else:
                 start += size
         size //= 2
-    return _with(history, steps)
+    return History(history.beginning, steps)
 
 
 def goes_wrong(history: History) -> bool:
@@ -108,7 +106,3 @@ def goes_wrong(history: History) -> bool:
     except Exception:
         return True
     return False
-
-
-def _with(history: History, steps: Sequence[Step]) -> History:
-    return History(history.queue, history.streams, history.page, steps)

@@ -7,11 +7,12 @@ made by chance, played again, printed and shortened.
 import asyncio
 import itertools
 import logging
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -47,7 +48,20 @@ LAYOUTS: Mapping[str, Sequence[str]] = {
     "nothing": [],
     "zones": ["spec.zones", "metadata.annotations"],
 }
+ODD_LINES: Mapping[str, bytes] = {
+    "rubbish": b"\xff{",
+    "nothing": b'{"type":"ADDED","object":{}}',
+    "expired": b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}',
+    "broken": b'{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError"}}',
+    "unreadable": b'{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"StoreReadError"}}',
+}
+ODD_BODIES: Mapping[str, bytes] = {
+    "rubbish": b"<html>",
+    "status": b'{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}',
+    "no version": b'{"kind":"PodList","metadata":{},"items":[]}',
+}
 LONG_ENOUGH = 400.0  # seconds in which every deadline and every back-off has passed
+_DEFAULT = ReflectorOptions()
 _LONGEST_RUN = 100  # turns of the loop, so that a test ends whoever runs for ever
 _SMALLEST = 256  # bytes that a notification weighs at least
 _MOST_LISTENERS, _MOST_HANDLERS = 4, 3
@@ -135,32 +149,53 @@ class QuickClock(ManualClock):
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a world begins: what the server can do, and how it is asked."""
+
+    queue: Literal["RealFIFO", "DeltaFIFO"] = "RealFIFO"
+    streams: bool = True
+    watch_cache: bool = False
+    options: ReflectorOptions = _DEFAULT
+
+    @classmethod
+    def by_chance(cls, chance: random.Random, queue: Literal["RealFIFO", "DeltaFIFO"]) -> "Beginning":
+        """Any, with that queue."""
+        options = ReflectorOptions(
+            page_size=chance.choice([None, 1, 2, 500]),
+            watch_list=chance.random() < 0.8,
+            check_consistency=chance.random() < 0.2,
+        )
+        return cls(queue, chance.random() < 0.6, chance.random() < 0.5, options)
+
+
 class World:
     """One informer and all that may happen to it. Made where a loop runs."""
 
-    def __init__(self, *, queue: Any, streams: bool, page: int) -> None:
+    def __init__(self, beginning: "Beginning") -> None:
+        self._beginning = beginning
         self.clock = QuickClock()
         self.server = FakeControllerSource(projection=projection("node"))
-        self.server.streams = streams
-        self.informer = self._informer(queue, page)
-        self._restarted = lambda: self._informer(queue, page)
+        self.server.streams, self.server.watch_cache = beginning.streams, beginning.watch_cache
+        self.informer = self._informer()
         self.listeners: list[Folding] = []
         self.handlers: list[Handling] = []
         self.gone: list[Handling] = []
         self.builds: list[IndexBuild] = []
+        self.corrupted: set[str] = set()
         self.waiters: list[tuple[Registration, asyncio.Task[None]]] = []
         self.done: Counter[str] = Counter()
         self._uids = itertools.count(1)
         self.join(period=0.0)
         self.task = asyncio.create_task(self.informer.run())
 
-    def _informer(self, queue: Any, page: int) -> SharedIndexInformer:
+    def _informer(self) -> SharedIndexInformer:
         return SharedIndexInformer(
             self.server,
             name="pods",
             clock=self.clock,
-            queue=queue,
-            options=ReflectorOptions(page_size=page),
+            queue=self._beginning.queue,
+            options=self._beginning.options,
             indexers={"node": field_index("spec.nodeName"), "zone": zones},
         )
 
@@ -238,6 +273,33 @@ class World:
     @action(ends=(False, True, True))
     def end_initial_events(self, ends: bool) -> None:
         self.server.ends_initial_events = ends
+
+    @action(slams=(True, False, False))
+    def slam(self, slams: bool) -> None:
+        """Watches end as soon as they have told what there is."""
+        self.server.slams = slams
+
+    @action(body=(None, None, *ODD_BODIES))
+    def list_oddly(self, body: str | None) -> None:
+        """LISTs are answered with something else."""
+        self.server.body = ODD_BODIES[body] if body else None
+
+    @action(line=(None, None, *ODD_LINES))
+    def begin_watches_oddly(self, line: str | None) -> None:
+        """Every watch begins with this line."""
+        self.server.first_line = ODD_LINES[line] if line else None
+
+    @action(line=tuple(ODD_LINES))
+    def tell_oddly(self, line: str) -> None:
+        """A line of the history is no event, and comes again for whoever watches from before it."""
+        self.server.tell(ODD_LINES[line])
+
+    @action(name=NAMES)
+    def corrupt(self, name: str) -> None:
+        """An object can't be read in lists, until it is changed."""
+        if f"team-a/{name}" in self.server.objects:
+            self.server.corrupt(f"team-a/{name}", b'{"metadata":{"name":7}}')
+            self.corrupted.add(name)
 
     @action(weight=2)
     async def recover(self) -> None:
@@ -394,6 +456,8 @@ class World:
     async def calm_down(self) -> None:
         """The server behaves again, handlers hurry, and all that was under way comes to its end."""
         self.server.calm()
+        for name in sorted(self.corrupted):
+            self.change(name, "n1")
         for handler in self.handlers:
             handler.seconds, handler.failing = 0.0, False
         self.server.bookmark()
@@ -433,7 +497,7 @@ class World:
             await self.informer.run()
         with pytest.raises(CacheError):
             self.informer.add_listener(Folding(self.informer))
-        again = self._restarted()
+        again = self._informer()
         listener = Folding(again)
         listener.registration = again.add_listener(listener)
         running = asyncio.create_task(again.run())

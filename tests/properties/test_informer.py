@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from declctl.informer import FakeControllerSource, SharedIndexInformer
+from declctl.informer import FakeControllerSource, ReflectorOptions, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects import ChangeType
 from tests.properties.folding import Folding
 from tests.properties.histories import Figures, History, by_chance, play, shortest
-from tests.properties.informer_world import ACTIONS, NAMES
+from tests.properties.informer_world import ACTIONS, NAMES, Beginning
 
 _QUEUES = ("RealFIFO", "DeltaFIFO")
 _LENGTH = 500  # steps
@@ -59,15 +59,19 @@ def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any
 
 
 @given(
-    queue=st.sampled_from(_QUEUES),
-    streams=st.booleans(),
-    page=st.sampled_from([1, 2, 500]),
+    beginning=st.builds(
+        Beginning,
+        st.sampled_from(_QUEUES),
+        st.booleans(),
+        st.booleans(),
+        st.builds(ReflectorOptions, page_size=st.sampled_from([None, 1, 2]), watch_list=st.booleans()),
+    ),
     steps=st.lists(_STEPS, max_size=60),
 )
 @settings(max_examples=60, deadline=None)
-def test_short_histories_too(queue, streams, page, steps):
+def test_short_histories_too(beginning, steps):
     """Hypothesis looks for the shortest history that goes wrong."""
-    history = History(queue, streams, page, steps)
+    history = History(beginning, steps)
     note("\n".join(history.lines()))
     play(history)
 
