@@ -218,6 +218,7 @@ class SharedInformerFactory:
             resync_period=self._resync_period(selection.gvk, asked.get("resync_period")),
             options=options,
             uid_change=self._given.get("uid_change", "recreate"),
+            queue=self._given.get("queue", "RealFIFO"),
         )
         return _Member(watched, informer, options)
 

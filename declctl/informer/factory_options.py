@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
 from declctl.informer.applying import UidChange
+from declctl.informer.controller import QueueKind
 from declctl.informer.indexing import AnyIndexFunc
 from declctl.informer.reflector_options import ReflectorOptions
 from declctl.informer.source import Source
@@ -69,6 +70,7 @@ class FactoryOptions(TypedDict, total=False):
     - `options`: how reflectors ask: page size, time limits.
     - `uid_change`: how another uid under a key is told: `recreate`, the default, as a delete and an
       add, or `update`, as client-go does.
+    - `queue`: `RealFIFO`, the default, or `DeltaFIFO`, which keeps together what is pending of a key.
     - `name`: stands before the names of the informers, in messages and of tasks.
     - `clock`: the time that they live by.
     """
@@ -80,6 +82,7 @@ class FactoryOptions(TypedDict, total=False):
     transform: Transform | None
     options: ReflectorOptions
     uid_change: UidChange
+    queue: QueueKind
     name: str
     clock: Clock | None
 

@@ -359,6 +359,36 @@ def test_how_a_recreated_object_is_told_can_be_chosen(client, clock, how, told):
     assert heard == told
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [({}, ["add b", "add c", "update b"]), ({"queue": "DeltaFIFO"}, ["add b", "update b", "add c"])],
+)
+def test_the_queue_can_be_chosen(client, clock, how, told):
+    """In the order in which it happened, or what is pending of a key together."""
+    heard: list[str] = []
+
+    async def add(obj: Any, initial: bool) -> None:
+        heard.append(f"add {obj.name}")
+
+    async def update(old: Any, new: Any) -> None:
+        heard.append(f"update {new.name}")
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock, **how) as factory:
+            factory.informer("v1", "Pod").add_event_handler(ResourceEventHandlerFuncs(add, update))
+            await factory.wait_for_cache_sync()
+            await clock.settle()
+            heard.clear()
+            source = client.sources[0]
+            source.add(pod("b"))
+            source.add(pod("c"))
+            source.modify(pod("b"))
+            await clock.settle()
+
+    asyncio.run(scenario())
+    assert heard == told
+
+
 def test_all_namespaces_can_be_watched_beside_the_factorys_one(client, clock):
     """The namespace of the factory is what it is for, not a wall."""
     factory = SharedInformerFactory(client, namespace="team-a", clock=clock)
