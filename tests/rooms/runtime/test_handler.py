@@ -1,12 +1,13 @@
 """A slot: what is delivered to whom, how often it is tried, and what a new binding changes."""
 
 import asyncio
+import itertools
 import threading
 
 import pytest
 
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
-from declctl.objects import ChangeType
+from declctl.objects import ChangeType, Notification
 
 
 def test_changes_are_delivered_in_order_and_counted(bench, added) -> None:
@@ -336,3 +337,150 @@ def test_a_huge_message_is_cut(bench, added, log) -> None:
     bench.work()
     assert len(slot.statistics().last_error or "") < 3000
     assert sum(len(str(line.fields)) for line in log.lines) < 50_000
+
+
+A, M, D, R = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED, ChangeType.RESYNC
+
+
+@pytest.mark.parametrize(
+    ("pending", "heard"),
+    [
+        ((A, M), ["Added 2"]),
+        ((M, M), ["Modified 2 from 0"]),
+        ((M, D), ["Deleted 2"]),
+        ((A, D), []),
+        ((D, A), ["Deleted 1", "Added 2"]),
+        ((R, M), ["Modified 2 from 1"]),
+        ((M, R), ["Modified 1 from 0"]),
+        ((R, R), ["Resync 2 from 2"]),
+        ((A, M, M, D, A, M), ["Added 6"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "policy", [{"delivery": Delivery.KEYED}, {"buffer_bytes": 1}], ids=["keyed", "full buffer"]
+)
+def test_pending_changes_of_one_key_are_merged_by_the_table(bench, record, pending, heard, policy) -> None:
+    """What waits and what comes become what the table says; delivered + merged + dropped = changes.
+
+    A buffer counts what waits, so it takes a change of another object to be full from the first one on.
+    """
+    versions = [record("a", version=number) for number in range(len(pending) + 1)]
+    told = [
+        Notification(kind, new, old if kind is M else None)
+        for kind, old, new in zip(pending, versions, versions[1:], strict=False)
+    ]
+    lines = []
+
+    def handle(change) -> None:
+        if change.obj.name == "a":
+            old = f" from {change.old.resource_version}" if change.old is not None else ""
+            lines.append(f"{change.type} {change.obj.resource_version}{old}")
+
+    slot = bench.slot(handle, **policy)
+    slot.add_all([Notification(ChangeType.ADDED, record("other"))])
+    slot.add_all(told)
+    bench.work()
+    assert lines == heard
+    figures = slot.statistics()
+    assert figures.delivered + figures.merged + figures.dropped == len(pending) + 1
+    assert figures.queued == 0
+
+
+def test_below_its_limit_every_change_is_delivered(bench, added) -> None:
+    """`delivery: Event`: nothing that the table could merge is merged while there is room."""
+    heard = []
+    slot = bench.slot(lambda change: heard.append(str(change.type)))
+    slot.add_all([added("a", kind) for kind in (A, M, M, D, A, D)])
+    bench.work()
+    assert heard == ["Added", "Modified", "Modified", "Deleted", "Added", "Deleted"]
+    assert slot.statistics().merged == 0
+
+
+def test_a_handler_that_says_nothing_about_retries_has_five_attempts(bench, added, clock, log) -> None:
+    """After 1, 2, 4 and 8 seconds; each failure is logged with traceback, handler and key, then it's over."""
+    tries = []
+
+    def fails() -> None:
+        tries.append(clock.monotonic())
+        raise ValueError("no")
+
+    slot = bench.slot(fails)
+    slot.add_all([added("a")])
+    while bench.work():
+        clock.set(slot.lanes.next_due() or 60.0)
+    assert [late - early for early, late in itertools.pairwise(tries)] == [1.0, 2.0, 4.0, 8.0]
+    figures = slot.statistics()
+    assert (figures.failed, figures.retried, figures.queued) == (1, 4, 0)
+    for line in (line for line in log.lines if line.level == "error"):
+        assert (line.fields["handler"], line.fields["key"]) == ("notify", "default/a")
+        assert "ValueError: no" in line.fields["traceback"]
+
+
+def test_a_back_off_grows_to_its_maximum_and_no_further(bench, added, clock) -> None:
+    """`maxBackoff`: also a handler that fails for a week is tried again soon after it works."""
+    tries = []
+
+    def fails() -> None:
+        tries.append(clock.monotonic())
+        raise ValueError
+
+    slot = bench.slot(
+        fails, on_failure=OnFailure.RETRY, retry=RetrySpec(initial_backoff=1.0, max_backoff=5.0)
+    )
+    slot.add_all([added("a")])
+    for _ in range(6):
+        bench.work()
+        clock.set(slot.lanes.next_due())
+    assert [late - early for early, late in itertools.pairwise(tries)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_a_change_that_was_given_up_lets_the_next_of_its_key_pass(bench, added) -> None:
+    """Under `Event` a failing change holds its key until it succeeds or is given up, and then no longer."""
+    heard = []
+
+    def fails_on_added(change) -> None:
+        heard.append(str(change.type))
+        if change.type is ChangeType.ADDED:
+            raise ValueError
+
+    slot = bench.slot(fails_on_added, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
+    bench.work()
+    assert heard == ["Added", "Modified"]
+    figures = slot.statistics()
+    assert (figures.failed, figures.succeeded) == (1, 1)
+
+
+def test_under_keyed_a_newer_change_takes_the_place_and_the_attempts_of_a_failing_one(
+    bench, added, clock
+) -> None:
+    """It doesn't wait for the old one to be given up, nor does it get more attempts than were left."""
+    heard = []
+
+    def fails(change) -> None:
+        heard.append((str(change.type), change.obj.resource_version))
+        raise ValueError
+
+    slot = bench.slot(fails, delivery=Delivery.KEYED, retry=RetrySpec(max_attempts=3))
+    old, new = added("a"), added("a", ChangeType.MODIFIED)
+    slot.add_all([old])
+    bench.work()
+    slot.add_all([new])
+    for _ in range(5):
+        clock.set(60.0)
+        bench.work()
+    first, newest = old.record.resource_version, new.record.resource_version
+    assert heard == [("Added", first), ("Added", newest), ("Added", newest)]
+    figures = slot.statistics()
+    assert (figures.failed, figures.retried, figures.merged, figures.delivered) == (1, 2, 1, 1)
+
+
+def test_what_is_dropped_is_counted(bench, added) -> None:
+    """Changes that nobody will hear of any more are the rest of the sum."""
+    slot = bench.slot(lambda: None)
+    slot.add_all([added("a"), added("b"), added("c")])
+    ticket = slot.lanes.take()
+    slot.lanes.clear()
+    slot.work(ticket)
+    figures = slot.statistics()
+    assert (figures.delivered, figures.merged, figures.dropped, figures.queued) == (1, 0, 2, 0)

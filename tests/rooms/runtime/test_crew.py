@@ -1,0 +1,90 @@
+"""Crews: how many changes are worked on at once, and of which keys."""
+
+import asyncio
+import threading
+
+import pytest
+
+from declctl.objects import ChangeType
+from declctl.runtime.crew import LoopCrew, ThreadCrew
+
+SOON = 10.0  # seconds after which a test that waits for another thread gives up
+
+
+class Watched:
+    """A handler that notes what runs at once, and holds each call until the gate opens."""
+
+    def __init__(self, expected: int) -> None:
+        self.gate = threading.Event()
+        self.crowded = threading.Event()  # as many run at once as are expected
+        self.running: list[str] = []
+        self.most = 0
+        self.twice = False
+        self.heard: list[tuple[str, str]] = []
+        self._expected = expected
+        self._lock = threading.Lock()
+
+    def begin(self, change) -> None:
+        with self._lock:
+            self.twice = self.twice or change.obj.name in self.running
+            self.running.append(change.obj.name)
+            self.most = max(self.most, len(self.running))
+            if len(self.running) == self._expected:
+                self.crowded.set()
+
+    def end(self, change) -> None:
+        with self._lock:
+            self.running.remove(change.obj.name)
+            self.heard.append((change.obj.name, str(change.type)))
+
+    def handle(self, change) -> None:
+        self.begin(change)
+        assert self.gate.wait(SOON)
+        self.end(change)
+
+    async def handle_async(self, change) -> None:
+        self.begin(change)
+        while not self.gate.is_set():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.end(change)
+
+
+def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
+    """Four keys with three changes each, worked by a crew of that size."""
+    watched, finished = Watched(expected), threading.Event()
+    slot = bench.slot(watched.handle_async if asynchronous else watched.handle)
+    crew = LoopCrew(slot, size=size, loop=bench.loop.loop) if asynchronous else ThreadCrew(slot, size=size)
+
+    def pending() -> None:
+        if len(watched.heard) == 12:
+            finished.set()
+        crew.wake()
+
+    slot.on_pending = pending
+    for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
+        slot.add_all([added(name, kind) for name in "abcd"])
+    assert watched.crowded.wait(SOON)
+    watched.gate.set()
+    assert finished.wait(SOON)
+    crew.dismiss()
+    return watched
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_by_default_one_change_at_a_time_and_in_order(bench, added, asynchronous):
+    """`queue.concurrency: 1`: sync and async hooks alike hear one after the other, as it happened."""
+    watched = worked(bench, added, asynchronous=asynchronous, size=1, expected=1)
+    assert watched.most == 1
+    assert watched.heard == [(n, kind) for kind in ("Added", "Modified", "Deleted") for n in "abcd"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("size", [3, 8])
+def test_concurrency_allows_more_and_never_two_of_one_key(bench, added, asynchronous, size):
+    """As many at once as allowed, as far as there are keys; the changes of one key stay in order."""
+    watched = worked(bench, added, asynchronous=asynchronous, size=size, expected=min(size, 4))
+    assert watched.most == min(size, 4)
+    assert not watched.twice
+    for name in "abcd":
+        assert [kind for heard, kind in watched.heard if heard == name] == ["Added", "Modified", "Deleted"]
