@@ -40,6 +40,7 @@ def _seeds() -> range:
     return range(first, first + histories)
 
 
+@pytest.mark.client_go(164, 187, "Core guarantee", "Late joiner")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("queue", _QUEUES)
 def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any, capsys: Any) -> None:
