@@ -66,6 +66,7 @@ def test_what_is_known_is_modified(kind):
     assert told.old is before
 
 
+@pytest.mark.client_go("Delete+recreate gap")
 @pytest.mark.parametrize("kind", [ADDED, UPDATED])
 def test_another_uid_is_another_object(kind):
     """Deleted and made again while nobody saw: two changes, not one update (pitfall 4)."""
@@ -75,6 +76,7 @@ def test_another_uid_is_another_object(kind):
     assert [n.final_state_unknown for n in told] == [True, False]
 
 
+@pytest.mark.client_go("Unchanged-RV suppression")
 def test_the_same_version_is_no_change():
     """An event that comes twice is told once (client-go 179)."""
     line = Line(record("a", 3))
@@ -96,6 +98,7 @@ def test_a_delete_of_what_is_not_known_is_nothing():
     assert Line().apply(one(DELETED, record("ghost"))) == []
 
 
+@pytest.mark.client_go("Tombstones")
 def test_a_tombstone_tells_the_last_known_state():
     """And says that it may not be the last (client-go 17)."""
     line = Line(record("a", 4))
@@ -124,6 +127,7 @@ def test_a_sync_tells_the_cache_as_it_is():
     assert line.apply(one(DeltaType.SYNC, record("gone"))) == []
 
 
+@pytest.mark.client_go(171, "isInInitialList")
 def test_a_replaced_delta_is_told_as_what_it_is():
     """The accumulating queue tells first lists and relists apart (client-go 171)."""
     line = Line()
@@ -186,6 +190,7 @@ def test_a_large_replacement_comes_in_slices():
     assert seen == {r.key for r in new}
 
 
+@pytest.mark.client_go(172)
 def test_the_version_of_the_store_does_not_go_back_during_a_relist():
     """Objects in a list are older than the list (client-go 172)."""
     line = Line(record("a", 50))

@@ -38,7 +38,7 @@ def filtered(calls: list[Any]) -> FilteringResourceEventHandler:
     return FilteringResourceEventHandler(lambda obj: obj["spec"]["nodeName"] == "n1", handler)
 
 
-@pytest.mark.client_go(96)
+@pytest.mark.client_go(96, "FilteringResourceEventHandler")
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -22,6 +22,7 @@ from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 
 
+@pytest.mark.client_go(171, "isInInitialList", "Core guarantee")
 @QUEUES
 def test_a_listener_hears_what_is_there_and_then_what_happens(queue):
     """The first list comes as initial adds, then each change with its reason (client-go 171)."""
@@ -49,6 +50,7 @@ def test_a_listener_hears_what_is_there_and_then_what_happens(queue):
     assert all(n.received_at == clock.now().timestamp() for n in listener.told)
 
 
+@pytest.mark.client_go(172, "Core guarantee")
 @QUEUES
 def test_the_cache_is_ahead_of_the_listener(queue):
     """When a listener hears of a change, store and indexes have it already (client-go 172)."""
@@ -77,6 +79,7 @@ def test_the_cache_is_ahead_of_the_listener(queue):
     assert seen == [("Added", "1", []), ("Modified", "2", ["demo/a"]), ("Deleted", "", [])]
 
 
+@pytest.mark.client_go("HasSynced (informer)")
 @QUEUES
 def test_an_empty_list_is_a_synced_cache(queue):
     """Where there is nothing, the cache has synced as soon as the server has said so (client-go 29)."""
@@ -90,6 +93,7 @@ def test_an_empty_list_is_a_synced_cache(queue):
     assert asyncio.run(scenario()) == (False, True)
 
 
+@pytest.mark.client_go("Delete+recreate gap")
 @QUEUES
 def test_an_object_that_was_made_anew_is_two_changes(queue):
     """Deleted and created again while the watch was away: a tombstone and an add, not an update."""
@@ -116,6 +120,7 @@ def test_an_object_that_was_made_anew_is_two_changes(queue):
     assert gone.reason == come.reason == ChangeReason.RELIST
 
 
+@pytest.mark.client_go(171, "isInInitialList", "Tombstones")
 @QUEUES
 def test_a_missed_change_is_found_and_a_missed_delete_is_a_tombstone(queue):
     """After a gap only what differs is told, each kind of difference in its form (client-go 17, 179)."""
@@ -144,6 +149,7 @@ def test_a_missed_change_is_found_and_a_missed_delete_is_a_tombstone(queue):
     assert (figures.relists, figures.objects) == (1, 3)
 
 
+@pytest.mark.client_go("Unchanged-RV suppression")
 @QUEUES
 def test_what_comes_again_unchanged_tells_nobody(queue):
     """The same version of an object again is no change; the store keeps the record that it has."""
@@ -242,6 +248,7 @@ def test_what_the_transform_drops_goes_out_of_scope():
     assert ObjectView(gone.record)["spec"] == {"nodeName": "mine"}
 
 
+@pytest.mark.client_go("Late joiner", "isInInitialList")
 @QUEUES
 def test_a_late_joiner_hears_the_cache_and_then_the_rest(queue):
     """Who comes late hears each object once, and misses nothing after that (client-go 192, 202)."""
@@ -265,6 +272,7 @@ def test_a_late_joiner_hears_the_cache_and_then_the_rest(queue):
     assert live_only.lines() == ["Modified demo/a", "Added demo/b"]
 
 
+@pytest.mark.client_go("HasSynced (informer)")
 def test_a_registration_from_before_the_first_list_syncs_with_it():
     """A listener that waits for the first list has synced when the cache has, not before (client-go 192)."""
     source, informer, clock = made()
@@ -280,6 +288,7 @@ def test_a_registration_from_before_the_first_list_syncs_with_it():
     assert asyncio.run(scenario()) == (False, True, True)
 
 
+@pytest.mark.client_go("Resync per handler")
 @QUEUES
 def test_a_resync_replays_the_cache_to_whom_it_is_due(queue):
     """A resync tells the cache again to those that asked, and asks the server nothing (client-go 63)."""
@@ -320,6 +329,7 @@ def test_a_resync_on_demand_is_for_one_listener():
     assert other.lines() == ["Added demo/a"]
 
 
+@pytest.mark.client_go(191, "Per-handler sequencing")
 def test_a_handler_of_the_library_is_told_in_its_own_thread():
     """A handler hears the cache, its registration says when it is through, and removing it ends it."""
     source, informer, clock = made()
@@ -340,6 +350,7 @@ def test_a_handler_of_the_library_is_told_in_its_own_thread():
     assert added == [("a", True)]
 
 
+@pytest.mark.client_go("Run twice", "Add after stop")
 def test_it_runs_once_and_nobody_joins_it_after_its_end():
     """An informer that was started can't be started again, and one that has ended says so."""
     _, informer, clock = made()
@@ -356,6 +367,7 @@ def test_it_runs_once_and_nobody_joins_it_after_its_end():
         informer.add_listener(Recorder())
 
 
+@pytest.mark.client_go(193)
 def test_stopping_leaves_nothing_behind():
     """When the informer ends, its watch is closed and no task is left (client-go 193)."""
     source, informer, clock = made()
@@ -391,6 +403,7 @@ def test_an_index_can_be_added_to_a_running_informer():
     assert asyncio.run(scenario()) == (["a"], ["a", "b"], [])
 
 
+@pytest.mark.client_go("Informer identity / metrics")
 def test_statistics_say_how_it_is():
     """Status shows what is cached, what came, and what is wrong with an index."""
 

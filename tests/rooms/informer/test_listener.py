@@ -69,6 +69,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.mark.client_go(199, "Tombstones", "Core guarantee")
 @pytest.mark.parametrize("kind", [Diary, AsyncDiary])
 def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
     """Each change arrives in its form: adds with whether they are initial, updates with both states."""
@@ -94,6 +95,7 @@ def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
     ]
 
 
+@pytest.mark.client_go(200, "Per-handler buffer", "Per-handler sequencing")
 def test_sync_handlers_do_not_hold_up_the_loop(clock):
     """A handler that blocks has a thread of its own: the cache and everybody else go on (client-go 200)."""
     diary, free = Diary(), threading.Event()
@@ -116,6 +118,7 @@ def test_sync_handlers_do_not_hold_up_the_loop(clock):
     assert diary.threads.isdisjoint({threading.get_ident()})
 
 
+@pytest.mark.client_go("Per-handler sequencing")
 def test_async_handlers_run_on_the_loop(clock):
     """An asynchronous handler may use what belongs to the loop, and is called once at a time."""
     diary = AsyncDiary()
@@ -152,6 +155,7 @@ def test_async_functions_are_awaited_however_they_are_wrapped(clock):
     assert seen == ["lambda a", "partial a"]
 
 
+@pytest.mark.client_go(195, "Handler panics", "Handler names")
 @pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), asyncio.CancelledError()])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronous):
@@ -179,6 +183,7 @@ def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronou
     assert "guard failed on Added demo/bad" in caplog.text
 
 
+@pytest.mark.client_go(192, "HasSynced (handler)")
 def test_it_has_synced_when_the_handler_is_through(clock):
     """A handler has synced when it is through with the first list, not when told of it (client-go 192)."""
     free = threading.Event()
@@ -211,6 +216,7 @@ def test_an_empty_first_list_is_synced_at_once(clock):
     assert run(scenario)
 
 
+@pytest.mark.client_go(191, 201)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_removed_handler_is_called_no_more(clock, asynchronous):
     """What is pending is dropped; the call that is running ends by itself (client-go 191, 196, 201)."""
@@ -246,6 +252,7 @@ def test_a_removed_handler_is_called_no_more(clock, asynchronous):
     assert (figures.dropped, figures.waiting) == (1, 0)
 
 
+@pytest.mark.client_go("Per-handler buffer")
 def test_a_slow_handler_does_not_fill_the_memory(clock):
     """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
     free, diary = threading.Event(), Diary()

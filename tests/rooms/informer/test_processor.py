@@ -65,6 +65,7 @@ def test_a_listener_that_raises_harms_only_itself(processor, caplog):
     assert "missed 1 change" in caplog.text
 
 
+@pytest.mark.client_go(183, 186, "RemoveEventHandler")
 def test_a_removed_listener_hears_nothing_more(processor):
     """After it was removed a listener is told nothing; removing it again is harmless (client-go 183, 186)."""
     listener, other = Recorder(), Recorder()
@@ -79,6 +80,7 @@ def test_a_removed_listener_hears_nothing_more(processor):
     assert len(other.told) == 1
 
 
+@pytest.mark.client_go(184, "RemoveEventHandler")
 def test_a_foreign_registration_changes_nothing(processor, clock):
     """Removing what belongs to another processor leaves the own listeners alone (client-go 184)."""
     foreign = SharedProcessor(clock).add_listener(Recorder())
@@ -88,6 +90,7 @@ def test_a_foreign_registration_changes_nothing(processor, clock):
     assert len(processor) == 1
 
 
+@pytest.mark.client_go(185, "Handler registration")
 def test_a_listener_may_be_registered_twice(processor):
     """Two registrations of one listener are independent: one can be removed (client-go 185)."""
     listener = Recorder()
@@ -100,6 +103,7 @@ def test_a_listener_may_be_registered_twice(processor):
     assert listener.lines() == ["Added demo/a", "Added demo/a", "Deleted demo/a"]
 
 
+@pytest.mark.client_go(174, "Resync per handler")
 def test_resyncs_are_due_for_each_listener_by_itself(processor, clock):
     """Every 2 s and every 3 s, and at 6 s both; who asked for none hears none (client-go 174)."""
     never, two, three = (processor.add_listener(Recorder(), resync_period=p) for p in (0, 2, 3))
@@ -112,6 +116,7 @@ def test_resyncs_are_due_for_each_listener_by_itself(processor, clock):
     assert heard == [(1, []), (2, ["two"]), (3, ["three"]), (4, ["two"]), (5, []), (6, ["two", "three"])]
 
 
+@pytest.mark.client_go("Resync per handler")
 def test_a_resync_reaches_only_those_that_are_due(processor, clock):
     """A replay of the cache is for who asked for it, changes in the same batch for all (client-go 179)."""
     due, other = Recorder(), Recorder()
@@ -150,6 +155,7 @@ def test_first_resyncs_are_spread():
     assert len(processor.due()) == 1
 
 
+@pytest.mark.client_go(177)
 def test_a_shorter_period_than_a_second_becomes_one(processor, clock):
     """Nobody can ask for a replay of the whole cache in a loop (client-go 177)."""
     registration = processor.add_listener(Recorder(), resync_period=0.1)
@@ -175,6 +181,7 @@ def test_another_period_keeps_the_phase(processor, clock, before, after, due_at)
     assert found == due_at
 
 
+@pytest.mark.client_go(202, "Late joiner")
 def test_a_late_joiner_hears_the_cache_once(processor):
     """All that is there comes as initial adds, and then what happens (client-go 192, 202)."""
     listener = Recorder()
@@ -187,6 +194,7 @@ def test_a_late_joiner_hears_the_cache_once(processor):
     assert [n.initial for n in listener.told] == [True, True, False]
 
 
+@pytest.mark.client_go(202, "Late joiner")
 def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, monkeypatch):
     """Objects change, go and come between two slices: each is heard of once, as it is (client-go 202)."""
     monkeypatch.setattr(module, "_SLICE", 1)
