@@ -26,11 +26,11 @@ from declctl.objects.projection import (
     Known,
     Projection,
     ProjectionStatistics,
-    status_error,
 )
 from declctl.objects.record import KubeObject, Layout, Record
 from declctl.objects.resource import GroupVersionKind, Resource
 from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
+from declctl.objects.status import status_error
 from declctl.objects.transforming import Transform
 from declctl.objects.view import ObjectView
 

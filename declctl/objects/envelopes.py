@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.objects.events import EventType
-from declctl.objects.reading import UNREADABLE, decoded, mapping
+from declctl.objects.events import EventType, WatchEvent
+from declctl.objects.reading import UNREADABLE, decoded, json_object, mapping
 from declctl.objects.record import Record
 from declctl.objects.splitting import elements, member
+from declctl.objects.status import status_error
 
 CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
 
 
@@ -124,6 +126,25 @@ class Envelopes:
         api_version, kind = self._own
         reason = f"an object is a {found.kind} ({found.apiVersion}) and not a {kind} ({api_version})"
         return Foreign(reason, found.metadata.resourceVersion)
+
+
+def told(kind: str, raw: bytes) -> WatchEvent:
+    """The event of a line that tells of no object: a bookmark.
+
+    An ERROR is raised as the StatusError that it carries; anything else raises MalformedAnswer.
+    """
+    if kind not in ("BOOKMARK", "ERROR"):
+        raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind[:120]!r}")
+    obj = json_object(raw)
+    if kind == "ERROR":
+        raise status_error(obj)
+    metadata = mapping(obj.get("metadata"))
+    return WatchEvent(
+        EventType.BOOKMARK,
+        None,
+        str(metadata.get("resourceVersion") or ""),
+        initial_events_end=mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
+    )
 
 
 def _one_by_one(body: bytes, fault: Exception) -> _Page:

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.cutting import cut_managed_fields
-from declctl.objects.envelopes import CHANGES, Envelopes, ListPage
+from declctl.objects.envelopes import CHANGES, Envelopes, ListPage, told
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
@@ -24,17 +24,14 @@ from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import (
     UNREADABLE,
     identity_of,
-    json_object,
     mapping,
     named_object,
     no_name,
 )
 from declctl.objects.record import Layout, Projected, Record
-from declctl.objects.status import status_error
 from declctl.objects.transforming import Transform, Transforming
 
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 Known = Callable[[str], Record | None]
 
 _NO_LABELS: Mapping[str, str] = {}
@@ -153,7 +150,7 @@ class Projection:
         kind, raw = self._envelopes.line(line)
         if kind in CHANGES:
             return self._changed(CHANGES[kind], raw, known, False)
-        return self._told(kind, raw)
+        return told(kind, raw)
 
     def record(self, raw: bytes, *, known: Known = _nothing_known) -> Record | None:
         """The record of one object.
@@ -199,23 +196,8 @@ class Projection:
 
     def statistics(self) -> ProjectionStatistics:
         """The figures so far."""
-        told = self._transforming
-        return ProjectionStatistics(self._objects, self._whole, told.dropped, told.failed, told.last_fault)
-
-    def _told(self, kind: str, raw: bytes) -> WatchEvent:
-        """An event that is no change of an object."""
-        if kind not in ("BOOKMARK", "ERROR"):
-            raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind[:120]!r}")
-        obj = json_object(raw)
-        if kind == "ERROR":
-            raise status_error(obj)
-        metadata = mapping(obj.get("metadata"))
-        return WatchEvent(
-            EventType.BOOKMARK,
-            None,
-            str(metadata.get("resourceVersion") or ""),
-            initial_events_end=mapping(metadata.get("annotations")).get(INITIAL_EVENTS_END) == "true",
-        )
+        by = self._transforming
+        return ProjectionStatistics(self._objects, self._whole, by.dropped, by.failed, by.last_fault)
 
     def _changed(self, kind: EventType, raw: bytes, known: Known, own_kind: bool) -> WatchEvent:
         if not own_kind and (foreign := self._envelopes.foreign(raw)) is not None:

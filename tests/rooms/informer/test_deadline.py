@@ -125,3 +125,49 @@ def test_other_faults_pass_through():
 
     with pytest.raises(KeyError, match="mine"):
         asyncio.run(scenario())
+
+
+def test_a_strike_ends_the_body_with_its_fault():
+    """Whoever knows better than the clock ends the waiting."""
+
+    async def scenario():
+        clock = ManualClock()
+        deadline = Deadline(clock, idle=30, what="x")
+
+        async def body():
+            async with deadline:
+                await asyncio.Event().wait()
+
+        deadline.strike(KeyError("too early"))
+        task = asyncio.create_task(body())
+        await clock.settle()
+        deadline.strike(KeyError("mine"))
+        deadline.strike(KeyError("later"))
+        with pytest.raises(KeyError, match="mine"):
+            await task
+        deadline.strike(KeyError("too late"))
+        await clock.settle()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_strike_does_not_hide_a_cancellation():
+    """Who is stopped is stopped."""
+
+    async def scenario():
+        clock = ManualClock()
+        deadline = Deadline(clock, idle=30, what="x")
+
+        async def body():
+            async with deadline:
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(body())
+        await clock.settle()
+        deadline.strike(KeyError("mine"))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import Expired, InvalidRequest, Unreachable
+from declctl.errors import Expired, InvalidRequest, MalformedAnswer, TooLargeResourceVersion, Unreachable
 from declctl.informer import FakeControllerSource
 from declctl.objects import EventType, ListOptions, WatchOptions
 from tests.rooms.informer.shapes import fresh_projection, pod
@@ -147,3 +147,130 @@ def test_what_one_gets_is_a_copy():
     made.add(pod("b"))["metadata"]["name"] = "c"
     assert made.objects["demo/a"]["spec"] == {}
     assert sorted(made.objects) == ["demo/a", "demo/b"]
+
+
+def test_lists_are_at_the_version_that_was_asked_for():
+    """Any, none older than one, or exactly one; what has not come yet is too large."""
+
+    async def scenario():
+        made = source("a", "b")
+        made.modify(pod("a", node="n1"))
+        made.delete("demo/b")
+        for version, match, found, at in (
+            (None, None, ["demo/a"], "4"),
+            ("0", None, ["demo/a"], "4"),
+            ("2", "NotOlderThan", ["demo/a"], "4"),
+            ("2", None, ["demo/a"], "4"),
+            ("2", "Exact", ["demo/a", "demo/b"], "2"),
+            ("1", "Exact", ["demo/a"], "1"),
+        ):
+            options = ListOptions(resource_version=version, resource_version_match=match)
+            told, page = await keys(made, options)
+            assert (told, page.resource_version) == (found, at)
+        exact, page = await keys(made, ListOptions(resource_version="2", limit=1))
+        assert (exact, page.resource_version) == (["demo/a"], "2")  # a limit with a version is exact
+        for match in (None, "Exact", "NotOlderThan"):
+            with pytest.raises(TooLargeResourceVersion):
+                await keys(made, ListOptions(resource_version="9", resource_version_match=match))
+        with pytest.raises(TooLargeResourceVersion):
+            await heard(made, WatchOptions(resource_version="9", send_initial_events=True), batches=0)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_compacted_is_expired():
+    """An exact list from before, and a continue token."""
+
+    async def scenario():
+        made = source("a", "b")
+        _, page = await keys(made, ListOptions(limit=1))
+        made.add(pod("c"))
+        made.compact()
+        with pytest.raises(Expired):
+            await keys(made, ListOptions(resource_version="2", resource_version_match="Exact"))
+        with pytest.raises(Expired):
+            await keys(made, ListOptions(continue_token=page.continue_token))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ListOptions(resource_version_match="Exact"),
+        ListOptions(resource_version="0", resource_version_match="Exact"),
+        ListOptions(resource_version="zebra"),
+        ListOptions(continue_token="2-1", resource_version="2"),
+        ListOptions(continue_token="2-1", resource_version_match="NotOlderThan"),
+    ],
+)
+def test_what_no_server_allows_is_refused(options):
+    """So that a test notices it."""
+    with pytest.raises(InvalidRequest):
+        asyncio.run(keys(source("a"), options))
+
+
+@pytest.mark.parametrize(("watch_cache", "found"), [(True, 3), (False, 2)])
+def test_a_watch_cache_ignores_the_limit_of_a_list_at_any_version(watch_cache, found):
+    """As API servers do."""
+    made = source("a", "b", "c")
+    made.watch_cache = watch_cache
+    told, _ = asyncio.run(keys(made, ListOptions(resource_version="0", limit=2)))
+    assert len(told) == found
+
+
+def test_a_watch_at_any_version_begins_with_what_is_there():
+    """Without a word that it is complete."""
+    made = source("a", "b")
+    told = asyncio.run(heard(made, WatchOptions(resource_version="0"), batches=1))
+    assert told == ["ADDED demo/a", "ADDED demo/b"]
+
+
+def test_bytes_are_told_as_they_are():
+    """Under a version of their own, so that they are told again to who comes from before it."""
+
+    async def scenario():
+        made = source("a")
+        made.tell(b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"2"}}}')
+        made.tell(b"<html>")
+        watch = made.watch(WatchOptions(resource_version="1"))
+        assert await anext(watch) == ()
+        assert [event.record.key for event in await anext(watch)] == ["x"]
+        with pytest.raises(MalformedAnswer):
+            await anext(watch)
+        assert made.open_watches == 0
+
+    asyncio.run(scenario())
+
+
+def test_it_is_calm_when_it_is_told_to_be():
+    """All that was planned is forgotten."""
+
+    async def scenario():
+        made = source("a", "b")
+        made.fail_next(Unreachable("no"), verb="list", times=9)
+        made.fail_next(Unreachable("no"), times=9)
+        made.silent, made.slams, made.ends_initial_events = True, True, False
+        made.body, made.first_line = b"<html>", b"<html>"
+        made.calm()
+        assert (await keys(made, ListOptions()))[0] == ["demo/a", "demo/b"]
+        told = await heard(made, WatchOptions(send_initial_events=True), batches=1)
+        assert told == ["ADDED demo/a", "ADDED demo/b", "BOOKMARK"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("repair", ["modify", "delete"])
+def test_a_corrupt_object_is_listed_and_streamed_as_it_is(repair):
+    """Until somebody repairs or deletes it."""
+
+    async def scenario():
+        made = source("a", "b")
+        made.corrupt("demo/b", b"null")
+        assert (await keys(made, ListOptions()))[1].skipped
+        with pytest.raises(MalformedAnswer):
+            await heard(made, WatchOptions(send_initial_events=True), batches=1)
+        made.modify(pod("b")) if repair == "modify" else made.delete("demo/b")
+        assert not (await keys(made, ListOptions()))[1].skipped
+
+    asyncio.run(scenario())

@@ -12,7 +12,7 @@ from declctl.errors import (
     ServerError,
     Unreachable,
 )
-from tests.rooms.informer.reflecting import bench
+from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import pod
 
 
@@ -180,3 +180,46 @@ def test_events_are_counted_by_type():
             assert b.figures.last_event_at == 1000.0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Reflector metrics")
+def test_a_reflector_tells_what_it_did():
+    """Figures for every kind of thing that happens, at any moment."""
+
+    async def scenario():
+        async with bench(streams=False, objects="abc", page_size=2) as b:
+            b.source.add(pod("d"))
+            b.source.modify(pod("a"))
+            b.source.delete("demo/b")
+            await b.advance(5)
+            b.source.cut(Unreachable("reset"))
+            await b.settle()
+            during = b.figures
+            await b.advance(100)
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            return during, b.figures
+
+    during, after = asyncio.run(scenario())
+    assert (during.state, during.error, during.error_since) == ("BackingOff", "Pod: reset", 1005.0)
+    assert (during.failures, during.back_offs, during.waited) == (1, 1, 0.8)
+    assert (after.state, after.error, after.error_since) == ("Watching", None, None)
+    assert (after.rounds, after.lists, after.relists, after.streams) == (2, 2, 1, 0)
+    assert (after.pages, after.items_listed) == (4, 3)
+    assert after.watches == 5  # a stream that was refused, two of either list, and one that fell silent
+    assert (after.idle_closes, after.skipped, after.kept_raw, after.last_oddity) == (1, 0, 0, None)
+    assert after.events == {"ADDED": 1, "MODIFIED": 1, "DELETED": 1}
+    assert (after.resource_version, after.last_event_at) == ("6", 1105.0)
+
+
+@pytest.mark.client_go(138, "Type description / name")
+def test_faults_name_what_is_listed():
+    """In the words of the source, so that nobody has to look for the caller's line."""
+
+    async def scenario():
+        async with bench(begin=False) as b:
+            b.source.fail_next(Unreachable("connection refused"))
+            await b.begin()
+            return b.figures.error
+
+    assert asyncio.run(scenario()) == "Pod: connection refused"
