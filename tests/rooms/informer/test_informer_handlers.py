@@ -78,9 +78,9 @@ def run(scenario: Any) -> Any:
 
 
 def workers() -> list[str]:
-    """The threads and tasks that call handlers."""
-    threads = [thread.name for thread in threading.enumerate()]
-    return [name for name in [*threads, *(t.get_name() for t in asyncio.all_tasks())] if "listener" in name]
+    """The threads and tasks that call handlers of this module."""
+    names = [t.name for t in threading.enumerate()] + [t.get_name() for t in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("listener") and "test_informer_handlers" in name]
 
 
 @pytest.mark.client_go(192, "HasSynced (handler)", "Handler registration", "Late joiner", "isInInitialList")
@@ -303,6 +303,7 @@ def test_removing_waits_for_nothing_and_shutting_down_for_the_call(asynchronous)
         async with running(informer, clock):
             registration = informer.add_event_handler(handler)
             await handler.until_begun()
+            assert len(workers()) == 1
             informer.remove_event_handler(registration)
             during = list(handler.names)
             ending = asyncio.create_task(registration.shutdown())
