@@ -7,67 +7,21 @@ import msgspec
 import pytest
 
 from declctl.errors import (
-    Conflict,
     Expired,
-    Forbidden,
-    InvalidRequest,
     MalformedAnswer,
-    NotFound,
-    ServerError,
-    TooLargeResourceVersion,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
 )
 from declctl.objects import ObjectView, Projection
+from tests.rooms.informer.broken_input import (
+    BROKEN_LINES,
+    BROKEN_LISTS,
+    CODES,
+    DEEP,
+    OTHER_KINDS,
+    deep_pod,
+    line,
+)
 from tests.rooms.informer.reflecting import bench
 from tests.rooms.informer.shapes import pod
-
-DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
-
-
-def line(kind, obj):
-    return msgspec.json.encode({"type": kind, "object": obj})
-
-
-def deep_pod(name="deep", version="9"):
-    """A pod that no decoder takes, because it is nested three thousand levels deep."""
-    whole = msgspec.json.encode(pod(name, uid="u", resourceVersion=version, labels={"app": "x"}))
-    return whole[:-1] + b',"status":' + DEEP + b"}"
-
-
-BROKEN_LINES = {
-    "no JSON": b"<html>the proxy is tired</html>",
-    "half a line": line("ADDED", pod("x", resourceVersion="9"))[:40],
-    "JSON without a type": b'{"object":{}}',
-    "JSON without an object": b'{"type":"ADDED"}',
-    "an object that is null": b'{"type":"ADDED","object":null}',
-    "an object without a name": line("ADDED", {"metadata": {"resourceVersion": "9"}}),
-    "an object without metadata": line("MODIFIED", {"kind": "Pod", "apiVersion": "v1"}),
-    "a type that nobody knows": line("RENAMED", pod("x")),
-    "an error that is no Status": line("ERROR", "no"),
-    "bytes that are no text": b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}',
-    "nothing but depth": b'{"type":"ADDED","object":' + DEEP + b"}",
-}
-OTHER_KINDS = {
-    "another kind": {"kind": "Secret", "apiVersion": "v1"},
-    "another version": {"kind": "Pod", "apiVersion": "v2"},
-    "a table": {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "rows": []},
-    "an old table": {"kind": "Table", "apiVersion": "meta.k8s.io/v1beta1", "rows": []},
-    "a status": {"kind": "Status", "apiVersion": "v1"},
-}
-BROKEN_LISTS = {
-    "no JSON": b"<html>",
-    "nothing": b"",
-    "a status": b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":500}',
-    "a table": b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"rows":[]}',
-    "an old table": b'{"kind":"Table","apiVersion":"meta.k8s.io/v1beta1","metadata":{"resourceVersion":"9"}}',
-    "no metadata": b'{"kind":"PodList","items":[]}',
-    "no version": b'{"kind":"PodList","metadata":{},"items":[]}',
-    "items that are no list": b'{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":{}}',
-    "items that are all null": b'{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[null,null]}',
-    "half a list": b'{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[{"meta',
-}
 
 
 @pytest.mark.client_go(121, "Type check")
@@ -272,9 +226,6 @@ def test_many_different_oddities_do_not_fill_the_log(caplog):
     assert len(caplog.records) == 20
 
 
-CODES = [400, 401, 403, 404, 405, 406, 409, 410, 415, 418, 422, 429, 500, 502, 503, 504]
-
-
 @pytest.mark.client_go("Other watch errors")
 @pytest.mark.parametrize("code", CODES)
 def test_an_error_event_of_any_code_is_recovered_from(code):
@@ -292,92 +243,5 @@ def test_an_error_event_of_any_code_is_recovered_from(code):
             await b.advance(60)
             assert (b.agrees(), b.figures.error, b.figures.state) == (True, None, "Watching")
             assert b.figures.failures + b.figures.relists >= 1
-
-    asyncio.run(scenario())
-
-
-FAULTS = {
-    "unreachable": Unreachable("connection refused"),
-    "malformed": MalformedAnswer("half a line"),
-    "bug": KeyError("a bug of the source"),
-    "400": InvalidRequest(400, "BadRequest", ""),
-    "401": Unauthorized(401, "Unauthorized", ""),
-    "403": Forbidden(403, "Forbidden", ""),
-    "404": NotFound(404, "NotFound", ""),
-    "409": Conflict(409, "Conflict", ""),
-    "410": Expired(410, "Expired", ""),
-    "429": TooManyRequests(429, "TooManyRequests", ""),
-    "500": ServerError(500, "InternalError", ""),
-    "500 StoreReadError": ServerError(500, "StoreReadError", ""),
-    "503": ServerError(503, "ServiceUnavailable", ""),
-    "too large": TooLargeResourceVersion(504, "Timeout", "Too large resource version"),
-}
-
-
-def at_lists(fault):
-    return lambda source: source.fail_next(fault, verb="list", times=10_000)
-
-
-def at_watches(fault):
-    return lambda source: source.fail_next(fault, times=10_000)
-
-
-def everywhere(fault):
-    return lambda source: (at_lists(fault)(source), at_watches(fault)(source))
-
-
-def begins_with(text):
-    return lambda source: setattr(source, "first_line", text)
-
-
-def answers(body):
-    return lambda source: setattr(source, "body", body)
-
-
-LASTING = (
-    {f"{name} at lists": at_lists(fault) for name, fault in FAULTS.items()}
-    | {f"{name} at watches": at_watches(fault) for name, fault in FAULTS.items()}
-    | {f"{name} everywhere": everywhere(fault) for name, fault in FAULTS.items()}
-    | {f"watches begin with {name}": begins_with(text) for name, text in BROKEN_LINES.items()}
-    | {f"watches begin with {code}": begins_with(line("ERROR", {"code": code})) for code in CODES}
-    | {f"lists are {name}": answers(body) for name, body in BROKEN_LISTS.items()}
-    | {
-        "watches end at once": lambda source: setattr(source, "slams", True),
-        "silence": lambda source: setattr(source, "silent", True),
-        "streams without an end": lambda source: setattr(source, "ends_initial_events", False),
-    }
-)
-
-
-@pytest.mark.parametrize("when", ["from the start", "later"])
-@pytest.mark.parametrize("streams", [True, False])
-@pytest.mark.parametrize("failure", LASTING)
-def test_a_failure_that_lasts_is_met_with_patience_and_survived(failure, streams, when):
-    """Ten rounds and twenty requests in its first minute at most; after its end all is as it should be."""
-
-    async def scenario():
-        async with bench(streams=streams, begin=False) as b:
-            if when == "later":
-                await b.begin()
-                await b.advance(5)
-            LASTING[failure](b.source)
-            b.source.requests.clear()
-            rounds = b.figures.rounds
-            if when == "later":
-                b.source.delete("demo/a")
-                b.source.compact()
-                b.source.cut()
-            else:
-                await b.begin()
-            await b.advance(60)
-            assert b.figures.rounds - rounds <= 10
-            assert len(b.source.requests) <= 20
-            b.source.add(pod("c"))
-            await b.advance(120)
-            b.source.calm()
-            b.source.cut()
-            await b.advance(150)
-            assert b.agrees()
-            assert (b.figures.state, b.figures.error, b.source.open_watches) == ("Watching", None, 1)
 
     asyncio.run(scenario())

@@ -1,13 +1,13 @@
 """Streaming lists: one watch that begins with everything, and what is done where that does not work."""
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from declctl.errors import ServerError, TooManyRequests, Unreachable
 from declctl.informer import FakeControllerSource, supports_watch_list
-from declctl.objects import Projection
+from declctl.objects import Projection, WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import pod
 
@@ -35,22 +35,6 @@ def test_one_stream_brings_everything_and_goes_on_as_a_watch():
     asyncio.run(scenario())
 
 
-@pytest.mark.client_go(150, "WatchList fallback")
-def test_a_server_that_does_not_stream_is_not_asked_again():
-    """It is remembered (client-go 148)."""
-
-    async def scenario():
-        async with bench(streams=False) as b:
-            b.source.compact()
-            b.source.advance()
-            b.source.cut(EXPIRED)
-            await b.advance(2)
-            assert [r.send_initial_events for r in b.source.watches()] == [True, False, False]
-            assert b.figures.relists == 1
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.client_go(147)
 def test_nothing_is_stored_before_everything_is_there():
     """A stream that has not said that it is complete leaves the cache empty (client-go 147)."""
@@ -61,54 +45,6 @@ def test_nothing_is_stored_before_everything_is_there():
             await b.begin()
             assert b.names == []
             assert b.figures.items_listed == 2
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("silent_for", [30, 45])
-@pytest.mark.client_go("WatchList fallback")
-def test_a_stream_without_an_end_is_given_up_for_a_list(silent_for):
-    """A proxy that swallows the end bookmark does not keep the cache empty for ever (pitfall 12)."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.ends_initial_events = False
-            await b.begin()
-            await b.advance(silent_for)
-            assert b.names == ["a", "b"]
-            assert len(b.source.lists()) == 1
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go("WatchList fallback")
-def test_a_stream_that_never_ends_is_given_up_for_a_list():
-    """Also when it keeps talking."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.ends_initial_events = False
-            await b.begin()
-            for n in range(6):
-                b.source.add(pod(f"p{n}"))
-                await b.advance(20)
-            assert len(b.source.lists()) == 1
-            assert len(b.names) == 8
-
-    asyncio.run(scenario())
-
-
-def test_a_stream_that_ends_early_becomes_a_list_at_once():
-    """Without a wait: such a server does not stream lists."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.ends_initial_events = False
-            await b.begin()
-            b.source.cut()
-            await b.settle()
-            assert b.names == ["a", "b"]
-            assert b.figures.failures == 0
 
     asyncio.run(scenario())
 
@@ -125,21 +61,6 @@ def test_changes_during_a_stream_are_part_of_it():
             b.source.delete("demo/b")
             await b.settle()
             assert b.figures.items_listed == 1
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go(149)
-def test_a_server_that_fails_on_streams_is_listed():
-    """500 on a streaming list is waited out, and then the old way is tried (client-go 149)."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.fail_next(ServerError(500, "InternalError", "no"), times=1)
-            await b.begin()
-            await b.advance(1)
-            assert b.names == ["a", "b"]
-            assert len(b.source.lists()) == 1
 
     asyncio.run(scenario())
 
@@ -266,100 +187,6 @@ def test_what_changes_before_the_end_of_a_stream_is_stored_as_it_is_then():
     asyncio.run(scenario())
 
 
-@pytest.mark.client_go(153, "WatchList fallback")
-@pytest.mark.parametrize(
-    "fault", [TooManyRequests(429, "TooManyRequests", ""), Unreachable("connection refused")]
-)
-def test_a_busy_server_is_asked_for_the_stream_again(fault):
-    """Not for a list, which would cost it more."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.fail_next(fault, times=2)
-            await b.begin()
-            await b.advance(5)
-            assert b.names == ["a", "b"]
-            assert [w.send_initial_events for w in b.source.watches()] == [True] * 3
-            assert (b.source.lists(), b.figures.back_offs) == ([], 2)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go("WatchList fallback")
-def test_a_stream_at_a_useless_version_asks_for_the_most_recent():
-    """At once, and by a stream."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(5)
-            b.source.fail_next(EXPIRED)
-            b.source.cut(EXPIRED)
-            await b.advance(1)
-            assert [(w.resource_version, w.send_initial_events) for w in b.source.watches()] == [
-                ("", True),
-                ("2", True),
-                ("", True),
-            ]
-            assert b.source.lists() == []
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go("WatchList fallback")
-def test_streams_are_given_up_after_two_without_an_end():
-    """One may be an accident; a stream that was complete in between begins the count anew."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-
-            async def relist(*, ends):
-                b.source.ends_initial_events = ends
-                b.source.add(pod(f"at-{b.source.resource_version}"))
-                await b.settle()
-                b.source.cut(EXPIRED)
-                await b.advance(31)
-                assert b.agrees()
-                asked = [w.send_initial_events for w in b.source.watches()]
-                b.source.requests.clear()
-                return asked
-
-            b.source.ends_initial_events = False
-            await b.begin()
-            await b.advance(31)
-            b.source.requests.clear()
-            assert await relist(ends=True) == [True]
-            assert await relist(ends=False) == [True, False]
-            assert await relist(ends=False) == [True, False]
-            assert await relist(ends=True) == [False]
-            assert b.figures.failures == 0
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go(156)
-@pytest.mark.parametrize("streams", [True, False])
-def test_the_store_is_kept_until_everything_is_there_again(streams):
-    """An expired watch leaves the cache as it was, however long the next list takes."""
-
-    async def scenario():
-        async with bench(streams=streams) as b:
-            await b.advance(5)
-            b.source.fail_next(EXPIRED)
-            b.source.fail_next(Unreachable("no"), verb="watch" if streams else "list", times=3)
-            b.source.delete("demo/a")
-            b.source.add(pod("c"))
-            b.source.compact()
-            await b.settle()
-            b.source.cut()
-            kept = b.names
-            await b.advance(3)
-            assert b.names == kept
-            await b.advance(30)
-            assert b.agrees()
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.client_go(143)
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_transform_runs_once_for_each_object(streams):
@@ -378,5 +205,23 @@ def test_a_transform_runs_once_for_each_object(streams):
             await b.advance(1)
             assert b.figures.relists == 1
             assert calls == ["a", "b", "c"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("List→WatchList option conversion")
+@pytest.mark.parametrize("page_size", [None, 1])
+def test_a_stream_has_neither_limit_nor_pages(page_size):
+    """However lists are asked for; it says only from which version on its objects may be."""
+
+    async def scenario():
+        async with bench(page_size=page_size) as b:
+            b.source.cut(EXPIRED)
+            await b.advance(1)
+            first, again = b.source.watches()
+            assert again == replace(first, resource_version="2")
+            assert first == WatchOptions(resource_version="", timeout_seconds=300, send_initial_events=True)
+            assert b.source.lists() == []
+            assert b.agrees()
 
     asyncio.run(scenario())

@@ -351,6 +351,7 @@ def test_a_kind_that_can_not_be_watched_is_refused_with_a_sentence():
         asyncio.run(watched(source(gate)))
 
 
+@pytest.mark.client_go(138, "Type description / name")
 def test_the_description_reads_as_people_say_it():
     """Logs speak of pods in a namespace, and of the kind as long as the server has not been asked."""
     pods = source(Gate(page()), namespace="team-a", label_selector="app=web")
