@@ -84,7 +84,7 @@ class SharedIndexInformer:
         when the handlers' workers have ended: a call that is under way is waited for, for 10 s at
         most. What handlers have pending is dropped.
         """
-        if self._started or self.is_stopped:
+        if self._started:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
         if self._transform is not None:
@@ -99,7 +99,7 @@ class SharedIndexInformer:
             self._stop()
             await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
 
-    def set_transform(self, transform: Transform | None) -> None:
+    def set_transform(self, transform: Transform) -> None:
         """Pass every object through a transform before it is stored (client-go's SetTransform).
 
         It runs once for each object that the server sends, not for a resync. It takes the place of

@@ -249,7 +249,7 @@ def test_a_transform_is_set_before_the_start_or_not_at_all():
     async def scenario():
         async with running(informer, clock):
             with pytest.raises(CacheError, match="pods was started already: another transform"):
-                informer.set_transform(None)
+                informer.set_transform(rename)
             [held] = informer.lister.by_index("node", "N1")
             source.delete("demo/a")
             await rest(clock)
