@@ -92,7 +92,11 @@ class Applier:
             indexer.put(key, record)
             told.append(_tombstone(held, reason, now))
             told.append(Notification(_ADDED, record, None, False, False, reason, now))
-        elif held.resource_version != record.resource_version or held.uid != record.uid:
+        elif (
+            held.resource_version != record.resource_version
+            or held.uid != record.uid
+            or not held.resource_version
+        ):
             indexer.put(key, record)
             told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
         elif held.layout is not record.layout:

@@ -21,7 +21,7 @@ from tests.rooms.informer.broken_input import (
     line,
 )
 from tests.rooms.informer.reflecting import bench
-from tests.rooms.informer.shapes import pod
+from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
 
 
 @pytest.mark.client_go(121, "Type check")
@@ -245,3 +245,20 @@ def test_an_error_event_of_any_code_is_recovered_from(code):
             assert b.figures.failures + b.figures.relists >= 1
 
     asyncio.run(scenario())
+
+
+def test_a_change_without_a_version_is_told_to_handlers():
+    """Two states without a version can't be told apart by it: each is taken for a change."""
+    source, informer, clock = made()
+    listener = Recorder()
+    informer.add_listener(listener)
+
+    async def scenario():
+        async with running(informer, clock):
+            for node in ("n1", "n2"):
+                source.tell(line("MODIFIED", pod("a", uid="u", node=node)))
+            await rest(clock)
+
+    asyncio.run(scenario())
+    assert listener.lines() == ["Added demo/a", "Modified demo/a"]
+    assert ObjectView(listener.told[-1].record)["spec"] == {"nodeName": "n2"}
