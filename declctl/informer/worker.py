@@ -150,35 +150,34 @@ class LoopWorker:
             self._task.cancel()
 
     async def _run(self) -> None:
-        served, calls = self._served, 0
         try:
-            while not served.closed:
+            while not self._served.closed:
                 await self._ready.wait()
                 self._ready.clear()
-                while not served.closed and (ticket := served.lanes.take()) is not None:
-                    await self._call(ticket)
-                    served.look()
-                    calls += 1
-                    if calls % _BREATH == 0:
-                        await asyncio.sleep(0)
+                await self._work()
         finally:
-            served.worker_ended()
+            self._served.worker_ended()
 
-    async def _call(self, ticket: Ticket[Notification]) -> None:
-        served = self._served
-        served.calling = ticket
-        current_call.set(ticket)
-        try:
-            result = served.call(ticket.value)
-            if inspect.isawaitable(result):
-                await result
-        except (Exception, SystemExit, asyncio.CancelledError) as fault:
-            if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
-                raise  # the loop ends; otherwise the handler awaited something that was cancelled
-            served.failed(ticket.value)
-        finally:
-            served.calling = None
-            served.lanes.done(ticket)
+    async def _work(self) -> None:
+        served, calls = self._served, 0
+        while not served.closed and (ticket := served.lanes.take()) is not None:
+            served.calling = ticket
+            current_call.set(ticket)
+            try:
+                result = served.call(ticket.value)
+                if inspect.isawaitable(result):
+                    await result
+            except (Exception, SystemExit, asyncio.CancelledError) as fault:
+                if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+                    raise  # the loop ends; otherwise the handler awaited something that was cancelled
+                served.failed(ticket.value)
+            finally:
+                served.calling = None
+                served.lanes.done(ticket)
+            served.look()
+            calls += 1
+            if calls % _BREATH == 0:
+                await asyncio.sleep(0)
 
 
 async def _await(result: Awaitable[Any]) -> None:
