@@ -7,7 +7,6 @@ when it is told to, until it is told to be `calm`.
 
 import asyncio
 import copy
-import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import ApiError, Expired, InvalidRequest, TooLargeResourceVersion
+from declctl.errors import ApiError, InvalidRequest
+from declctl.informer.fake_history import FakeHistory, key_in, line_of
 from declctl.objects import (
     EventType,
     Known,
@@ -25,7 +25,6 @@ from declctl.objects import (
     Projection,
     WatchEvent,
     WatchOptions,
-    key_of,
 )
 
 _BATCH = 256
@@ -41,16 +40,6 @@ class _Watcher:
     bookmark: bool = False
     cut: bool = False
     fault: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Happened:
-    """A version, the line that watches are told of it, and what it makes of which object."""
-
-    version: int
-    line: bytes
-    key: str = ""
-    obj: KubeObject | None = None
 
 
 class FakeControllerSource:
@@ -81,14 +70,9 @@ class FakeControllerSource:
         self.body: bytes | None = None
         self.first_line: bytes | None = None
         self._name = kind
-        self._versions = itertools.count(1)
-        self._version = 0
-        self._objects: dict[str, KubeObject] = {}
         self._raw: dict[str, bytes] = {}
-        self._history: list[_Happened] = []
-        self._compacted = 0
+        self._history = FakeHistory()
         self._faults: dict[str, list[Exception]] = {"list": [], "watch": []}
-        self._pages: dict[str, tuple[Sequence[KubeObject], int]] = {}
         self._watchers: set[_Watcher] = set()
 
     @property
@@ -99,12 +83,12 @@ class FakeControllerSource:
     @property
     def objects(self) -> dict[str, KubeObject]:
         """A copy of every object by key."""
-        return copy.deepcopy(self._objects)
+        return copy.deepcopy(self._history.objects)
 
     @property
     def resource_version(self) -> str:
         """The newest version."""
-        return str(self._version)
+        return str(self._history.version)
 
     @property
     def open_watches(self) -> int:
@@ -129,7 +113,7 @@ class FakeControllerSource:
 
     def delete(self, key: str) -> KubeObject:
         """Delete an object; raises KeyError if it isn't there."""
-        obj = self._objects.pop(key)
+        obj = self._history.objects.pop(key)
         self._raw.pop(key, None)
         return self._record(EventType.DELETED, obj)
 
@@ -139,13 +123,13 @@ class FakeControllerSource:
 
     def replay(self, kind: EventType, obj: KubeObject) -> None:
         """Tell watches something of an object as it stands, without changing what is listed."""
-        self._history.append(_Happened(self._version, _line(kind, obj)))
+        self._history.told(line_of(kind, obj))
         self._wake()
 
     def tell(self, line: bytes) -> None:
         """Tell watches these bytes under a new version; a watch from an older one is told again."""
-        self._version = next(self._versions)
-        self._history.append(_Happened(self._version, line))
+        self._history.advance()
+        self._history.told(line)
         self._wake()
 
     def fail_next(self, fault: Exception, *, verb: str = "watch", times: int = 1) -> None:
@@ -168,8 +152,7 @@ class FakeControllerSource:
 
     def compact(self) -> None:
         """Forget what happened: watches from an older version are expired."""
-        self._compacted = self._version
-        self._pages.clear()
+        self._history.compact()
 
     def bookmark(self) -> None:
         """Tell every open watch the newest version."""
@@ -179,7 +162,7 @@ class FakeControllerSource:
 
     def advance(self) -> None:
         """Another object somewhere else was changed: versions go on."""
-        self._version = next(self._versions)
+        self._history.advance()
 
     async def list(self, options: ListOptions, *, known: Known) -> ListPage:
         """One page; as long as nothing was compacted, its continue token goes on from the same moment."""
@@ -188,16 +171,15 @@ class FakeControllerSource:
             raise self._faults["list"].pop(0)
         if self.body is not None:
             return self.projection.page(self.body, known=known)
-        items, version = self._listed(options)
+        items, version = self._history.listed(options)
         limit = options.limit
         if self.watch_cache and options.resource_version == "0":
             limit = None
         page, rest = items[:limit], items[limit:] if limit else []
         metadata: dict[str, Any] = {"resourceVersion": str(version)}
         if rest:
-            token = metadata["continue"] = f"{version}-{len(rest)}"
-            self._pages[token] = (rest, version)
-        raw = [msgspec.Raw(self._raw.get(_key(obj)) or msgspec.json.encode(obj)) for obj in page]
+            metadata["continue"] = self._history.put_off(rest, version)
+        raw = [msgspec.Raw(self._raw.get(key_in(obj)) or msgspec.json.encode(obj)) for obj in page]
         body = msgspec.json.encode({"kind": f"{self._name}List", "metadata": metadata, "items": raw})
         return self.projection.page(body, known=known)
 
@@ -209,7 +191,9 @@ class FakeControllerSource:
         if self._faults["watch"]:
             raise self._faults["watch"].pop(0)
         decode = self.projection.event if known is None else partial(self.projection.event, known=known)
-        watcher = _Watcher(self._begin(options), decode)
+        if options.send_initial_events and not self.streams:
+            raise InvalidRequest(422, "Invalid", "sendInitialEvents is forbidden")
+        watcher = _Watcher(self._history.begin(options), decode)
         anything = options.resource_version in (None, "", "0") and not self.silent
         begins_with_all = options.send_initial_events or anything
         # As of now: what changes from here on follows as an event, and is told once.
@@ -238,69 +222,24 @@ class FakeControllerSource:
         finally:
             self._watchers.discard(watcher)
 
-    def _listed(self, options: ListOptions) -> tuple[Sequence[KubeObject], int]:
-        """The objects that a LIST goes through, and their version. Refuses what an API server refuses."""
-        version, match = options.resource_version, options.resource_version_match
-        if options.continue_token is not None:
-            if version or match:
-                raise InvalidRequest(400, "BadRequest", "a continue token has its version already")
-            if options.continue_token not in self._pages:
-                raise Expired(410, "Expired", "the continue token is too old")
-            return self._pages[options.continue_token]
-        if match and (not version or (match == "Exact" and version == "0")):
-            raise InvalidRequest(422, "Invalid", f"resourceVersionMatch {match} is forbidden here")
-        asked = self._reached(version)
-        # A limit with a version and no match is a legacy form of Exact.
-        exact = match == "Exact" or (match is None and bool(options.limit) and asked > 0)
-        if not exact:
-            return [*self._objects.values()], self._version
-        if asked < self._compacted:
-            raise Expired(410, "Expired", f"version {asked} was compacted ({self._compacted})")
-        then: dict[str, KubeObject] = {}
-        for event in self._history:
-            if event.version <= asked and event.key:
-                then.pop(event.key, None)
-                if event.obj is not None:
-                    then[event.key] = event.obj
-        return [*then.values()], asked
-
-    def _begin(self, options: WatchOptions) -> int:
-        """The place in history from which a watch is told. Refuses what an API server refuses."""
-        if options.send_initial_events:
-            if not self.streams:
-                raise InvalidRequest(422, "Invalid", "sendInitialEvents is forbidden")
-            self._reached(options.resource_version)
-            return len(self._history)
-        if options.resource_version in (None, "", "0"):
-            return len(self._history)
-        version = _number(options.resource_version)
-        if version < self._compacted:
-            raise Expired(410, "Expired", f"too old resource version: {version} ({self._compacted})")
-        behind = (place for place, event in enumerate(self._history) if event.version > version)
-        return next(behind, len(self._history))
-
-    def _reached(self, version: str | None) -> int:
-        asked = _number(version)
-        if asked > self._version:
-            message = f"Too large resource version: {asked}, current: {self._version}"
-            raise TooLargeResourceVersion(504, "Timeout", message, retry_after=1.0)
-        return asked
-
     def _initial_events(
         self, options: WatchOptions, decode: Callable[[bytes], WatchEvent]
     ) -> Sequence[WatchEvent]:
         events = [
-            decode(_line(EventType.ADDED, self._raw.get(key) or obj)) for key, obj in self._objects.items()
+            decode(line_of(EventType.ADDED, self._raw.get(key) or obj))
+            for key, obj in self._history.objects.items()
         ]
         if options.send_initial_events and self.ends_initial_events:
-            events.append(WatchEvent(EventType.BOOKMARK, None, str(self._version), initial_events_end=True))
+            events.append(
+                WatchEvent(EventType.BOOKMARK, None, str(self._history.version), initial_events_end=True)
+            )
         return events
 
     def _pending(self, watcher: _Watcher) -> tuple[Sequence[WatchEvent], ApiError | None]:
         """What a watcher has not been told, and the fault at which it ends."""
         if self.silent:
             return [], None
-        behind = self._history[watcher.position : watcher.position + _BATCH]
+        behind = self._history.events[watcher.position : watcher.position + _BATCH]
         watcher.position += len(behind)
         events: list[WatchEvent] = []
         try:
@@ -310,44 +249,24 @@ class FakeControllerSource:
             return events, fault
         if not behind and watcher.bookmark:
             watcher.bookmark = False
-            events.append(WatchEvent(EventType.BOOKMARK, None, str(self._version)))
+            events.append(WatchEvent(EventType.BOOKMARK, None, str(self._history.version)))
         return events, None
 
     def _change(self, kind: EventType, obj: KubeObject) -> KubeObject:
         stored = copy.deepcopy(obj)
         metadata = stored.setdefault("metadata", {})
-        key = _key(stored)
-        before = self._objects.get(key, {}).get("metadata", {})
-        metadata.setdefault("uid", before.get("uid") or f"uid-{self._version + 1}")
-        self._objects[key] = stored
+        key = key_in(stored)
+        before = self._history.objects.get(key, {}).get("metadata", {})
+        metadata.setdefault("uid", before.get("uid") or f"uid-{self._history.version + 1}")
+        self._history.objects[key] = stored
         self._raw.pop(key, None)
         return self._record(kind, stored)
 
     def _record(self, kind: EventType, obj: KubeObject) -> KubeObject:
-        self._version = next(self._versions)
-        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
-        key, gone = _key(stored), kind is EventType.DELETED
-        if not gone:
-            self._objects[key] = stored
-        self._history.append(_Happened(self._version, _line(kind, stored), key, None if gone else stored))
+        stored = self._history.changed(kind, obj)
         self._wake()
         return copy.deepcopy(stored)
 
     def _wake(self) -> None:
         for watcher in self._watchers:
             watcher.changed.set()
-
-
-def _key(obj: KubeObject) -> str:
-    return key_of(obj["metadata"].get("namespace"), obj["metadata"]["name"])
-
-
-def _line(kind: EventType, obj: KubeObject | bytes) -> bytes:
-    raw = obj if isinstance(obj, bytes) else msgspec.json.encode(obj)
-    return b'{"type":"%b","object":%b}\n' % (kind.value.encode(), raw)
-
-
-def _number(version: str | None) -> int:
-    if version and not version.isdecimal():
-        raise InvalidRequest(400, "BadRequest", f"invalid resource version {version!r}")
-    return int(version or 0)
