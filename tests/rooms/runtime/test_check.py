@@ -29,7 +29,7 @@ BAD = {
 }
 
 
-def _write(bundle: BundleDir, *, policy: str = "preflightTimeout: 2s") -> str:
+def _write(bundle: BundleDir, *, policy: str = "preflightTimeout: 20s") -> str:
     path = bundle.path / "manifest.yaml"
     bundle.write("manifest.yaml", path.read_text() + f"  reload: {{{policy}}}\n")
     return str(path)
@@ -51,7 +51,7 @@ def test_each_fault_has_its_code_and_its_place(what, bundle) -> None:
         bundle.edit("manifest.yaml", "handlers:notify", new)
     if code is not None:
         bundle.write("handlers.py", code)
-    policy = "preflightTimeout: 500ms" if what == "endless" else "preflightTimeout: 5s"
+    policy = "preflightTimeout: 2s" if what == "endless" else "preflightTimeout: 20s"
     (fault,) = check(_write(bundle, policy=policy)).errors
     assert fault.code == number, fault
     assert (fault.file.rsplit("/", 1)[-1], fault.line) == (file, line), fault
