@@ -1,10 +1,12 @@
 """What the tests of the command line share: the command, run in this process."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 
 from declctl.cli.main import status_of
 
@@ -39,3 +41,15 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("KUBECONFIG", "DECLCTL_ADMIN_TOKEN", "DECLCTL_LOAD_PLUGINS", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(name="logging_restored")
+def _logging_restored() -> Iterator[None]:
+    """Put back what logging was before: the whole process shares it."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    for name in ("_declctl_gen", "declctl.informer"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    structlog.reset_defaults()

@@ -3,27 +3,16 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from declctl.cli.logging import set_up_logs
 from declctl.cli.options import LogFormat, LogLevel
 from declctl.cli.screen import Screen
 from declctl.kit import ManualClock
 
-
-@pytest.fixture(name="restored", autouse=True)
-def _restored() -> Iterator[None]:
-    """Put back what the whole process shares."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = before[0], before[1]
-    logging.getLogger("_declctl_gen").setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logging_restored")
 
 
 def logs(level: LogLevel = LogLevel.INFO) -> tuple[Any, io.StringIO]:

@@ -3,16 +3,14 @@
 import asyncio
 import gc
 import json
-import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from declctl.errors import UsageError
 from declctl.runtime import runtime as running
@@ -61,16 +59,11 @@ class FakeRuntime:
 
 
 @pytest.fixture(name="fake")
-def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRuntime]]:
-    """A runtime that starts nothing, and what logging was before."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
+def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> type[FakeRuntime]:
+    """A runtime that starts nothing."""
     kind = type("Fake", (FakeRuntime,), {})
     monkeypatch.setattr(running, "Runtime", kind)
-    yield kind
-    root.handlers[:], root.level = before[0], before[1]
-    logging.getLogger("_declctl_gen").setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+    return kind
 
 
 @pytest.fixture(name="hello")
