@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Literal
 
 from declctl.errors import QueueClosed
@@ -144,7 +145,7 @@ class Controller:
         self._entries += (size := _size(batch))
         began = self._clock.monotonic()
         result = self.config.process(batch)
-        if isinstance(result, Awaitable):
+        if not isinstance(result, GeneratorType) and isinstance(result, Awaitable):  # the common case first
             await result
         elif result is not None:
             for _ in result:

@@ -92,6 +92,9 @@ class Figures:
 
     def batch(self, batch: Sequence[WatchEvent]) -> None:
         """A batch of a watch came."""
+        if len(batch) == 1:
+            self._events[batch[0].type] += 1
+            return
         kinds = [event.type for event in batch]
         for kind in _EVENT_TYPES:
             if count := kinds.count(kind):
