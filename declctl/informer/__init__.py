@@ -4,7 +4,6 @@ source → `reflector` → `queues` → `stores` → `processor` → `listener`,
 by `factory`. What knows HTTP, manifests or plugins does not belong here.
 """
 
-from declctl.informer.backoff import Backoff, BackoffFactory, ExponentialBackoff
 from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
@@ -27,7 +26,6 @@ from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.informer_statistics import InformerStatistics
 from declctl.informer.list_watch import FilteredListWatch, ListWatch, TweakListOptions
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
-from declctl.informer.pager import ListPager, WholeList
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
 from declctl.informer.queues import (
     FIFO,
@@ -39,9 +37,17 @@ from declctl.informer.queues import (
     Transformer,
     key_of_entry,
 )
-from declctl.informer.reflector import Reflector, ReflectorStore
-from declctl.informer.reflector_options import ReflectorOptions
-from declctl.informer.reflector_statistics import ReflectorStatistics
+from declctl.informer.reflector import (
+    Backoff,
+    BackoffFactory,
+    ExponentialBackoff,
+    ListPager,
+    Reflector,
+    ReflectorOptions,
+    ReflectorStatistics,
+    ReflectorStore,
+    WholeList,
+)
 from declctl.informer.source import Source, WatchListSemantics, supports_watch_list
 from declctl.informer.stores import (
     NAMESPACE_INDEX,

@@ -13,8 +13,7 @@ from typing import Literal
 
 from declctl.errors import QueueClosed
 from declctl.informer.queues import DeltaFIFO, Entry, Queue, RealFIFO, Replacement
-from declctl.informer.reflector import Reflector
-from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock, Latch, SystemClock
 from declctl.objects import Known, Record

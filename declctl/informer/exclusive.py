@@ -15,7 +15,7 @@ from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.indexing import AnyIndexFunc, index_functions
 from declctl.informer.listener import call_handler
 from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
-from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.informer.stores import Indexer, Lister
 from declctl.kit import Clock, SystemClock

@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from declctl.errors import CacheError
 from declctl.informer.factory_options import FactoryOptions, InformerOptions, Selection, SourceProvider
 from declctl.informer.informer import SharedIndexInformer
-from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.stores import FieldIndex
 from declctl.informer.wait import SyncResult, wait_for_cache_sync
 from declctl.kit import Clock, Latch, SystemClock

@@ -7,7 +7,7 @@ from typing import Protocol, TypedDict
 from declctl.informer.applying import UidChange
 from declctl.informer.controller import QueueKind
 from declctl.informer.indexing import AnyIndexFunc
-from declctl.informer.reflector_options import ReflectorOptions
+from declctl.informer.reflector import ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, Projection, Resource, Transform

@@ -19,7 +19,7 @@ from declctl.informer.informer_statistics import InformerStatistics, informer_st
 from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import Registration, SharedProcessor
 from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
-from declctl.informer.reflector_options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.slices import Slices
 from declctl.informer.source import Source
 from declctl.informer.stores import IndexBuild, Indexer, Lister

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from declctl.errors import Expired, Forbidden, MalformedAnswer, Unauthorized, UsageError
-from declctl.informer.backoff import ExponentialBackoff
-from declctl.informer.deadline import Deadline
+from declctl.informer.reflector.backoff import ExponentialBackoff
+from declctl.informer.reflector.deadline import Deadline
 from declctl.informer.source import Source
 from declctl.informer.watches.events import ObjectEvent
 from declctl.kit import Clock, SystemClock

@@ -7,8 +7,8 @@ import pytest
 
 from declctl.errors import Expired, InvalidRequest, ServerError
 from declctl.informer import FakeControllerSource, SharedIndexInformer
-from declctl.informer.reflector_faults import Inconsistent
-from declctl.informer.reflector_options import ReflectorOptions
+from declctl.informer.reflector import ReflectorOptions
+from declctl.informer.reflector.faults import Inconsistent
 from declctl.kit import ManualClock
 from declctl.objects import Projection
 from tests.rooms.informer.reflecting import EXPIRED, bench

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from declctl.errors import WatchSilent
-from declctl.informer.deadline import Deadline
+from declctl.informer.reflector.deadline import Deadline
 from declctl.kit import ManualClock
 
 

@@ -16,7 +16,7 @@ from declctl.errors import (
     Unreachable,
     WatchSilent,
 )
-from declctl.informer.reflector_faults import (
+from declctl.informer.reflector.faults import (
     Circumstances,
     Inconsistent,
     NoInitialEventsEnd,
@@ -25,7 +25,7 @@ from declctl.informer.reflector_faults import (
     Verdict,
     judge,
 )
-from declctl.informer.reflector_states import Listing, Starting, Streaming, Watching
+from declctl.informer.reflector.states import Listing, Starting, Streaming, Watching
 
 AT = Circumstances("10")
 AGAIN = Watching("10")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from declctl.informer.deadline import Deadline
-from declctl.informer.reflector_faults import NoInitialEventsEnd
-from declctl.informer.reflector_statistics import Figures
+from declctl.informer.reflector.deadline import Deadline
+from declctl.informer.reflector.faults import NoInitialEventsEnd
+from declctl.informer.reflector.statistics import Figures
 from declctl.objects import EventType, Record, WatchEvent
 
 

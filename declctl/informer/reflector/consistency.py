@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from declctl.errors import ApiError, Expired, InvalidRequest
-from declctl.informer.backoff import ExponentialBackoff
-from declctl.informer.pager import ListPager
-from declctl.informer.reflector_faults import Inconsistent
-from declctl.informer.reflector_statistics import Figures
+from declctl.informer.reflector.backoff import ExponentialBackoff
+from declctl.informer.reflector.faults import Inconsistent
+from declctl.informer.reflector.pager import ListPager
+from declctl.informer.reflector.statistics import Figures
 from declctl.informer.source import Source
 from declctl.kit import Clock
 from declctl.objects import Known, ListOptions, Record

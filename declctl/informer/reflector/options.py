@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from declctl.informer.backoff import BackoffFactory, ExponentialBackoff
+from declctl.informer.reflector.backoff import BackoffFactory, ExponentialBackoff
 
 SHORTEST_WATCH = 300  # seconds: a server is never asked to end watches sooner
 

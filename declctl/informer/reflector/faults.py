@@ -40,7 +40,7 @@ from declctl.errors import (
     Unreachable,
     WatchSilent,
 )
-from declctl.informer.reflector_states import Listing, Starting, State, Streaming, Watching
+from declctl.informer.reflector.states import Listing, Starting, State, Streaming, Watching
 
 _UNREADABLE, _FAILING = 1, 5  # repetitions at one version after which a list goes around it
 _STREAK_SECONDS = 600.0  # between two faults of one streak; longer than what a server may ask us to wait

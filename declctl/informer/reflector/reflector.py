@@ -1,8 +1,8 @@
 """The reflector: lists and watches one resource, for ever, and feeds a queue (client-go's reflector.go).
 
-The protocol is a machine of a few states (`reflector_states`): `step` takes one to its end and
-returns the next, `run` is the loop around it. What a fault leads to stands in `reflector_faults`,
-how a list is asked for in `reflector_lists`.
+The protocol is a machine of a few states (`states`): `step` takes one to its end and
+returns the next, `run` is the loop around it. What a fault leads to stands in `faults`,
+how a list is asked for in `lists`.
 """
 
 import asyncio
@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from declctl.errors import MalformedAnswer, WatchSilent
-from declctl.informer.consistency import ConsistencyDetector
-from declctl.informer.deadline import Deadline
-from declctl.informer.pager import ListPager
-from declctl.informer.reflector_faults import (
+from declctl.informer.reflector.consistency import ConsistencyDetector
+from declctl.informer.reflector.deadline import Deadline
+from declctl.informer.reflector.faults import (
     Circumstances,
     Inconsistent,
     ShortWatch,
@@ -22,11 +21,12 @@ from declctl.informer.reflector_faults import (
     judge,
     unreadable,
 )
-from declctl.informer.reflector_lists import PagePolicy, list_options
-from declctl.informer.reflector_options import DEFAULT_OPTIONS, SHORTEST_WATCH, ReflectorOptions
-from declctl.informer.reflector_states import BackingOff, Listing, Starting, State, Streaming, Watching
-from declctl.informer.reflector_statistics import Figures, ReflectorStatistics
-from declctl.informer.reflector_streams import InitialEvents, OpenWatch
+from declctl.informer.reflector.lists import PagePolicy, list_options
+from declctl.informer.reflector.options import DEFAULT_OPTIONS, SHORTEST_WATCH, ReflectorOptions
+from declctl.informer.reflector.pager import ListPager
+from declctl.informer.reflector.states import BackingOff, Listing, Starting, State, Streaming, Watching
+from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
+from declctl.informer.reflector.streams import InitialEvents, OpenWatch
 from declctl.informer.source import Source, supports_watch_list
 from declctl.kit import Clock
 from declctl.objects import (

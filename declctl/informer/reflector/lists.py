@@ -1,6 +1,6 @@
 """How a reflector lists: at which version, and in which pages (client-go's ListAndWatch and its pager)."""
 
-from declctl.informer.pager import PAGE_SIZE
+from declctl.informer.reflector.pager import PAGE_SIZE
 from declctl.objects import ListOptions
 
 
