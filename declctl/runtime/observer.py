@@ -9,6 +9,7 @@ from declctl.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.runtime.caches import Caches, Wanted
 from declctl.runtime.log import Log
+from declctl.runtime.notes import Notes
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.reload import Reloader
 from declctl.runtime.slots import Slots
@@ -38,6 +39,7 @@ class Observer:
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
         self._told: dict[str, tuple[object, str | None]] = {}
+        self._notes = Notes()
         self._reloads: dict[str, int] = {}
         self._last_reload_seconds = 0.0
 
@@ -136,9 +138,11 @@ class Observer:
 
     def _resource(self, wanted: Wanted) -> ResourceStatus:
         cached = self._caches.of(wanted)
-        return _joined(wanted.plan.name, [one.informer.statistics() for one in cached])
+        return joined(wanted.plan.name, [one.informer.statistics() for one in cached])
 
     def _tell(self, resource: ResourceStatus) -> None:
+        for note in self._notes.of(resource):
+            self._log.warning(note, resource=resource.name)
         before = self._told.get(resource.name)
         now = (resource.synced, resource.error)
         if before == now:
@@ -151,7 +155,8 @@ class Observer:
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
 
 
-def _joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
+def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
+    """One resource over its watches: sums, and of what has no sum the least or the first."""
     ages = [part.last_event_age for part in parts if part.last_event_age is not None]
     events: dict[str, int] = {}
     for part in parts:

@@ -4,20 +4,20 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from waiting import until
 
 from declctl import Client, SharedIndexInformer, SharedInformerFactory
-from declctl.informer import DeletedFinalStateUnknown, ReflectorOptions
+from declctl.informer import DeletedFinalStateUnknown, FilteredListWatch, ReflectorOptions
 from declctl.kit import SystemClock
-from declctl.objects import GroupVersionKind, ObjectView, Projection
+from declctl.objects import ObjectView, Resource, WatchOptions
 from tests.properties.folding import Handling, State, Story
 
 T = TypeVar("T")
 
-_CONFIG_MAPS = GroupVersionKind("", "v1", "ConfigMap")
 _PAGE = 5  # objects, so that what is listed comes in several pages
 _MOST_LATE = 6  # handlers that come and go
 
@@ -35,15 +35,42 @@ class Threaded(Story):
         self.deleted(obj)
 
 
+class ShortWatches:
+    """A client whose watches the server ends after some seconds, long before a reflector would want it."""
+
+    def __init__(self, client: Client, seconds: int) -> None:
+        self._client = client
+        self._seconds = seconds
+
+    def source(self, *what: Any, **how: Any) -> FilteredListWatch:
+        return FilteredListWatch(self._client.source(*what, **how), self._shortened)
+
+    async def find_resource(self, name: str) -> Resource:
+        return await self._client.find_resource(name)
+
+    def _shortened(self, options: Any) -> Any:
+        if not isinstance(options, WatchOptions):
+            return options
+        return replace(options, timeout_seconds=self._seconds)
+
+
 class Followers:
     """Two informers of the ConfigMaps of a namespace, one for each kind of queue, and their handlers.
 
     Methods are for the thread of the test.
     """
 
-    def __init__(self, kubeconfig: dict[str, Any], namespace: str, *, idle_timeout: float = 90.0) -> None:
+    def __init__(
+        self,
+        kubeconfig: dict[str, Any],
+        namespace: str,
+        *,
+        idle_timeout: float = 90.0,
+        watch_seconds: int | None = None,
+    ) -> None:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
+        self._watch_seconds = watch_seconds
         self._options = ReflectorOptions(idle_timeout=idle_timeout, page_size=_PAGE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="followers", daemon=True)
@@ -52,8 +79,7 @@ class Followers:
         self._late: list[Story] = []
         self.gone: list[Story] = []
         self._client: Client
-        self._factory: SharedInformerFactory
-        self._task: asyncio.Task[None]
+        self._factories: list[SharedInformerFactory] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -110,21 +136,18 @@ class Followers:
 
     async def _begin(self) -> None:
         self._client = await Client.from_kubeconfig_dict(self._kubeconfig)
-        self._factory = SharedInformerFactory(self._client, namespace=self._namespace, options=self._options)
-        source = self._client.source(
-            _CONFIG_MAPS,
-            namespace=self._namespace,
-            projection=Projection(api_version="v1", kind="ConfigMap"),
+        provider = (
+            self._client if self._watch_seconds is None else ShortWatches(self._client, self._watch_seconds)
         )
-        self.informers = {
-            "RealFIFO": self._factory.informer("v1", "ConfigMap"),
-            "DeltaFIFO": SharedIndexInformer(source, name="maps", queue="DeltaFIFO", options=self._options),
-        }
-        for informer in self.informers.values():
+        for queue in ("RealFIFO", "DeltaFIFO"):
+            factory = SharedInformerFactory(
+                provider, namespace=self._namespace, options=self._options, queue=queue
+            )
+            informer = self.informers[queue] = factory.informer("v1", "ConfigMap")
             self._join(informer, Handling(SystemClock()), self.stories)
             self._join(informer, Threaded(), self.stories)
-        self._factory.start()
-        self._task = asyncio.create_task(self.informers["DeltaFIFO"].run())
+            factory.start()
+            self._factories.append(factory)
 
     def _join(self, informer: SharedIndexInformer, story: Any, stories: list[Story]) -> None:
         story.registration = informer.add_event_handler(story, resync_period=1.0)
@@ -141,9 +164,8 @@ class Followers:
             self._join(informer, chance.choice([Handling(SystemClock()), Threaded()]), self._late)
 
     async def _end(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        await self._factory.shutdown()
+        for factory in self._factories:
+            await factory.shutdown()
         await self._client.close()
 
     def _call(self, call: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from clusters import Cluster
 from followers import Followers
 from proxy import Proxy, proxy
 from rest import Rest
+from waiting import until
 
 from tests.properties.folding import State
 
@@ -109,13 +110,13 @@ class Life:
 
 
 @contextmanager
-def living(cluster: Cluster, namespace: str, *, seed: int, idle_timeout: float = 90.0) -> Iterator[Life]:
+def living(cluster: Cluster, namespace: str, *, seed: int, **how: Any) -> Iterator[Life]:
     """A namespace with followers, after some changes and before others."""
     changes = Changes(cluster.rest, namespace, seed)
     changes.make(_CHANGES)
     with (
         between(cluster) as (line, kubeconfig),
-        Followers(kubeconfig, namespace, idle_timeout=idle_timeout) as followers,
+        Followers(kubeconfig, namespace, **how) as followers,
     ):
         life = Life(cluster, changes, line, followers)
         life.goes_on()
@@ -179,6 +180,34 @@ def test_what_a_server_has_forgotten_is_learnt_from_what_it_has(
     assert all(tombstones > 0 for tombstones in life.followers.tombstones())
     streams = "WatchList=false" not in request.node.name
     assert (any_cluster.asked("list", "configmaps") == lists) is streams
+
+
+@pytest.fixture(
+    params=[
+        "sandbox",
+        pytest.param("", id="real", marks=pytest.mark.real),
+        pytest.param("--watch-cache=false", marks=pytest.mark.real),
+    ]
+)
+def forgetful_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A server that compacts its history once a second, with a watch cache and without one."""
+    if request.param == "sandbox":
+        yield request.getfixturevalue("sandbox_cluster")
+        return
+    flags = [flag for flag in (request.param, "--etcd-compaction-interval=1s") if flag]
+    with clusters.real(tmp_path, *flags) as cluster:
+        yield cluster
+
+
+@pytest.mark.client_go("Normal watch close")
+def test_short_watches_of_a_server_that_forgets_soon(forgetful_cluster: Cluster) -> None:
+    """Watches end every other second, while versions expire: nothing is missed or told twice."""
+    namespace = clusters.new_namespace(forgetful_cluster)
+    with living(forgetful_cluster, namespace, seed=6, watch_seconds=2) as life:
+        for watches in (3, 5, 7):
+            until("the watches ended", lambda: min(life.followers.figures("watches")) >= watches, seconds=60)  # noqa: B023 - it is called at once
+            life.goes_on()
+            forgetful_cluster.forget()
 
 
 @pytest.mark.client_go("A half-open watch")
