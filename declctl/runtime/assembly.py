@@ -122,7 +122,7 @@ def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Sur
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
     config = generation.foreign.plugin_configs.get(name)
     world = around.world(name, generation.number, listers=generation.listers, config=config)
-    return HandlerContext(world, memo)
+    return HandlerContext(world, lambda: memo)
 
 
 async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:

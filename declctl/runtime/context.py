@@ -1,7 +1,7 @@
 """What a hook receives as `ctx`."""
 
 import json
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,13 +103,14 @@ class HandlerContext:
     """The world of one call: cheap to make, and everything in it is made when it is asked for.
 
     It is valid for the length of the call and may be used from the thread or the loop that the
-    hook runs on. `memo` survives reloads.
+    hook runs on. `remember` gives the memo; it is asked when the hook does.
     """
 
-    __slots__ = ("_key", "_log", "_world", "memo")
+    __slots__ = ("_key", "_log", "_memo", "_remember", "_world")
 
-    def __init__(self, world: World, memo: Memo, key: str | None = None) -> None:
-        self.memo = memo
+    def __init__(self, world: World, remember: Callable[[], Memo], key: str | None = None) -> None:
+        self._memo: Memo | None = None
+        self._remember = remember
         self._world = world
         self._key = key
         self._log: Any = None
@@ -123,6 +124,13 @@ class HandlerContext:
     def generation(self) -> int:
         """The generation whose code is running."""
         return self._world.generation
+
+    @property
+    def memo(self) -> Memo:
+        """What is remembered of the object, or of the handler in a life-cycle hook; it survives reloads."""
+        if self._memo is None:
+            self._memo = self._remember()
+        return self._memo
 
     @property
     def listers(self) -> Listers:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
@@ -270,7 +271,8 @@ class Handler:
 
     def _arguments(self, run: Run) -> dict[str, object]:
         change = run.change
-        context = HandlerContext(run.binding.world, self.memo(change.obj.uid), change.key)
+        # Most handlers remember nothing: a memo is made for those that do.
+        context = HandlerContext(run.binding.world, partial(self.memo, change.obj.uid), change.key)
         return {"change": change, "obj": change.obj, "old": change.old, "ctx": context}
 
     def _bridge(self, implementation: Implementation, arguments: dict[str, object], run: Run) -> None:
