@@ -16,7 +16,7 @@ from declctl.informer.queues import DeltaFIFO, Entry, Queue, RealFIFO, Replaceme
 from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock, Latch, SystemClock
-from declctl.objects import Known, Record
+from declctl.objects import Known, Record, nothing_known
 
 BATCH = 500  # entries that are processed before the loop may do something else
 _SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go
@@ -25,10 +25,6 @@ _log = logging.getLogger("declctl.informer")
 
 Process = Callable[[Sequence[Entry]], Iterable[None] | Awaitable[None] | None]
 QueueKind = Literal["RealFIFO", "DeltaFIFO"]
-
-
-def _nothing_known(_: str) -> Record | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class Config:
     full_resync_period: float = 0.0
     should_resync: Callable[[], bool] | None = None
     on_fault: Callable[[Exception], None] | None = None
-    known: Known = _nothing_known
+    known: Known = nothing_known
     clock: Clock = field(default_factory=SystemClock)
     name: str = ""
 

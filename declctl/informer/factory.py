@@ -16,9 +16,8 @@ from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.stores import FieldIndex
 from declctl.informer.wait import SyncResult, wait_for_cache_sync
 from declctl.kit import Clock, Latch, SystemClock
-from declctl.objects import FieldPath, GroupVersionKind, Projection, Transform
+from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind, Projection, Transform
 
-_PARTIAL_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata")
 _Watched = tuple[Selection, Transform | None]
 
 
@@ -231,5 +230,5 @@ class SharedInformerFactory:
 
 def _projection(watched: _Watched, paths: Iterable[FieldPath] = ()) -> Projection:
     selection, transform = watched
-    gvk = _PARTIAL_METADATA if selection.metadata_only else selection.gvk
+    gvk = PARTIAL_OBJECT_METADATA if selection.metadata_only else selection.gvk
     return Projection(api_version=gvk.api_version, kind=gvk.kind, paths=paths, transform=transform)

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from declctl.informer.source import Source, supports_watch_list
+from declctl.informer.source import Source, stop_listening, supports_watch_list
 from declctl.objects import (
     Known,
     ListOptions,
@@ -86,9 +86,7 @@ class ListWatch:
                 else:
                     yield answer
         finally:
-            close = getattr(answers, "aclose", None)
-            if close is not None:
-                await close()
+            await stop_listening(answers)
 
     def _tweaked(self, options: _Options) -> _Options:
         return options if self._tweak is None else self._tweak(options)

@@ -38,6 +38,13 @@ class Source(Protocol):
         ...
 
 
+async def stop_listening(watch: AsyncIterator[object]) -> None:
+    """Leave a watch, which closes its connection, if it is one that can be closed."""
+    close = getattr(watch, "aclose", None)
+    if close is not None:
+        await close()
+
+
 @runtime_checkable
 class WatchListSemantics(Protocol):
     """What a source may say about streaming lists (client-go's IsWatchListSemanticsUnSupported)."""

@@ -26,9 +26,10 @@ from declctl.objects.projection import (
     Known,
     Projection,
     ProjectionStatistics,
+    nothing_known,
 )
 from declctl.objects.record import KubeObject, Layout, Record
-from declctl.objects.resource import GroupVersionKind, Resource
+from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind, Resource
 from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
 from declctl.objects.status import status_error
 from declctl.objects.transforming import Transform
@@ -36,6 +37,7 @@ from declctl.objects.view import ObjectView
 
 __all__ = [
     "MANAGED_FIELDS",
+    "PARTIAL_OBJECT_METADATA",
     "Change",
     "ChangeReason",
     "ChangeType",
@@ -67,5 +69,6 @@ __all__ = [
     "key_of",
     "merge",
     "meta_namespace_key",
+    "nothing_known",
     "status_error",
 ]

@@ -37,7 +37,8 @@ Known = Callable[[str], Record | None]
 _NO_LABELS: Mapping[str, str] = {}
 
 
-def _nothing_known(_: str) -> Record | None:
+def nothing_known(_: str) -> Record | None:
+    """What a cache that is empty, or not to be looked at, holds of a key."""
     return None
 
 
@@ -96,7 +97,7 @@ class Projection:
             codec=self.layout.codec,
         )
 
-    def page(self, body: bytes, *, known: Known = _nothing_known) -> ListPage:
+    def page(self, body: bytes, *, known: Known = nothing_known) -> ListPage:
         """Decode a LIST answer; raises MalformedAnswer if it isn't one.
 
         `known` tells what the cache holds of a key: an object that has not changed since is given
@@ -132,7 +133,7 @@ class Projection:
             kept_raw=kept_raw,
         )
 
-    def event(self, line: bytes, *, known: Known = _nothing_known) -> WatchEvent:
+    def event(self, line: bytes, *, known: Known = nothing_known) -> WatchEvent:
         """Decode one line of a WATCH; `known` as in `page`, for the objects of a streaming list.
 
         An ERROR event is raised as the StatusError that it carries; a line that is no event raises
@@ -152,7 +153,7 @@ class Projection:
             return self._changed(CHANGES[kind], raw, known, False)
         return told(kind, raw)
 
-    def record(self, raw: bytes, *, known: Known = _nothing_known) -> Record | None:
+    def record(self, raw: bytes, *, known: Known = nothing_known) -> Record | None:
         """The record of one object.
 
         None where the transform dropped it. Raises MalformedAnswer if it has no name.

@@ -27,6 +27,10 @@ class GroupVersionKind:
         return f"{self.api_version} {self.kind}"
 
 
+PARTIAL_OBJECT_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata")
+"""What objects of any kind are when only their metadata is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A kind as a server serves it: with its plural name, its scope and its verbs."""

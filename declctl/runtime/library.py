@@ -12,8 +12,7 @@ class SharedInformerFactory(informer.SharedInformerFactory):
 
     `client` is a `declctl.Client`, anything with its `source` method, or an official
     `kubernetes.aio.client.ApiClient`, whose configuration is used. `options` are those of
-    `FactoryOptions`: `namespace`, `resync_period`, `custom_resync`, `tweak_list_options`,
-    `transform`, `options`, `uid_change`, `name`, `clock`.
+    `FactoryOptions`.
     """
 
     def __init__(self, client: SourceProvider | Any, **options: Unpack[FactoryOptions]) -> None:

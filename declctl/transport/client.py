@@ -10,7 +10,14 @@ from types import MappingProxyType
 from typing import Any
 
 from declctl.kit import Clock, SystemClock
-from declctl.objects import GroupVersionKind, KubeObject, Projection, Resource, Transform
+from declctl.objects import (
+    PARTIAL_OBJECT_METADATA,
+    GroupVersionKind,
+    KubeObject,
+    Projection,
+    Resource,
+    Transform,
+)
 from declctl.transport.answers import json_object
 from declctl.transport.config import Cluster, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
@@ -136,7 +143,7 @@ class Client:
         It is what RetryWatcher and `until` watch; its `list` tells the version to begin with.
         """
         gvk = GroupVersionKind.of(api_version, kind)
-        decoded = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata") if metadata_only else gvk
+        decoded = PARTIAL_OBJECT_METADATA if metadata_only else gvk
         return self.source(
             gvk,
             namespace=namespace,

@@ -39,6 +39,7 @@ from declctl.objects import (
     Record,
     WatchEvent,
     WatchOptions,
+    nothing_known,
 )
 
 _SHORT_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
@@ -67,10 +68,6 @@ class ReflectorStore(Protocol):
         ...
 
 
-def _nothing_known(_: str) -> Record | None:
-    return None
-
-
 class Reflector:
     """Keeps a store told of one resource. `run` ends only when it is cancelled.
 
@@ -87,7 +84,7 @@ class Reflector:
         store: ReflectorStore,
         *,
         clock: Clock,
-        known: Known = _nothing_known,
+        known: Known = nothing_known,
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
     ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from declctl.informer.reflector.deadline import Deadline
 from declctl.informer.reflector.faults import NoInitialEventsEnd
 from declctl.informer.reflector.statistics import Figures
+from declctl.informer.source import stop_listening
 from declctl.objects import EventType, Record, WatchEvent
 
 
@@ -24,9 +25,7 @@ class OpenWatch:
 
     async def close(self) -> None:
         """Stop listening, which closes the connection."""
-        close = getattr(self.batches, "aclose", None)
-        if close is not None:
-            await close()
+        await stop_listening(self.batches)
 
 
 class InitialEvents:

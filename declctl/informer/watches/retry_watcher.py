@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from declctl.errors import Expired, Forbidden, MalformedAnswer, Unauthorized, UsageError
 from declctl.informer.reflector.backoff import ExponentialBackoff
 from declctl.informer.reflector.deadline import Deadline
-from declctl.informer.source import Source
+from declctl.informer.source import Source, stop_listening
 from declctl.informer.watches.events import ObjectEvent
 from declctl.kit import Clock, SystemClock
 from declctl.objects import ObjectView, WatchEvent, WatchOptions
@@ -147,6 +147,5 @@ class RetryWatcher:
 
     async def _close(self) -> None:
         watch, self._watch = self._watch, None
-        close = getattr(watch, "aclose", None)
-        if close is not None:
-            await close()
+        if watch is not None:
+            await stop_listening(watch)
