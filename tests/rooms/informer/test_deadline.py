@@ -9,17 +9,19 @@ from declctl.informer.reflector.deadline import Deadline
 from declctl.kit import ManualClock
 
 
+async def nothing_said(deadline):
+    """A body that waits for somebody who says nothing."""
+    async with deadline:
+        await asyncio.Event().wait()
+
+
 def test_silence_ends_the_body():
     """A connection that says nothing is given up, with words that say how long it was silent."""
 
     async def scenario():
         clock = ManualClock()
 
-        async def body():
-            async with Deadline(clock, idle=30, what="the watch"):
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(body())
+        task = asyncio.create_task(nothing_said(Deadline(clock, idle=30, what="the watch")))
         await clock.advance(29)
         assert not task.done()
         await clock.advance(1)
@@ -69,11 +71,7 @@ def test_a_cancellation_from_elsewhere_stays_one():
     async def scenario():
         clock = ManualClock()
 
-        async def body():
-            async with Deadline(clock, idle=30, what="x"):
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(body())
+        task = asyncio.create_task(nothing_said(Deadline(clock, idle=30, what="x")))
         await clock.settle()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -88,11 +86,7 @@ def test_both_at_once_is_a_cancellation():
     async def scenario():
         clock = ManualClock()
 
-        async def body():
-            async with Deadline(clock, idle=30, what="x"):
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(body())
+        task = asyncio.create_task(nothing_said(Deadline(clock, idle=30, what="x")))
         await clock.settle()
         task.cancel()
         clock.set(30)
@@ -134,12 +128,8 @@ def test_a_strike_ends_the_body_with_its_fault():
         clock = ManualClock()
         deadline = Deadline(clock, idle=30, what="x")
 
-        async def body():
-            async with deadline:
-                await asyncio.Event().wait()
-
         deadline.strike(KeyError("too early"))
-        task = asyncio.create_task(body())
+        task = asyncio.create_task(nothing_said(deadline))
         await clock.settle()
         deadline.strike(KeyError("mine"))
         deadline.strike(KeyError("later"))
@@ -159,11 +149,7 @@ def test_a_strike_does_not_hide_a_cancellation():
         clock = ManualClock()
         deadline = Deadline(clock, idle=30, what="x")
 
-        async def body():
-            async with deadline:
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(body())
+        task = asyncio.create_task(nothing_said(deadline))
         await clock.settle()
         deadline.strike(KeyError("mine"))
         task.cancel()
