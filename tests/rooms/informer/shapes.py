@@ -100,3 +100,12 @@ def made(
 def fresh_projection() -> Projection:
     """A projection of `spec.nodeName`."""
     return Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])
+
+
+async def recreate_unseen(source: FakeControllerSource, clock: ManualClock) -> None:
+    """Delete `demo/a` and create it again while the watch is away, and let it be found by a list."""
+    source.cut()
+    source.delete("demo/a")
+    source.add(pod("a"))
+    source.compact()
+    await clock.advance(5)

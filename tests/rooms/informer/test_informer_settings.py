@@ -17,7 +17,7 @@ from declctl.informer import (
 )
 from declctl.kit import ManualClock
 from declctl.objects import FieldPath, KubeObject, ObjectView, Projection
-from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
+from tests.rooms.informer.shapes import Recorder, made, pod, recreate_unseen, rest, running
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 HALF_A_DAY = 12 * 3600.0
@@ -343,11 +343,7 @@ def test_an_object_that_was_made_anew_is_two_changes_or_as_in_client_go_one(queu
     async def scenario():
         async with running(informer, clock):
             listener.clear()
-            source.cut()
-            source.delete("demo/a")
-            source.add(pod("a"))
-            source.compact()
-            await clock.advance(5)
+            await recreate_unseen(source, clock)
 
     asyncio.run(scenario())
     assert listener.lines() == told
