@@ -12,7 +12,15 @@ from types import GeneratorType
 from typing import Literal
 
 from declctl.errors import QueueClosed
-from declctl.informer.queues import DeltaFIFO, Entry, Queue, RealFIFO, Replacement
+from declctl.informer.queues import (
+    Bookmark,
+    DeltaFIFO,
+    Entry,
+    Queue,
+    RealFIFO,
+    Replacement,
+    SyncAll,
+)
 from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock, Latch, SystemClock
@@ -53,9 +61,9 @@ class Config:
 class ControllerStatistics:
     """What a controller processed and how long that took, in seconds of its clock.
 
-    `queued` entries wait now. `entries` counts changes, and each object of a list as one. `slow`
-    counts steps of more than 0.1 s while more than 10 entries waited; `longest` is the longest step
-    of all.
+    `queued` entries wait now. `entries` counts changes, and each object of a list as one; a bookmark
+    or a resync is none. `slow` counts steps of more than 0.1 s while more than 10 entries waited;
+    `longest` is the longest step of all.
     """
 
     queued: int
@@ -190,5 +198,7 @@ def _size(batch: Sequence[Entry]) -> int:
     match batch:
         case [Replacement() as replacement]:
             return len(replacement.records)
+        case [Bookmark() | SyncAll()]:
+            return 0
         case _:
             return len(batch)

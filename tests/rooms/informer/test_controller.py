@@ -194,6 +194,24 @@ def test_figures_say_what_waits_and_how_long_processing_took():
     asyncio.run(scenario())
 
 
+def test_a_bookmark_and_a_resync_are_steps_but_no_entries():
+    """A server's bookmark comes when it likes; what is counted as changes are changes."""
+
+    async def scenario():
+        clock, source, controller = bench(lambda batch: None)
+        source.add(pod("a"))
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        controller.queue.bookmark("9")
+        controller.queue.resync()
+        await rest(clock)
+        await stopped(task)
+        figures = controller.statistics()
+        assert (figures.queued, figures.batches, figures.entries) == (0, 3, 1)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.client_go("Queue trace")
 @pytest.mark.parametrize(
     ("took", "waiting", "slow"), [(0.1, 50, 0), (0.11, 10, 0), (0.11, 11, 1), (5.0, 3, 0)]
