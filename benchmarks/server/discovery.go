@@ -1,0 +1,83 @@
+package main
+
+import (
+	"net/http"
+	"runtime"
+	"strings"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiversion "k8s.io/apimachinery/pkg/version"
+)
+
+const (
+	plain      = "application/json"
+	aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	minor      = "37"
+)
+
+// discovery says what there is: one resource, in the core group or in its own.
+func (a *api) discovery(mux *http.ServeMux) {
+	tell := func(path string, what, all any) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if all != nil && strings.Contains(strings.ReplaceAll(r.Header.Get("Accept"), " ", ""), "v=v2;as=APIGroupDiscoveryList") {
+				answer(w, http.StatusOK, aggregated, all)
+				return
+			}
+			answer(w, http.StatusOK, plain, what)
+		})
+	}
+	tell("/version", apiversion.Info{
+		Major: "1", Minor: minor, GitVersion: "v1." + minor + ".0-bench", GoVersion: runtime.Version(), Compiler: runtime.Compiler,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}, nil)
+	core := a.kind.group == ""
+	tell("/api", metav1.APIVersions{TypeMeta: listMeta("APIVersions"), Versions: []string{"v1"}}, a.aggregated(core))
+	groups := metav1.APIGroupList{TypeMeta: listMeta("APIGroupList"), Groups: []metav1.APIGroup{}}
+	resources := "/api/v1"
+	if !core {
+		groups.Groups = append(groups.Groups, a.group())
+		resources = "/apis/" + a.kind.group + "/" + a.kind.version
+		tell("/apis/"+a.kind.group, groups.Groups[0], nil)
+		tell("/api/v1", metav1.APIResourceList{TypeMeta: listMeta("APIResourceList"), GroupVersion: "v1", APIResources: []metav1.APIResource{}}, nil)
+	}
+	tell("/apis", groups, a.aggregated(!core))
+	tell(resources, metav1.APIResourceList{
+		TypeMeta: listMeta("APIResourceList"), GroupVersion: a.kind.apiVersion(),
+		APIResources: []metav1.APIResource{{
+			Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: verbs,
+		}},
+	}, nil)
+}
+
+var verbs = []string{"list", "watch"}
+
+func listMeta(kind string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: "v1"} }
+
+func (a *api) group() metav1.APIGroup {
+	version := metav1.GroupVersionForDiscovery{GroupVersion: a.kind.apiVersion(), Version: a.kind.version}
+	return metav1.APIGroup{
+		TypeMeta: listMeta("APIGroup"), Name: a.kind.group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
+	}
+}
+
+// aggregated is discovery in one answer: of the core group from /api, of the others from /apis.
+func (a *api) aggregated(here bool) apidiscovery.APIGroupDiscoveryList {
+	told := apidiscovery.APIGroupDiscoveryList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"}, Items: []apidiscovery.APIGroupDiscovery{},
+	}
+	if !here {
+		return told
+	}
+	told.Items = append(told.Items, apidiscovery.APIGroupDiscovery{
+		ObjectMeta: metav1.ObjectMeta{Name: a.kind.group},
+		Versions: []apidiscovery.APIVersionDiscovery{{
+			Version: a.kind.version, Freshness: apidiscovery.DiscoveryFreshnessCurrent,
+			Resources: []apidiscovery.APIResourceDiscovery{{
+				Resource: a.kind.resource, SingularResource: a.kind.singular, Scope: apidiscovery.ScopeNamespace, Verbs: verbs,
+				ResponseKind: &metav1.GroupVersionKind{Group: a.kind.group, Version: a.kind.version, Kind: a.kind.name},
+			}},
+		}},
+	})
+	return told
+}
