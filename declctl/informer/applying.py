@@ -39,9 +39,9 @@ class Applier:
         """Apply deltas in their order; what listeners have to be told of them."""
         told: Told = []
         for delta in deltas:
-            kind, key, record, unknown, initial, out_of_scope = delta
+            kind, key, record = delta.type, delta.key, delta.record
             if kind is _GONE:
-                last = None if unknown or out_of_scope else record
+                last = None if delta.final_state_unknown or delta.out_of_scope else record
                 self._remove(key, last, told, reason=_reason_of(delta), now=now)
             elif kind is _SYNC:
                 if (held := self._held(key)) is not None:
@@ -49,7 +49,7 @@ class Applier:
             elif record is not None:
                 reason = _WATCH
                 if kind is _REPLACED:
-                    reason = _INITIAL if initial else _RELIST
+                    reason = _INITIAL if delta.initial else _RELIST
                 self._put(record, told, reason=reason, now=now)
         last_record = deltas[-1].record if deltas else None
         if last_record is not None:

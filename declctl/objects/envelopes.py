@@ -1,5 +1,6 @@
 """What objects come in: the envelope of a LIST, the lines of a WATCH, the kind that is written on them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from declctl.objects.status import status_error
 
 CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+_OPENED = re.compile(rb'\{"type":"([A-Z]+)","object":(.*)\}\s*', re.DOTALL)
 _WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
 
 
@@ -39,6 +41,14 @@ class Foreign(NamedTuple):
 
     reason: str
     resource_version: str
+
+
+class Opening(NamedTuple):
+    """How a line begins, what it tells, and where its object begins."""
+
+    prefix: bytes
+    change: EventType
+    start: int
 
 
 class _Page(msgspec.Struct):
@@ -70,8 +80,7 @@ _KIND = msgspec.json.Decoder(_Kind)
 class Envelopes:
     """Opens them for one kind.
 
-    `prefixes` are the beginnings of lines that tell of a change: what is told, where the object
-    begins, and whether it is known to be of that kind.
+    `openings` are how lines begin that tell of a change of an object of that kind.
     """
 
     def __init__(self, api_version: str, kind: str) -> None:
@@ -80,9 +89,9 @@ class Envelopes:
         as_type = b'{"kind":"%b","apiVersion":"%b"' % (kind.encode(), api_version.encode())
         by_name = b'{"apiVersion":"%b","kind":"%b"' % (api_version.encode(), kind.encode())
         self._items = (_WITHOUT_KIND, as_type, by_name)
-        self.prefixes = [
-            (b'{"type":"%b","object":' % word.encode() + begins, change, len(word) + 20, begins != b"")
-            for begins in ((by_name, as_type, b"") if "." in api_version else (as_type, by_name, b""))
+        self.openings = [
+            Opening(b'{"type":"%b","object":' % word.encode() + begins, change, len(word) + 20)
+            for begins in ((by_name, as_type) if "." in api_version else (as_type, by_name))
             for word, change in CHANGES.items()
         ]
 
@@ -91,6 +100,9 @@ class Envelopes:
         try:
             event = _EVENT.decode(line)
         except UNREADABLE as fault:
+            found = _OPENED.fullmatch(line) if isinstance(fault, RecursionError) else None
+            if found is not None:
+                return found[1].decode(), found[2]  # nested too deep even to be skipped
             message = f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
             raise MalformedAnswer(message) from fault
         return event.type, bytes(event.object)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +26,7 @@ class EventType(StrEnum):
     SKIPPED = "SKIPPED"
 
 
-class WatchEvent(NamedTuple):
+class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a WATCH. `record` is None for a bookmark, and for what was skipped.
 
     `oddity` says why it was skipped, or why the object could be read in part only.
@@ -50,7 +49,7 @@ class DeltaType(StrEnum):
     SYNC = "Sync"
 
 
-class Delta(NamedTuple):
+class Delta(msgspec.Struct, frozen=True, gc=False):
     """One change on its way to the store.
 
     `record` is None for a tombstone without a known object.

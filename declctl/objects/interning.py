@@ -1,8 +1,6 @@
-"""Interning: equal labels and equal strings of many objects are held once."""
+"""Interning: equal labels and equal projected values of many objects are held once."""
 
-from collections.abc import Iterable, Mapping
-
-from declctl.objects.reading import decoded, mapping
+from declctl.objects.reading import decoded
 from declctl.objects.record import Projected
 
 _MOST = 50_000  # entries; beyond it a table starts anew rather than grow for ever
@@ -12,28 +10,23 @@ class Interning:
     """The tables of one projection; used by one thread."""
 
     def __init__(self) -> None:
-        self._labels: dict[bytes, Mapping[str, str]] = {}
-        self._strings: dict[str, str] = {}
+        self._labels: dict[bytes, bytes] = {}
+        self._values: dict[tuple[Projected, ...], tuple[Projected, ...]] = {}
 
-    def labels(self, raw: bytes) -> Mapping[str, str]:
-        """The labels that these bytes are; raises MalformedAnswer if they are no JSON."""
-        labels = self._labels.get(raw)
-        if labels is None:
+    def labels(self, raw: bytes) -> bytes:
+        """These labels, as the bytes that were seen first; raises MalformedAnswer if they are no JSON."""
+        known = self._labels.get(raw)
+        if known is None:
+            if not raw.isascii():
+                decoded(raw)  # a decoder that skips a value does not look at its encoding
             if len(self._labels) >= _MOST:
                 self._labels.clear()
-            strings = self._bounded_strings()
-            # null is "" in Go
-            texts = [(str(k), "" if v is None else str(v)) for k, v in mapping(decoded(raw)).items()]
-            labels = {strings.setdefault(k, k): strings.setdefault(v, v) for k, v in texts}
-            self._labels[raw] = labels
-        return labels
+            known = self._labels[raw] = raw
+        return known
 
-    def values(self, values: Iterable[Projected]) -> tuple[Projected, ...]:
-        """These values, each string the one that was seen first."""
-        strings = self._bounded_strings()
-        return tuple([strings.setdefault(v, v) if type(v) is str else v for v in values])
-
-    def _bounded_strings(self) -> dict[str, str]:
-        if len(self._strings) >= _MOST:
-            self._strings.clear()
-        return self._strings
+    def values(self, values: tuple[Projected, ...]) -> tuple[Projected, ...]:
+        """These values, as the tuple that was seen first."""
+        known = self._values.setdefault(values, values)
+        if len(self._values) > _MOST:
+            self._values.clear()
+        return known

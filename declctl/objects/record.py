@@ -1,7 +1,9 @@
 """Records: what the cache holds of an object without decoding it."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, cast
 
 import msgspec
 
@@ -37,20 +39,42 @@ class Layout:
         return obj
 
 
+NO_LABELS = b""
+_READ_LABELS = 4096  # sets of labels that are kept as mappings, because somebody has just read them
+
+
+@lru_cache(_READ_LABELS)
+def _labels_of(raw: bytes) -> Mapping[str, str]:
+    try:
+        found = msgspec.json.decode(raw) if raw else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = None  # a number beyond all bounds, in the place of a string
+    if not isinstance(found, dict):
+        return MappingProxyType({})
+    labels = cast("dict[str, Any]", found)
+    return MappingProxyType({k: "" if v is None else str(v) for k, v in labels.items()})  # null is "" in Go
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One object in the cache: its key, identity, labels and projected values, and the rest as a frame.
 
     It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a
     collection nothing. For that its key is a plain string; `object_key` is the same with its parts.
+    `labels_json` is what stands in the object, shared by all that have the same.
     """
 
     key: str
     uid: str
     resource_version: str
-    labels: Mapping[str, str]
+    labels_json: bytes
     values: tuple[Projected, ...]
     frame: bytes
     layout: Layout
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """`metadata.labels`, read-only; empty if there are none. Does not decode the object."""
+        return _labels_of(self.labels_json)
 
     @property
     def object_key(self) -> ObjectKey:
@@ -85,7 +109,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def _metadata(self, path: FieldPath) -> tuple[str, ...] | None:
         match path.steps:
             case ("metadata", "labels", str(name)):
-                return (self.labels[name],) if name in self.labels else ()
+                value = self.labels.get(name)
+                return () if value is None else (value,)
             case ("metadata", "name"):
                 return (self.object_key.name,)
             case ("metadata", "namespace"):

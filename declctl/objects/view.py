@@ -59,7 +59,7 @@ class ObjectView(Mapping[str, Any]):
     @property
     def labels(self) -> Mapping[str, str]:
         """`metadata.labels`, read-only; empty if there are none."""
-        return MappingProxyType(self._record.labels)
+        return self._record.labels
 
     @property
     def annotations(self) -> Mapping[str, str]:

@@ -7,6 +7,8 @@ objects again that went through it before.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from declctl.errors import CacheError
 from declctl.objects import Delta, DeltaType, Record
 
@@ -39,7 +41,7 @@ def transformed(
         except Exception as fault:  # noqa: BLE001 - the caller's function; it is raised below
             faults.append(fault)
         else:
-            yield delta._replace(record=record)
+            yield msgspec.structs.replace(delta, record=record)
     if faults:
         if len(faults) > 1:
             faults[0].add_note(f"the transformer raised on {len(faults) - 1} more")

@@ -232,12 +232,13 @@ class Reflector:
             self._figures.recovered()  # the watch is open
             return
         deltas: list[Delta] = []
-        for kind, record, _, _, oddity in batch:
+        for event in batch:
+            kind, record = event.type, event.record
             if record is not None:
                 change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
                 deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))
-            if oddity:
-                self._figures.odd(oddity, stored=record is not None and kind is not _DROPPED)
+            if event.oddity:
+                self._figures.odd(event.oddity, stored=record is not None and kind is not _DROPPED)
         self._figures.batch(batch)
         version = batch[-1].resource_version
         if deltas:

@@ -26,7 +26,7 @@ class Trimming:
         if "bad" in made.key:
             raise ValueError(f"can't read {made.key}")
         times = int(made.labels.get("seen", "0")) + 1
-        return msgspec.structs.replace(made, labels={"seen": str(times)})
+        return msgspec.structs.replace(made, labels_json=b'{"seen":"%d"}' % times)
 
 
 def popped(queue):
