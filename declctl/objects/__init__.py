@@ -19,7 +19,10 @@ from declctl.objects.events import (
 )
 from declctl.objects.field_path import FieldPath, FieldPathError
 from declctl.objects.frame import FrameCodec
+from declctl.objects.held import Codec, Frame, HeldObject, ObjectCodec
 from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
+from declctl.objects.metadata import MetadataCodec
+from declctl.objects.mutations import Difference, Mutation, MutationDetector
 from declctl.objects.options import ListOptions, WatchOptions
 from declctl.objects.projection import (
     MANAGED_FIELDS,
@@ -41,21 +44,29 @@ __all__ = [
     "Change",
     "ChangeReason",
     "ChangeType",
+    "Codec",
     "Delta",
     "DeltaType",
+    "Difference",
     "EventType",
     "FieldPath",
     "FieldPathError",
     "FieldSelector",
+    "Frame",
     "FrameCodec",
     "GroupVersionKind",
+    "HeldObject",
     "Known",
     "KubeObject",
     "LabelSelector",
     "Layout",
     "ListOptions",
     "ListPage",
+    "MetadataCodec",
+    "Mutation",
+    "MutationDetector",
     "Notification",
+    "ObjectCodec",
     "ObjectKey",
     "ObjectView",
     "Projection",

@@ -6,7 +6,7 @@ nobody can change that, a private copy is made from it, and `mutations` puts rig
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -40,8 +40,20 @@ Frame = bytes | HeldObject
 """How a cache keeps an object; its length is what is counted as its bytes."""
 
 
+class Codec(Protocol):
+    """How the objects of one resource are kept. `encode` is called by one thread, `decode` by any."""
+
+    def encode(self, plain: bytes) -> Frame:
+        """What is kept of a JSON object."""
+        ...
+
+    def decode(self, frame: Any) -> bytes:
+        """The JSON object of what this codec made."""
+        ...
+
+
 class ObjectCodec:
-    """Bytes to held object and back. `encode` is called by one thread, `decode` and `alive` by any."""
+    """Bytes to held object and back: a Codec. `alive` may be called by any thread."""
 
     def __init__(self, *, api_version: str, kind: str) -> None:
         self.api_version = api_version

@@ -17,10 +17,12 @@ from declctl.objects.envelopes import CHANGES, Envelopes, ListPage, told
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
+from declctl.objects.held import Codec
 from declctl.objects.interning import Interning
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
 from declctl.objects.record import NO_LABELS, Layout, Record
+from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
 
@@ -48,7 +50,8 @@ class Projection:
 
     `paths` are projected, `drop_fields` are removed before the frame is made, `transform` is the
     user's own (it receives and returns a dict, or None to drop the object from the cache; when it
-    raises, the object is dropped and counted).
+    raises, the object is dropped and counted). `metadata_only` says that the server sends
+    PartialObjectMetadata; with a MetadataCodec they are read as objects of the kind all the same.
     """
 
     def __init__(
@@ -59,7 +62,8 @@ class Projection:
         paths: Iterable[FieldPath] = (),
         drop_fields: Sequence[FieldPath] = (MANAGED_FIELDS,),
         transform: Transform | None = None,
-        codec: FrameCodec | None = None,
+        codec: Codec | None = None,
+        metadata_only: bool = False,
     ) -> None:
         self._partial = PartialDecoder(dict.fromkeys(paths))
         self.layout = Layout(
@@ -69,7 +73,9 @@ class Projection:
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._transforming = Transforming(transform)
         self._always_whole = transform is not None or any(path != MANAGED_FIELDS for path in drop_fields)
-        self._envelopes = Envelopes(api_version, kind)
+        self._metadata_only = metadata_only
+        sent = PARTIAL_OBJECT_METADATA if metadata_only else GroupVersionKind.of(api_version, kind)
+        self._envelopes = Envelopes(sent.api_version, sent.kind)
         self._opening = self._envelopes.openings[0]  # how the last line began: the next one does, too
         self._interned = Interning()
         self._whole = WholeObjects(
@@ -86,6 +92,7 @@ class Projection:
             drop_fields=self._drop_fields,
             transform=transform,
             codec=self.layout.codec,
+            metadata_only=self._metadata_only,
         )
 
     def events(

@@ -9,7 +9,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath
-from declctl.objects.frame import FrameCodec
+from declctl.objects.held import Codec, Frame, HeldObject, of_kind
 from declctl.objects.key import ObjectKey
 
 KubeObject = dict[str, Any]
@@ -24,19 +24,16 @@ class Layout:
     __slots__ = ("api_version", "codec", "kind", "positions")
 
     def __init__(
-        self, *, api_version: str, kind: str, positions: Mapping[FieldPath, int], codec: FrameCodec
+        self, *, api_version: str, kind: str, positions: Mapping[FieldPath, int], codec: Codec
     ) -> None:
         self.api_version = api_version
         self.kind = kind
         self.positions = positions
         self.codec = codec
 
-    def decode(self, frame: bytes) -> KubeObject:
+    def decode(self, frame: Frame) -> KubeObject:
         """The object of a frame, with the `apiVersion` and `kind` that lists leave out of their items."""
-        obj: KubeObject = msgspec.json.decode(self.codec.decode(frame))
-        if "kind" not in obj or "apiVersion" not in obj:
-            return {"apiVersion": self.api_version, "kind": self.kind, **obj}
-        return obj
+        return of_kind(msgspec.json.decode(self.codec.decode(frame)), self.api_version, self.kind)
 
 
 NO_LABELS = b""
@@ -68,7 +65,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     resource_version: str
     labels_json: bytes
     values: tuple[Projected, ...]
-    frame: bytes
+    frame: Frame
     layout: Layout
 
     @property
@@ -91,6 +88,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
             raise MalformedAnswer(f"{self.key} can't be decoded: {fault}") from fault
 
+    def read(self) -> KubeObject:
+        """The whole object, for reading only: where objects are held, it is shared by all readers.
+
+        Else it is decoded. Raises MalformedAnswer as `decode` does.
+        """
+        frame = self.frame
+        if isinstance(frame, HeldObject) and frame.body is not None:
+            return frame.body
+        return self.decode()
+
     def field(self, path: FieldPath) -> tuple[str, ...]:
         """The scalars at `path` as strings: from the projection, the metadata or, last, by decoding.
 
@@ -100,7 +107,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         position = self.layout.positions.get(path)
         if position is None:
             known = self._metadata(path)
-            return path.values(self.decode()) if known is None else known
+            return path.values(self.read()) if known is None else known
         value = self.values[position]
         if value is None:
             return ()

@@ -13,7 +13,8 @@ class ObjectView(Mapping[str, Any]):
 
     Name, namespace, uid, labels, resource version and key are read without decoding; anything else
     decodes the object once for this view. What is inside is the reader's own copy: changing it
-    changes nothing in the cache.
+    changes nothing in the cache. Only where a cache holds objects decoded do its readers share them:
+    then a view decodes nothing, and who wants to change something takes `to_dict()`.
     """
 
     __slots__ = ("_body", "_record")
@@ -77,5 +78,5 @@ class ObjectView(Mapping[str, Any]):
 
     def _decoded(self) -> KubeObject:
         if self._body is None:
-            self._body = self._record.decode()
+            self._body = self._record.read()
         return self._body

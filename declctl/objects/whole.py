@@ -10,6 +10,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath
+from declctl.objects.held import Frame
 from declctl.objects.interning import Interning
 from declctl.objects.key import key_of
 from declctl.objects.reading import identity_of, mapping, named_object
@@ -104,7 +105,7 @@ class WholeObjects:
         *,
         labels: Mapping[str, Any],
         values: tuple[Projected, ...],
-        frame: bytes,
+        frame: Frame,
     ) -> Record:
         return Record(
             key=key_of(identity.get("namespace"), str(identity["name"])),
