@@ -1,29 +1,81 @@
-"""The official informer with one handler: `official.py KUBECONFIG COUNT DONE-FILE`; it stays."""
+"""The official client's `SharedInformer`: typed models in its dict cache, one index kept by hand."""
 
 import sys
 import threading
-from pathlib import Path
+from collections import defaultdict
+from importlib.metadata import version
+from typing import Any
 
 from kubernetes import client, config
-from kubernetes.informer import SharedInformer
-
-config.load_kube_config(sys.argv[1])
-count, done = int(sys.argv[2]), threading.Event()
-seen: list[int] = [0]
-by_node: dict[str, list[str]] = {}
+from kubernetes.informer import ADDED, DELETED, MODIFIED, SharedInformer
+from protocol import SENT, Burner, Counter, arguments, say, serve
 
 
-def added(pod: object) -> None:
-    """Count, and keep the one index by hand: this informer has none."""
-    by_node.setdefault(pod.spec.node_name, []).append(pod.metadata.name)
-    seen[0] += 1
-    if seen[0] == count:
-        done.set()
+def lists(kind: str) -> Any:
+    """The method that lists and watches a kind; CustomObjectsApi gives dicts, which this informer can't take."""
+    core = client.CoreV1Api()
+    methods = {
+        "pods": core.list_pod_for_all_namespaces,
+        "configmaps": core.list_config_map_for_all_namespaces,
+        "secrets": core.list_secret_for_all_namespaces,
+        "leases": client.CoordinationV1Api().list_lease_for_all_namespaces,
+    }
+    if kind not in methods:
+        sys.exit("the official informer has no way to watch custom resources")
+    return methods[kind]
 
 
-informer = SharedInformer(client.CoreV1Api().list_pod_for_all_namespaces)
-informer.add_event_handler("ADDED", added)
-informer.start()
-done.wait()
-Path(sys.argv[3]).write_text("done")
-threading.Event().wait()
+class Index:
+    """Objects by one field, kept by handlers: this informer has no indexes, and tells no old object."""
+
+    def __init__(self, kind: str) -> None:
+        self.by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        self.value_of: dict[str, str] = {}
+        self._pods = kind == "pods"
+
+    def put(self, obj: Any) -> None:
+        """It was added, or has changed."""
+        key = f"{obj.metadata.namespace}/{obj.metadata.name}"
+        value = (obj.spec.node_name if self._pods else obj.metadata.namespace) or ""
+        before = self.value_of.get(key)
+        if before is not None and before != value:
+            del self.by_value[before][key]
+        self.by_value[value][key] = obj
+        self.value_of[key] = value
+
+    def drop(self, obj: Any) -> None:
+        """It is gone."""
+        key = f"{obj.metadata.namespace}/{obj.metadata.name}"
+        del self.by_value[self.value_of.pop(key)][key]
+
+
+def main() -> None:
+    """Keep the cache until standard input ends."""
+    asked = arguments(__doc__)
+    config.load_kube_config(asked.kubeconfig)
+    informer = SharedInformer(lists(asked.kind))
+    index = Index(asked.kind)
+    counter = Counter(asked.objects, lambda obj: obj.metadata.annotations[SENT])
+    synced = threading.Event()
+
+    def added(obj: Any) -> None:
+        index.put(obj)
+        if len(index.value_of) == asked.objects and not synced.is_set():
+            say("synced", objects=len(index.value_of), version=f"kubernetes {version('kubernetes')}")
+            synced.set()
+
+    informer.add_event_handler(ADDED, added)
+    informer.add_event_handler(MODIFIED, index.put)
+    informer.add_event_handler(DELETED, index.drop)
+    if asked.listener == "sync":
+        informer.add_event_handler(ADDED, lambda _: counter.added())
+        informer.add_event_handler(MODIFIED, counter.changed)
+    if asked.burn:
+        informer.add_event_handler(MODIFIED, Burner().aside)
+    informer.start()
+    synced.wait()
+    value = min(index.by_value)
+    serve(counter=counter, read=lambda: len(list(index.by_value[value].values())))
+
+
+main()

@@ -1,0 +1,23 @@
+"""A handler that counts, on the handlers' loop."""
+
+from counting import counter, listen
+
+from declctl import hookimpl
+
+
+@hookimpl
+def declctl_startup() -> None:
+    """Once in the life of the process: the counter outlives reloads."""
+    listen()
+
+
+@hookimpl
+async def declctl_added() -> None:
+    """A first notification."""
+    counter.added()
+
+
+@hookimpl
+async def declctl_modified(obj: object) -> None:
+    """A change."""
+    counter.changed(obj)

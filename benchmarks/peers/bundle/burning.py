@@ -1,0 +1,11 @@
+"""A handler that keeps a core busy from the first change on."""
+
+from counting import burner
+
+from declctl import hookimpl
+
+
+@hookimpl
+def declctl_modified() -> None:
+    """Never returns the first time."""
+    burner.burn()

@@ -1,0 +1,98 @@
+"""declctl as a library: an informer with one index, as docs/library.md shows."""
+
+import asyncio
+import threading
+from typing import Any
+
+from protocol import KINDS, SENT, Burner, Counter, arguments, say, serve
+
+from declctl import Client, Registration, SharedIndexInformer, SharedInformerFactory, __version__, field_index
+
+INDEX = "byField"
+
+
+class Sync:
+    """A handler that counts, in a thread of its own."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+
+    def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+        self._counter.added()
+
+    def on_update(self, old: Any, new: Any) -> None:
+        self._counter.changed(new)
+
+    def on_delete(self, obj: Any) -> None:
+        pass
+
+
+class Async:
+    """The same on the loop."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+
+    async def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+        self._counter.added()
+
+    async def on_update(self, old: Any, new: Any) -> None:
+        self._counter.changed(new)
+
+    async def on_delete(self, obj: Any) -> None:
+        pass
+
+
+class Burning(Burner):
+    """A handler that keeps a core busy from the first change on."""
+
+    def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+        pass
+
+    def on_update(self, old: Any, new: Any) -> None:
+        self.burn()
+
+    def on_delete(self, obj: Any) -> None:
+        pass
+
+
+async def main() -> None:
+    """Keep the cache until the process is ended by `serve`."""
+    asked = arguments(__doc__, listeners=("none", "sync", "async"))
+    kind = KINDS[asked.kind]
+    client = await Client.connect(kubeconfig=asked.kubeconfig)
+    async with SharedInformerFactory(client) as factory:
+        informer = factory.informer(kind.api_version, kind.kind, indexers={INDEX: field_index(kind.field_path)})
+        counter = Counter(asked.objects, lambda obj: obj.annotations[SENT], lambda: merged(informer))
+        listeners: list[Registration] = []
+        if asked.listener != "none":
+            handler = Sync(counter) if asked.listener == "sync" else Async(counter)
+            listeners.append(informer.add_event_handler(handler, name="counting"))
+        if asked.burn:
+            listeners.append(informer.add_event_handler(Burning(), name="burning"))
+        await factory.wait_for_cache_sync()
+        say("synced", objects=len(informer.lister.keys()), version=f"declctl {__version__}")
+        threading.Thread(target=obey, args=(informer, counter), daemon=True).start()
+        while True:
+            await asyncio.sleep(0.5)
+            counter.look()
+
+
+def merged(informer: SharedIndexInformer) -> int:
+    """How many changes were merged before the counting handler heard of them."""
+    handlers = informer.statistics().processor.handlers
+    return handlers["counting"].merged if "counting" in handlers else 0
+
+
+def obey(informer: SharedIndexInformer, counter: Counter) -> None:
+    """Read standard input."""
+    lister = informer.lister
+
+    def read() -> int:
+        return len(list(lister.by_index(INDEX, value)))
+
+    value = min(lister.index_values(INDEX))
+    serve(counter=counter, read=read)
+
+
+asyncio.run(main())

@@ -1,0 +1,143 @@
+"""The product: `declctl run` of a manifest with one resource, one index and at most one counting handler.
+
+This process only speaks for it: it asks the admin address, and hands on what the handlers have to know. What is
+measured is the process of `declctl run`, whose id it tells.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protocol import KINDS, arguments, commands, say, timed
+
+from declctl import __version__
+
+HERE = Path(__file__).resolve().parent
+INDEX = "byField"
+LOOK_SECONDS = 0.1
+
+
+def main() -> None:
+    """Run it, say when it has synced, and hand on commands until there are no more."""
+    asked = arguments(__doc__, listeners=("none", "sync", "async"))
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder)
+        for file in (HERE / "bundle").glob("*.py"):
+            shutil.copy(file, bundle)
+        admin = Admin(f"127.0.0.1:{free_port()}")
+        (bundle / "manifest.yaml").write_text(json.dumps(manifest(asked, admin.address)))
+        words = ["run", str(bundle / "manifest.yaml"), "--kubeconfig", asked.kubeconfig, "--log-level", "error"]
+        environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_OBJECTS": str(asked.objects)}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "declctl", *words], stdin=subprocess.PIPE, text=True, env=environment
+        )
+        say("process", pid=child.pid)
+        threading.Thread(target=follow, args=(child, admin, bundle, asked), daemon=True).start()
+        status = child.wait()
+        shutil.rmtree(bundle, ignore_errors=True)
+        os._exit(status if status > 0 else 0)
+
+
+class Admin:
+    """The admin address of the process."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def get(self, path: str) -> Any:
+        """What it answers; a fault if it does not."""
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as answer:
+            return json.load(answer)
+
+    def post(self, path: str) -> Any:
+        """What it answers to an order."""
+        order = urllib.request.Request(f"http://{self.address}{path}", method="POST")
+        with urllib.request.urlopen(order, timeout=60) as answer:
+            return json.load(answer)
+
+    def cached(self) -> int:
+        """How many objects are in the cache, once it has synced; none before."""
+        try:
+            (resource,) = self.get("/status")["resources"]
+        except (OSError, ValueError):
+            return 0  # it is starting
+        return resource["objects"] if resource["synced"] else 0
+
+    def reader(self, resource: str) -> Callable[[], int]:
+        """Asks the index for its first value, over HTTP: a user of `declctl run` has no other way from outside."""
+        index = f"/index/{resource}/{INDEX}/"
+        path = index + urllib.parse.quote(self.get(index)["values"][0], safe="")
+        return lambda: self.get(path)["count"]
+
+
+def manifest(asked: Any, admin: str) -> dict[str, Any]:
+    """The manifest, as YAML allows it: JSON."""
+    kind = KINDS[asked.kind]
+    resource = {
+        "name": asked.kind,
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "indexers": [{"name": INDEX, "fieldPath": kind.field_path}],
+    }
+    entries = [] if asked.listener == "none" else [("counting", f"{asked.listener}_handlers")]
+    entries += [("burning", "burning")] if asked.burn else []
+    handlers = [
+        {"name": name, "resourceRef": {"name": asked.kind}, "entryPoint": entry} for name, entry in entries
+    ]
+    spec = {"resources": [resource], "reload": {"watch": "Off"}, "admin": {"bindAddress": admin}}
+    return {
+        "apiVersion": "declctl.dev/v1alpha1",
+        "kind": "Controller",
+        "metadata": {"name": "bench"},
+        "spec": {**spec, "handlers": handlers} if handlers else spec,
+    }
+
+
+def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, asked: Any) -> None:
+    """Say when it has synced; then answer commands or hand them on to the handlers, and end it with them."""
+    while (found := admin.cached()) < asked.objects:
+        time.sleep(LOOK_SECONDS)
+    say("synced", objects=found, version=f"declctl {__version__}")
+    assert child.stdin is not None
+    for command, *words in commands():
+        match command:
+            case "read":
+                say("read", **timed(admin.reader(asked.kind)))
+            case "reload":
+                say("reloaded", **reload(admin, bundle))
+            case _:
+                child.stdin.write(" ".join([command, *words]) + "\n")
+                child.stdin.flush()
+    child.kill()
+
+
+def reload(admin: Admin, bundle: Path) -> dict[str, Any]:
+    """Edit the handlers, have them reloaded, and tell what became of it."""
+    for file in bundle.glob("*_handlers.py"):
+        file.write_text(f"{file.read_text()}\n# edited {time.time_ns()}\n")
+    began = time.perf_counter()
+    outcome = admin.post("/-/reload")
+    wall = time.perf_counter() - began
+    return {"seconds": outcome["seconds"], "wall": wall, "result": outcome["result"], "lists": outcome["lists"]}
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+if __name__ == "__main__":
+    main()

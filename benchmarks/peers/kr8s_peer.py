@@ -1,0 +1,75 @@
+"""kr8s: its watch into a dict and an index, by hand; a watch without a version begins with all objects."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+import kr8s.asyncio
+from protocol import KINDS, SENT, Burner, Counter, arguments, say, serve, value_at
+
+asked = arguments(__doc__, listeners=("none", "sync", "async"))
+counter = Counter(asked.objects, lambda obj: obj.raw["metadata"]["annotations"][SENT])
+burner = Burner()
+objects: dict[str, Any] = {}
+by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+Told = Callable[[str, Any], Awaitable[None]]
+
+
+async def main() -> None:
+    """Watch, and begin again whenever the watch ends."""
+    group, _, api_version = KINDS[asked.kind].api_version.rpartition("/")
+    resource = f"{asked.kind}.{group}/{api_version}" if group else asked.kind
+    api = await kr8s.asyncio.api(kubeconfig=asked.kubeconfig)
+    synced = False
+    while True:
+        async for event, obj in api.watch(resource, namespace=kr8s.ALL):
+            told = keep(event, obj)
+            if not synced and len(objects) == asked.objects:
+                synced = True
+                say("synced", objects=len(objects), version=f"kr8s {version('kr8s')}")
+            if told and asked.listener == "sync":
+                listener(told, obj)
+            elif told and asked.listener == "async":
+                await listener_async(told, obj)
+
+
+def keep(event: str, obj: Any) -> str:
+    """Change the cache; returns what a listener is to be told: nothing if nothing has changed."""
+    key = f"{obj.namespace}/{obj.name}"
+    before = objects.get(key)
+    if before is not None:
+        del by_value[value_at(KINDS[asked.kind].field_path, before.raw)][key]
+    if event == "DELETED":
+        objects.pop(key, None)
+        return event
+    objects[key] = by_value[value_at(KINDS[asked.kind].field_path, obj.raw)][key] = obj
+    if before is None:
+        return "ADDED"
+    return "" if before.raw["metadata"]["resourceVersion"] == obj.raw["metadata"]["resourceVersion"] else "MODIFIED"
+
+
+def listener(event: str, obj: Any) -> None:
+    """Count; the burning one has a thread, since it would hold up the loop."""
+    if event == "ADDED":
+        counter.added()
+    elif event == "MODIFIED":
+        counter.changed(obj)
+        if asked.burn:
+            burner.aside()
+
+
+async def listener_async(event: str, obj: Any) -> None:
+    """The same as a coroutine."""
+    listener(event, obj)
+
+
+def read() -> int:
+    """The objects under the first value."""
+    return len(list(by_value[min(by_value)].values()))
+
+
+threading.Thread(target=serve, kwargs={"counter": counter, "read": read}, daemon=True).start()
+asyncio.run(main())
