@@ -8,6 +8,7 @@ field of another type) is decoded whole instead: it is never refused.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameCodec
 from declctl.objects.held import Codec
 from declctl.objects.interning import Interning
+from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
 from declctl.objects.record import NO_LABELS, Layout, Record
@@ -173,35 +175,11 @@ class Projection:
 
     def page(self, body: bytes, *, known: Known = nothing_known) -> ListPage:
         """Decode a LIST answer; raises MalformedAnswer if it isn't one. `known` is as in `record`."""
-        metadata, items = self._envelopes.page(body)
-        records: list[Record] = []
-        skipped: list[str] = []
-        kept_raw: list[str] = []
-        for raw in items:
-            if (foreign := self._envelopes.foreign_item(raw)) is not None:
-                skipped.append(foreign.reason)
-                continue
-            try:
-                record = self.record(raw, known=known)
-            except MalformedAnswer as fault:
-                skipped.append(str(fault))
-                continue
-            if self._whole.oddity:
-                (skipped if record is None else kept_raw).append(self._whole.take_oddity())
-            if record is not None:
-                records.append(record)
-        if skipped and not records:
-            # Taken for an empty list, it would empty the cache.
-            raise MalformedAnswer(f"no object of a LIST can be used; the first: {skipped[0]}")
-        remaining = metadata.get("remainingItemCount")
-        return ListPage(
-            records,
-            resource_version=str(metadata.get("resourceVersion") or ""),
-            continue_token=str(metadata.get("continue") or ""),
-            remaining=remaining if isinstance(remaining, int) else None,
-            skipped=skipped,
-            kept_raw=kept_raw,
-        )
+        return self.items(known=known).page(body)
+
+    def items(self, *, known: Known = nothing_known) -> ListItems:
+        """Reads the items of one LIST answer as they are cut out of it; `known` is as in `record`."""
+        return ListItems(self._envelopes, partial(self.record, known=known), self._whole)
 
     def statistics(self) -> ProjectionStatistics:
         """The figures so far."""
