@@ -19,35 +19,41 @@ const (
 // discovery says what there is: one resource, in the core group or in its own.
 func (a *api) discovery(mux *http.ServeMux) {
 	tell := func(path string, what, all any) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		handle := func(w http.ResponseWriter, r *http.Request) {
 			if all != nil && strings.Contains(strings.ReplaceAll(r.Header.Get("Accept"), " ", ""), "v=v2;as=APIGroupDiscoveryList") {
 				answer(w, http.StatusOK, aggregated, all)
 				return
 			}
 			answer(w, http.StatusOK, plain, what)
-		})
+		}
+		mux.HandleFunc("GET "+path, handle)
+		mux.HandleFunc("GET "+path+"/{$}", handle) // as kr8s asks
 	}
-	tell("/version", apiversion.Info{
+	version := apiversion.Info{
 		Major: "1", Minor: minor, GitVersion: "v1." + minor + ".0-bench", GoVersion: runtime.Version(), Compiler: runtime.Compiler,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
-	}, nil)
+	}
+	tell("/version", version, nil)
 	core := a.kind.group == ""
 	tell("/api", metav1.APIVersions{TypeMeta: listMeta("APIVersions"), Versions: []string{"v1"}}, a.aggregated(core))
 	groups := metav1.APIGroupList{TypeMeta: listMeta("APIGroupList"), Groups: []metav1.APIGroup{}}
-	resources := "/api/v1"
+	served := metav1.APIResource{Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: verbs}
+	inCore := []metav1.APIResource{theNamespaces, served}
 	if !core {
+		inCore = inCore[:1]
 		groups.Groups = append(groups.Groups, a.group())
-		resources = "/apis/" + a.kind.group + "/" + a.kind.version
 		tell("/apis/"+a.kind.group, groups.Groups[0], nil)
-		tell("/api/v1", metav1.APIResourceList{TypeMeta: listMeta("APIResourceList"), GroupVersion: "v1", APIResources: []metav1.APIResource{}}, nil)
+		tell("/apis/"+a.kind.apiVersion(), resourceList(a.kind.apiVersion(), served), nil)
 	}
+	tell("/api/v1", resourceList("v1", inCore...), nil)
 	tell("/apis", groups, a.aggregated(!core))
-	tell(resources, metav1.APIResourceList{
-		TypeMeta: listMeta("APIResourceList"), GroupVersion: a.kind.apiVersion(),
-		APIResources: []metav1.APIResource{{
-			Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: verbs,
-		}},
-	}, nil)
+}
+
+// theNamespaces are in every cluster: kopf waits until it has discovered them, even if it asks for none.
+var theNamespaces = metav1.APIResource{Name: "namespaces", SingularName: "namespace", Kind: "Namespace", Verbs: verbs}
+
+func resourceList(groupVersion string, resources ...metav1.APIResource) metav1.APIResourceList {
+	return metav1.APIResourceList{TypeMeta: listMeta("APIResourceList"), GroupVersion: groupVersion, APIResources: resources}
 }
 
 var verbs = []string{"list", "watch"}
