@@ -1,7 +1,12 @@
-"""kopf: `@kopf.index` with the whole object, since kopf has no other cache, and `@kopf.on.event`."""
+"""kopf: `@kopf.on.event` into a dict and an index, by hand.
+
+Not `@kopf.index`: until every object is indexed, each one that is wakes all that wait, so that its time grows with
+the square of the number of objects (kopf 1.45: 1,000 take 6 s, 3,000 a minute).
+"""
 
 import os
 import threading
+from collections import defaultdict
 from importlib.metadata import version
 from typing import Any
 
@@ -14,24 +19,24 @@ group, _, api_version = KINDS[asked.kind].api_version.rpartition("/")
 RESOURCE = {"group": group, "version": api_version, "plural": asked.kind}
 PATH = KINDS[asked.kind].field_path
 counter = Counter(asked.objects, lambda body: body["metadata"]["annotations"][SENT])
-by_value: dict[str, kopf.Index[str, Any]] = {}
-seen: set[str] = set()
+objects: dict[str, Any] = {}
+by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
 
 
-@kopf.on.startup()
-async def startup(by_field: Any, **_: Any) -> None:
-    """Keep the index at hand."""
-    by_value["index"] = by_field
-
-
-@kopf.index(**RESOURCE, id="by_field")
-async def by_field(body: kopf.Body, uid: str, **_: Any) -> dict[str, Any]:
+@kopf.on.event(**RESOURCE, id="keep")
+async def keep(type: str | None, event: Any, **_: Any) -> None:  # noqa: A002 - kopf's name
     """Async, since a sync one would cost a hop to a thread for every object."""
-    if len(seen) < asked.objects:
-        seen.add(uid)
-        if len(seen) == asked.objects:
-            say("synced", objects=len(seen), version=f"kopf {version('kopf')}")
-    return {value_at(PATH, dict(body)): body}
+    obj = event["object"]
+    key = f"{obj['metadata'].get('namespace')}/{obj['metadata']['name']}"
+    before = objects.get(key)
+    if before is not None:
+        del by_value[value_at(PATH, before)][key]
+    if type == "DELETED":
+        objects.pop(key, None)
+        return
+    objects[key] = by_value[value_at(PATH, obj)][key] = obj
+    if before is None and len(objects) == asked.objects:
+        say("synced", objects=len(objects), version=f"kopf {version('kopf')}")
 
 
 def count(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002 - kopf's name
@@ -54,15 +59,14 @@ if asked.burn:
 
     @kopf.on.event(**RESOURCE, id="burn")
     def burn(type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
-        """From the first change on."""
+        """From the first change on, in a thread of kopf's pool."""
         if type is not None:
             burner.burn()
 
 
 def read() -> int:
     """The objects under the first value."""
-    index = by_value["index"]
-    return len(list(index[min(index)]))
+    return len(list(by_value[min(by_value)].values()))
 
 
 threading.Thread(target=serve, kwargs={"counter": counter, "read": read}, daemon=True).start()
