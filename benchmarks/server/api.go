@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ type api struct {
 	token string
 	json  func() (*prepared, error)
 	proto func() (*prepared, error)
+	quiet time.Duration // how long a watch says nothing before it sends a bookmark
 	counters
 }
 
@@ -31,7 +33,7 @@ type api struct {
 type counters struct{ lists, pages, streams, watches, open, bytes atomic.Int64 }
 
 func newAPI(kind *kind, count int, seed uint64, token string) *api {
-	served := &api{kind: kind, seed: seed, order: order(kind, count, seed), store: newStore(count), token: token}
+	served := &api{kind: kind, seed: seed, order: order(kind, count, seed), store: newStore(count), token: token, quiet: bookmarkEvery}
 	object := func(at int) any { return kind.object(seed, int(served.order[at])) }
 	once := func(format format) func() (*prepared, error) {
 		return sync.OnceValues(func() (*prepared, error) { return prepare(format, count, object) })

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -82,7 +83,7 @@ func (c *control) run(ctx context.Context, count, rate int, hot bool) (sent int,
 	began := time.Now()
 	for ; sent < count; sent++ {
 		if rate > 0 {
-			time.Sleep(time.Until(began.Add(time.Duration(sent) * time.Second / time.Duration(rate))))
+			sleepUntil(began.Add(time.Duration(sent) * time.Second / time.Duration(rate)))
 		}
 		at := c.turns[0]
 		if !hot {
@@ -94,4 +95,13 @@ func (c *control) run(ctx context.Context, count, rate int, hot bool) (sent int,
 		}
 	}
 	return sent, nil
+}
+
+// sleepUntil sleeps in the kernel: the runtime's timers are a millisecond late or more, which makes bursts of what should be even.
+func sleepUntil(due time.Time) {
+	for left := time.Until(due); left > 0; left = time.Until(due) {
+		wanted := syscall.NsecToTimespec(int64(left))
+		// Interrupted or not: the clock is asked again.
+		_ = syscall.Nanosleep(&wanted, nil)
+	}
 }

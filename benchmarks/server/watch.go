@@ -71,7 +71,7 @@ func (e *events) follow(asked question) {
 	if asked.timeout > 0 {
 		limit = time.Duration(asked.timeout) * time.Second
 	}
-	over, quiet := time.NewTimer(limit), time.NewTimer(bookmarkEvery)
+	over, quiet := time.NewTimer(limit), time.NewTimer(e.api.quiet)
 	defer over.Stop()
 	defer quiet.Stop()
 	batch := make([]entry, batchSize)
@@ -83,7 +83,7 @@ func (e *events) follow(asked question) {
 			}
 			continue
 		}
-		quiet.Reset(bookmarkEvery)
+		quiet.Reset(e.api.quiet)
 		select {
 		case <-e.follower.wake:
 		case <-quiet.C:
