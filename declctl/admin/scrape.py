@@ -78,15 +78,19 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
     events = CounterMetricFamily(
         "declctl_watch_events", "Watch events that came in, by type.", labels=("resource", "type")
     )
+    mutations = CounterMetricFamily(
+        "declctl_cache_mutations", "Cached objects that a reader changed; put right.", labels=by
+    )
     for resource in resources:
         name = (resource.name,)
+        mutations.add_metric(name, resource.mutations)
         objects.add_metric(name, resource.objects)
         size.add_metric(name, resource.bytes)
         lists.add_metric(name, resource.lists)
         watches.add_metric(name, resource.watches)
         for kind, count in sorted(resource.events.items()):
             events.add_metric((resource.name, str(kind)), count)
-    yield from (objects, size, lists, watches, events)
+    yield from (objects, size, lists, watches, events, mutations)
 
 
 def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:

@@ -9,6 +9,7 @@ import typer
 from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
+_NOTABLE = ("queued", "skipped", "slow", "mutations")
 
 
 def print_status(document: Document, *, now: datetime) -> None:
@@ -115,7 +116,7 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
 
 def _how(resource: Document) -> str:
     """The fault or the state, and what of the figures somebody should know: those that are not zero."""
-    notable = [f"{resource[name]} {name}" for name in ("queued", "skipped", "slow") if resource.get(name)]
+    notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
     state = resource["error"] or resource.get("state")
     return ", ".join([str(state), *notable] if state else notable)
 

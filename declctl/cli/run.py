@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from declctl.transport import Client
 
 
+_MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
+
+
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
     manifest: ManifestArgument,
     *,
@@ -62,10 +65,26 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     fronts = _fronts(admin, screen, once=once, log=log)
     _print_by_lines()
     _collect_garbage_again()
-    options = RunOptions(manifest=manifest, watch=watch, once=once, timeout=seconds)
+    options = RunOptions(
+        manifest=manifest,
+        watch=watch,
+        once=once,
+        timeout=seconds,
+        mutation_detector=_is_set(_MUTATION_DETECTOR),
+    )
     with ExitStack() as stack:
         connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
         raise typer.Exit(Runtime(options, connect=connect, fronts=fronts, clock=clock, log=log).run())
+
+
+def _is_set(variable: str) -> bool:
+    """Whether an environment variable says true, as client-go reads it; raises UsageError for nonsense."""
+    value = os.environ.get(variable, "")
+    if value in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if value in ("", "0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise UsageError(f"{variable} is {value!r}: write true or false, or unset it.")
 
 
 def _print_by_lines() -> None:

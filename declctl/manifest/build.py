@@ -59,6 +59,7 @@ def _resource(path: Path, fields: dict[str, Json], inherited: Json) -> model.Res
             _TRANSFORM,
             path=(*path, "transform"),
         ),
+        cache=model.CacheMode(str(value_at(fields, "cache", "mode") or model.CacheMode.FRAMES)),
         indexers=tuple(
             _read(model.IndexerSpec, item, _INDEXER, path=(*path, *where))
             for where, item in entries_at(fields, "indexers")

@@ -76,7 +76,6 @@ REPLAY: Final = "DCL066"
 SCHEDULES: Final = "DCL067"
 LEADER_ELECTION: Final = "DCL068"
 METRICS_ADDRESS: Final = "DCL069"
-CACHE_MODE: Final = "DCL070"
 NAMESPACE_SELECTOR: Final = "DCL071"
 SECRET_REFERENCE: Final = "DCL072"
 PROBATION: Final = "DCL073"
@@ -146,7 +145,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         SCHEDULES: "`schedules` are not done yet by this version.",
         LEADER_ELECTION: "`leaderElection` is not done yet by this version.",
         METRICS_ADDRESS: "A metrics address of its own is not done yet by this version.",
-        CACHE_MODE: "`cache.mode` other than Frames is not done yet by this version.",
         NAMESPACE_SELECTOR: "Namespaces by label selector are not done yet by this version.",
         SECRET_REFERENCE: "`secretKeyRef` is not done yet by this version.",
         PROBATION: "Probation after a reload is not done yet by this version.",

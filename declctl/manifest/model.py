@@ -15,6 +15,14 @@ ALL_EVENTS = ("Added", "Modified", "Deleted", "Resync")
 DEFAULT_DROP_FIELDS = ("metadata.managedFields",)
 
 
+class CacheMode(StrEnum):
+    """How objects are kept: compressed until they are read, decoded, or without all but their metadata."""
+
+    FRAMES = "Frames"
+    OBJECTS = "Objects"
+    METADATA_ONLY = "MetadataOnly"
+
+
 class InitialSync(StrEnum):
     """Whether a handler hears the objects that are there when it joins."""
 
@@ -135,6 +143,7 @@ class ResourceSpec:
     resync_period: float | None = None
     idle_timeout: float = 90.0
     transform: TransformSpec = TransformSpec()
+    cache: CacheMode = CacheMode.FRAMES
     indexers: tuple[IndexerSpec, ...] = ()
     path: Path = field(default=(), compare=False, repr=False)
 

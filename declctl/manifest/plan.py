@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from declctl.manifest.json_values import Path
 from declctl.manifest.model import (
     AdminSpec,
+    CacheMode,
     Controller,
     Delivery,
     EntryPoint,
@@ -26,6 +27,8 @@ from declctl.manifest.model import (
     RetrySpec,
 )
 from declctl.objects.selector import FieldSelector
+
+_KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,13 @@ class WatchKey:
     label_selector: str = ""
     field_selector: str = ""
     transform: TransformId = TransformId()
+    cache: CacheMode = CacheMode.FRAMES
 
     def __str__(self) -> str:
+        what = f"{self.api_version} {self.kind}{_KEPT[self.cache]}"
         selectors = [part for part in (self.label_selector, self.field_selector) if part]
         where = f"in {self.namespace}" if self.namespace else "in all namespaces"
-        return " ".join([self.api_version, self.kind, where, *(f"[{part}]" for part in selectors)])
+        return " ".join([what, where, *(f"[{part}]" for part in selectors)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,15 @@ def _resource(spec: ResourceSpec) -> ResourcePlan:
 def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
     transform = TransformId(spec.transform.drop_fields, spec.transform.entry_point)
     keys = (
-        WatchKey(spec.api_version, spec.kind, namespace, spec.label_selector, field_selector, transform)
+        WatchKey(
+            spec.api_version,
+            spec.kind,
+            namespace,
+            spec.label_selector,
+            field_selector,
+            transform,
+            spec.cache,
+        )
         for namespace in spec.namespaces or (None,)
         for field_selector in _field_selectors(spec)
     )

@@ -70,7 +70,7 @@ class MutationDetector:
         """
         found: list[Mutation] = []
         if not self._round:
-            self._round = [*self._codec.alive()]
+            self._round = [*reversed(self._codec.alive())]
         while self._round and most:
             held = self._round.pop()()
             if held is None or held.body is None:

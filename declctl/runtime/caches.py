@@ -18,8 +18,19 @@ from declctl.informer import (
     SourceProvider,
 )
 from declctl.kit import Clock
+from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan, WatchKey
-from declctl.objects import FieldPath, FrameCodec, GroupVersionKind, Projection, Transform
+from declctl.objects import (
+    Codec,
+    FieldPath,
+    FrameCodec,
+    GroupVersionKind,
+    MetadataCodec,
+    MutationDetector,
+    ObjectCodec,
+    Projection,
+    Transform,
+)
 from declctl.runtime.log import Log
 
 _SLICE = 500  # objects that an index build may decode before the loop breathes
@@ -61,11 +72,12 @@ class Wanted:
 
 @dataclass(eq=False)
 class Cached:
-    """One informer, its task, and who uses it."""
+    """One informer, its task, and who uses it. `mutations` looks at objects that its readers share."""
 
     identity: Identity
     informer: SharedIndexInformer
-    codec: FrameCodec
+    codec: Codec
+    mutations: MutationDetector | None = None
     task: asyncio.Task[None] | None = None
     users: int = 0
     closing: asyncio.TimerHandle | None = None
@@ -186,12 +198,13 @@ class Caches:
             cached.task.cancel()
 
     def _make(self, identity: Identity, users: Sequence[Wanted]) -> Cached:
-        watch, codec = identity.watch, FrameCodec()
+        watch, codec = identity.watch, _codec(identity.watch)
         source = self._cluster.source(
             GroupVersionKind.of(watch.api_version, watch.kind),
             namespace=watch.namespace,
             label_selector=watch.label_selector,
             field_selector=watch.field_selector,
+            metadata_only=watch.cache is CacheMode.METADATA_ONLY,
             projection=self._projection(identity, users, codec),
         )
         informer = SharedIndexInformer(
@@ -201,15 +214,17 @@ class Caches:
             options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
             indexers={index.internal: index.function for user in users for index in user.indexes},
         )
-        return Cached(identity, informer, codec, paths=_paths(users))
+        mutations = MutationDetector(codec) if isinstance(codec, ObjectCodec) else None
+        return Cached(identity, informer, codec, mutations, paths=_paths(users))
 
-    def _projection(self, identity: Identity, users: Sequence[Wanted], codec: FrameCodec) -> Projection:
+    def _projection(self, identity: Identity, users: Sequence[Wanted], codec: Codec) -> Projection:
         watch = identity.watch
         return Projection(
             api_version=watch.api_version,
             kind=watch.kind,
+            metadata_only=watch.cache is CacheMode.METADATA_ONLY,
             paths=sorted(_paths(users), key=str),
-            drop_fields=[FieldPath.parse(path) for path in watch.transform.drop_fields],
+            drop_fields=_drop_fields(watch),
             transform=next((user.transform for user in users if user.transform is not None), None),
             codec=codec,
         )
@@ -221,6 +236,24 @@ def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
         for identity in resource.identities:
             users.setdefault(identity, []).append(resource)
     return users
+
+
+def _codec(watch: WatchKey) -> Codec:
+    match watch.cache:
+        case CacheMode.OBJECTS:
+            return ObjectCodec(api_version=watch.api_version, kind=watch.kind)
+        case CacheMode.METADATA_ONLY:
+            return MetadataCodec()
+        case CacheMode.FRAMES:
+            return FrameCodec()
+
+
+def _drop_fields(watch: WatchKey) -> Sequence[FieldPath]:
+    """The fields that have to be dropped: what the server doesn't send need not be looked for."""
+    paths = [FieldPath.parse(path) for path in watch.transform.drop_fields]
+    if watch.cache is CacheMode.METADATA_ONLY:
+        return [path for path in paths if path.steps[0] == "metadata"]
+    return paths
 
 
 def _paths(users: Sequence[Wanted]) -> frozenset[FieldPath]:

@@ -147,7 +147,7 @@ _POLICY = (
 
 
 def _why_rehomed(before: ResourcePlan, after: ResourcePlan) -> str:
-    names = ("api_version", "kind", "namespace", "label_selector", "field_selector", "transform")
+    names = ("api_version", "kind", "namespace", "label_selector", "field_selector", "transform", "cache")
     return ", ".join(_camel(name) for name in names if _all(before, name) != _all(after, name))
 
 

@@ -14,12 +14,26 @@ class Notes:
 
     def of(self, resource: ResourceStatus) -> Iterator[str]:
         """What is new and worth a line, each with its resource, what happened, how often and why."""
+        if self._is_news((resource.name, "", "mutations"), resource.mutations):
+            yield f"{resource.name}: {_mutated(resource)}"
         for part in resource.informers:
             for subject, times, text in _notable(part):
-                key = (resource.name, part.name, subject)
-                if times and times >= 2 * self._told.get(key, 0):
-                    self._told[key] = times
+                if self._is_news((resource.name, part.name, subject), times):
                     yield f"{resource.name}: {text}"
+
+    def _is_news(self, key: tuple[str, str, str], times: int) -> bool:
+        if not times or times < 2 * self._told.get(key, 0):
+            return False
+        self._told[key] = times
+        return True
+
+
+def _mutated(resource: ResourceStatus) -> str:
+    return (
+        f"{_objects(resource.mutations)} changed in the cache by a reader, and put right; the last: "
+        f"{resource.last_mutation}. With cache.mode Objects all readers share an object: change what "
+        "obj.to_dict() gives"
+    )
 
 
 def _notable(part: InformerStatistics) -> Iterator[tuple[str, int, str]]:

@@ -4,6 +4,7 @@ One line when a resource syncs, conditions, and the status document.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from declctl.informer import InformerStatistics
 from declctl.kit import Clock
@@ -138,7 +139,13 @@ class Observer:
 
     def _resource(self, wanted: Wanted) -> ResourceStatus:
         cached = self._caches.of(wanted)
-        return joined(wanted.plan.name, [one.informer.statistics() for one in cached])
+        found = joined(wanted.plan.name, [one.informer.statistics() for one in cached])
+        detectors = [one.mutations for one in cached if one.mutations is not None]
+        return replace(
+            found,
+            mutations=sum(detector.count for detector in detectors),
+            last_mutation=next((str(d.last) for d in detectors if d.last is not None), None),
+        )
 
     def _tell(self, resource: ResourceStatus) -> None:
         for note in self._notes.of(resource):

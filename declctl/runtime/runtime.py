@@ -17,6 +17,7 @@ from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import WatchFiles
+from declctl.objects import Mutation
 from declctl.runtime.assembly import Surroundings, lifecycle_context
 from declctl.runtime.caches import Caches
 from declctl.runtime.check import Checked, import_aside, read_files
@@ -26,6 +27,7 @@ from declctl.runtime.generation import Generation
 from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
+from declctl.runtime.mutations import MutationChecks
 from declctl.runtime.observer import Observer
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.recorder import EventRecorder
@@ -46,7 +48,8 @@ _FLUSH_SECONDS = 2.0
 class RunOptions:
     """What `declctl run` was asked for.
 
-    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`.
+    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
+    compares every object of caches with `mode: Objects` each second, instead of a part of them.
     """
 
     manifest: str
@@ -54,6 +57,7 @@ class RunOptions:
     once: bool = False
     timeout: float = 60.0
     dry_run: bool = False
+    mutation_detector: bool = False
 
 
 class Runtime:
@@ -85,6 +89,7 @@ class Runtime:
         self._slots: Slots | None = None
         self._observer: Observer | None = None
         self._first_plan: Plan | None = None
+        self._mutations: MutationChecks | None = None
         self.client: Client | None = None
 
     def run(self) -> int:
@@ -133,6 +138,11 @@ class Runtime:
         return self._observer.status()
 
     @property
+    def mutations(self) -> Sequence[Mutation]:
+        """What readers have changed in objects that they share, the newest; it was put right."""
+        return self._mutations.found if self._mutations is not None else ()
+
+    @property
     def plan(self) -> Plan:
         """The plan that runs, or is about to."""
         generation = self._reloader.active if self._reloader is not None else None
@@ -157,6 +167,9 @@ class Runtime:
                 client, component=checked.inputs.loaded.controller.name, clock=self._clock, log=self._log
             )
             caches = Caches(client, tasks=tasks, clock=self._clock, log=self._log)
+            mutations = self._mutations = MutationChecks(
+                caches, clock=self._clock, thorough=self.options.mutation_detector
+            )
             slots = self._slots = Slots(loop=self._handlers.loop, clock=self._clock, log=self._log)
             around = Surroundings(
                 discovery=client,
@@ -181,6 +194,7 @@ class Runtime:
             background = [
                 tasks.create_task(recorder.run(), name="events"),
                 tasks.create_task(observer.run(), name="observer"),
+                tasks.create_task(mutations.run(), name="mutation detector"),
                 tasks.create_task(self._reload_on_change(files, reloader), name="files"),
                 tasks.create_task(self._reload_on_hangup(), name="hangup"),
             ]
@@ -188,6 +202,7 @@ class Runtime:
             for task in background[1:]:
                 task.cancel()
             await self._shut_down(reloader, slots, lifecycle, around)
+            await mutations.look()
             await recorder.flush(_FLUSH_SECONDS)
             background[0].cancel()
             await caches.close()

@@ -62,10 +62,12 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class ResourceStatus:
-    """One resource over all its watches. `last_event_age` is in seconds, `bytes` counts frames.
+    """One resource over all its watches. `last_event_age` is in seconds.
 
-    `queued` changes are not in the cache yet, `skipped` objects could not be used, `slow` steps of
-    processing held up others. `informers` has the figures of each watch.
+    `bytes` counts frames, or the JSON of objects that are kept decoded. `queued` changes are not in the
+    cache yet, `skipped` objects could not be used, `slow` steps of processing held up others,
+    `mutations` counts cached objects that a reader changed and that were put right. `informers` has the
+    figures of each watch.
     """
 
     name: str
@@ -84,6 +86,8 @@ class ResourceStatus:
     queued: int = 0
     skipped: int = 0
     slow: int = 0
+    mutations: int = 0
+    last_mutation: str | None = None
     informers: Sequence[InformerStatistics] = ()
 
     def document(self) -> dict[str, Any]:
@@ -103,6 +107,8 @@ class ResourceStatus:
             "queued": self.queued,
             "skipped": self.skipped,
             "slow": self.slow,
+            "mutations": self.mutations,
+            "lastMutation": self.last_mutation,
             "informers": [_informer(informer) for informer in self.informers],
         }
 

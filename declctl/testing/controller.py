@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any, Self
 from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
-from declctl.objects import KubeObject
+from declctl.objects import KubeObject, Mutation
 from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.outcome import Outcome
 from declctl.runtime.runtime import RunOptions, Runtime
@@ -31,7 +31,9 @@ class ControllerUnderTest:
 
     `manifest` is a file or a folder; a text of several lines is taken for the manifest itself, for
     controllers without handler files. Without a `sandbox` it makes one of its own, and fills it
-    with `objects`. Files are only watched if `watch` says so: a test asks with `reload`.
+    with `objects`. Files are only watched if `watch` says so: a test asks with `reload`. A handler
+    that changed an object which it shares with others (`cache: {mode: Objects}`) fails the test at the
+    end of the with statement.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class ControllerUnderTest:
         self.sandbox.load(self._objects)
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
-            RunOptions(manifest=self._path(), watch=self._watch),
+            RunOptions(manifest=self._path(), watch=self._watch, mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
             fronts=[self._front],
             clock=self._clock,
@@ -155,6 +157,11 @@ class ControllerUnderTest:
         return lister
 
     @property
+    def mutations(self) -> Sequence[Mutation]:
+        """What handlers have changed in objects that they share with others; it was put right."""
+        return () if self._runtime is None else self._runtime.mutations
+
+    @property
     def runtime(self) -> Runtime:
         """The runtime itself; raises UsageError before the start."""
         if self._runtime is None:
@@ -168,6 +175,9 @@ class ControllerUnderTest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None and self.mutations:
+            told = "\n".join(f"  {mutation}" for mutation in self.mutations)
+            raise AssertionError(f"a handler changed objects of the cache, which others read:\n{told}")
 
     def _path(self) -> str:
         if isinstance(self._manifest, Path) or "\n" not in self._manifest:

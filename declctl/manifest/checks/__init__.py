@@ -4,6 +4,7 @@ The front is `check`. The checks run one after the other over the same plain dat
 its tongue about what another has blamed: a missing name is not also an unknown reference.
 """
 
+from declctl.manifest.checks.cache import check_cache
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.checks.references import check_references
 from declctl.manifest.checks.refusals import check_refusals
@@ -25,5 +26,6 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_traps(findings, shape)
     check_values(findings, shape)
     check_references(findings)
+    check_cache(findings)
     check_refusals(findings, shape)
     return findings.diagnostics

@@ -99,10 +99,11 @@ def test_a_resource_says_what_somebody_should_know_and_nothing_else(capsys: pyte
     """What waits, what was skipped and what was slow stands behind the state where it is not zero."""
     pods = DOCUMENT["resources"][0]
     quiet = {**pods, "name": "quiet", "queued": 0, "skipped": 0, "slow": 0}
-    busy = {**pods, "name": "busy", "queued": 12, "skipped": 0, "slow": 3}
+    busy = {**pods, "name": "busy", "queued": 12, "skipped": 0, "slow": 3, "mutations": 2}
     print_status(document(resources=[quiet, busy]), now=NOW)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("quiet", "busy"))]
-    assert [line.partition("ago")[2].strip() for line in lines] == ["Watching", "Watching, 12 queued, 3 slow"]
+    notable = "Watching, 12 queued, 3 slow, 2 mutations"
+    assert [line.partition("ago")[2].strip() for line in lines] == ["Watching", notable]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,27 @@ def test_defaults_leave_it_to_the_manifest(declctl: Callable, fake: type[FakeRun
     assert len(fake.made.given["fronts"]) == 1
 
 
+@pytest.mark.parametrize(("value", "thorough"), [("true", True), ("1", True), ("false", False), ("", False)])
+def test_client_gos_variable_has_every_object_looked_at(
+    declctl: Callable, fake: type[FakeRuntime], monkeypatch: pytest.MonkeyPatch, value: str, thorough: bool
+):
+    """KUBE_CACHE_MUTATION_DETECTOR is read as client-go reads it."""
+    monkeypatch.setenv("KUBE_CACHE_MUTATION_DETECTOR", value)
+    assert declctl("run", "m.yaml").status == 0
+    assert fake.made is not None
+    assert fake.made.options.mutation_detector is thorough
+
+
+def test_a_variable_that_says_neither_is_refused(
+    declctl: Callable, fake: type[FakeRuntime], monkeypatch: pytest.MonkeyPatch
+):
+    """A typing error does not switch the detector off in silence."""
+    monkeypatch.setenv("KUBE_CACHE_MUTATION_DETECTOR", "yes please")
+    ended = declctl("run", "m.yaml")
+    assert ended.status == 2
+    assert "KUBE_CACHE_MUTATION_DETECTOR is 'yes please': write true or false" in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "fronts"), [(["--once"], 0), (["--once", "--admin", "127.0.0.1:0"], 1)]
 )

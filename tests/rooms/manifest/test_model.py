@@ -8,6 +8,7 @@ from declctl.manifest import explain
 from declctl.manifest.model import (
     Address,
     AdminSpec,
+    CacheMode,
     ConfigSource,
     Delivery,
     DrainPolicy,
@@ -52,7 +53,7 @@ spec:
       transform: {dropFields: [status, metadata.managedFields], entryPoint: "handlers.trim:slim"}
       namespaces: [team-b]
       idleTimeout: 2m
-      cache: {mode: Frames}
+      cache: {mode: Objects}
       indexers:
         - {name: byNode, fieldPath: spec.nodeName}
         - {name: byTeam, entryPoint: "handlers.index:by_team"}
@@ -111,6 +112,7 @@ def test_the_whole_example(loaded):
             field_selector="status.phase=Running",
             resync_period=600.0,
             idle_timeout=120.0,
+            cache=CacheMode.OBJECTS,
             transform=TransformSpec(
                 ("metadata.managedFields", "status"), EntryPoint("handlers.trim", "slim")
             ),
@@ -248,6 +250,7 @@ def test_selectors_are_canonical(loaded):
         ("spec.handlers.delivery", str, HandlerSpec("a", "b").delivery),
         ("spec.handlers.onFailure", str, HandlerSpec("a", "b").on_failure),
         ("spec.resources.transform.dropFields", tuple, TransformSpec().drop_fields),
+        ("spec.resources.cache.mode", str, ResourceSpec("a", "v1", "Pod").cache),
         ("spec.plugins.onError", str, PluginSpec("a").on_error),
         ("spec.lifecycle.startup.order", int, LifecycleStep(EntryPoint("a")).order),
         ("spec.reload.watch", str, ReloadSpec().watch),

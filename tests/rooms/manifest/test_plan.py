@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest import plan
-from declctl.manifest.model import Controller, HandlerSpec, ResourceSpec
+from declctl.manifest.model import CacheMode, Controller, HandlerSpec, ResourceSpec
 from declctl.manifest.plan import TransformId, WatchKey
 
 DROP = TransformId(("metadata.managedFields",))
@@ -85,6 +85,16 @@ def test_keys_are_readable():
     key = WatchKey("apps/v1", "Deployment", "team-a", "app=web", "metadata.name=x")
     assert str(key) == "apps/v1 Deployment in team-a [app=web] [metadata.name=x]"
     assert str(WatchKey("v1", "Node")) == "v1 Node in all namespaces"
+    assert str(WatchKey("v1", "Node", cache=CacheMode.METADATA_ONLY)) == "v1 Node metadata in all namespaces"
+
+
+def test_objects_kept_in_two_ways_are_two_watches():
+    """What one resource keeps as frames another can't read as objects."""
+    held, framed = resource("held", cache=CacheMode.OBJECTS), resource("framed")
+    assert [watch.resources for watch in plan(Controller("c", (held, framed))).watches] == [
+        ("held",),
+        ("framed",),
+    ]
 
 
 def test_equal_manifests_have_equal_plans(loaded):

@@ -18,6 +18,20 @@ spec:
     - {name: two, apiVersion: v1, kind: Pod, idleTimeout: 60s}
     - {name: other, apiVersion: v1, kind: Pod, namespaces: [a, b]}
 """
+MODES = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - {name: framed, apiVersion: v1, kind: Pod, cache: {mode: Frames}}
+    - {name: held, apiVersion: v1, kind: Pod, cache: {mode: Objects}}
+    - name: partial
+      apiVersion: v1
+      kind: Pod
+      cache: {mode: MetadataOnly}
+      transform: {dropFields: [metadata.managedFields, status]}
+"""
 
 
 class _Cluster:
@@ -25,14 +39,16 @@ class _Cluster:
 
     def __init__(self) -> None:
         self.made: list[str | None] = []
+        self.asked: list[dict] = []
 
-    def source(self, gvk, *, namespace=None, label_selector="", field_selector="", projection):
+    def source(self, gvk, *, namespace=None, projection, **asked):
         self.made.append(namespace)
+        self.asked.append(asked)
         return SimpleNamespace(projection=projection)
 
 
-def _wanted(*, index: str | None = None) -> list[Wanted]:
-    resources = plan(load(ManifestSource.of([("m.yaml", TEXT.encode())])).controller).resources
+def _wanted(*, index: str | None = None, text: str = TEXT) -> list[Wanted]:
+    resources = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller).resources
     indexes = () if index is None else (Index("it", f"it@{index}", field_index(index)),)
     return [
         Wanted(resource, tuple(Identity(watch) for watch in resource.watches), indexes, None)
@@ -122,5 +138,35 @@ def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
         assert cached.informer.source.projection is before
         caches.reproject(_wanted(index="spec.nodeName")[:1])
         assert cached.informer.source.projection is not before
+
+    _run(scenario, log)
+
+
+def test_each_mode_has_a_cache_of_its_own(log) -> None:
+    """One kind kept in three ways: three watches, of which one asks for metadata only."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        wanted = _wanted(text=MODES)
+        assert len(caches.prepare(wanted)) == 3
+        assert [asked["metadata_only"] for asked in cluster.asked] == [False, False, True]
+        framed, held, partial = (caches.of(one)[0] for one in wanted)
+        assert framed.mutations is None
+        assert held.mutations is not None
+        raw = b'{"metadata":{"name":"a","resourceVersion":"1"},"spec":{}}'
+        read = [cached.informer.source.projection.record(raw).read for cached in (framed, held, partial)]
+        assert [each() is each() for each in read] == [False, True, False]
+        assert [each()["kind"] for each in read] == ["Pod"] * 3
+
+    _run(scenario, log)
+
+
+def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
+    """`dropFields: [status]` beside MetadataOnly costs nothing: no object is decoded for it."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        caches.prepare(_wanted(text=MODES))
+        projection = caches.of(_wanted(text=MODES)[2])[0].informer.source.projection
+        projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
+        assert projection.statistics().decoded_whole == 0
 
     _run(scenario, log)

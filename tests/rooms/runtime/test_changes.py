@@ -62,6 +62,8 @@ def test_a_comment_changes_nothing() -> None:
          "-/+resource maps (fieldSelector)"),
         ("kind: ConfigMap", "kind: ConfigMap, transform: {dropFields: [data.x]}",
          "-/+resource maps (transform)"),
+        ("kind: ConfigMap", "kind: ConfigMap, cache: {mode: Objects}", "-/+resource maps (cache)"),
+        ("kind: ConfigMap", "kind: ConfigMap, cache: {mode: MetadataOnly}", "-/+resource maps (cache)"),
         ("kind: ConfigMap", "kind: ConfigMap, idleTimeout: 50s", "~resource maps (idleTimeout)"),
         ("kind: ConfigMap", "kind: ConfigMap, resyncPeriod: 1m",
          "~resource maps (resync) ~handler audit (resync)"),

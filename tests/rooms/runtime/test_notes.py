@@ -1,6 +1,7 @@
 """What the log says of a resource that works, but not as it should."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,22 @@ def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_dou
     assert told[1][0].startswith("pods: 1 object was skipped; the last: ")
     assert "Secret" in told[1][0]
     assert told[4][0].startswith("pods: 4 objects were skipped; ")
+
+
+def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
+    """The line names the last of them; the next comes when they have doubled."""
+    notes, status = Notes(), joined("pods", [])
+    last = 'Pod demo/a: spec.nodeName was "n1" and became "spoilt"'
+    lines = [
+        list(notes.of(replace(status, mutations=count, last_mutation=last if count else None)))
+        for count in (0, 1, 1, 2, 3, 4)
+    ]
+    assert [len(each) for each in lines] == [0, 1, 0, 1, 0, 1]
+    assert lines[1][0] == (
+        f"pods: 1 object was changed in the cache by a reader, and put right; the last: {last}. "
+        "With cache.mode Objects all readers share an object: change what obj.to_dict() gives"
+    )
+    assert lines[3][0].startswith("pods: 2 objects were changed")
 
 
 def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):

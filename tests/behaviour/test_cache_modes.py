@@ -1,0 +1,229 @@
+"""`cache: {mode: …}`: what stays the same whatever the mode is, and what each is for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from declctl.sandbox.faults import Match
+from declctl.testing import ControllerUnderTest, until
+
+CODE = """
+from blackboard import tell as note
+def tell(change, ctx):
+    old = None if change.old is None else change.old.to_dict()
+    note(change.resource, change.type, str(change.key), change.reason, dict(change.obj), old)
+def by_team(obj): return [obj["data"]["team"]]
+def slim(obj):
+    if obj["metadata"]["name"] == "left-out": return None
+    obj["data"]["seen"] = "yes"
+    return obj
+"""
+LIKE_EACH_OTHER = """
+name: {name}, apiVersion: v1, kind: ConfigMap, resyncPeriod: 1s, cache: {{mode: {mode}}},
+transform: {{dropFields: [metadata.managedFields, data.secret], entryPoint: "handlers:slim"}},
+indexers: [{{name: byColor, fieldPath: data.color}}, {{name: byNote, fieldPath: metadata.annotations.note}},
+           {{name: byTeam, entryPoint: "handlers:by_team"}}]
+""".replace("\n", " ")
+
+
+def _resource(name: str, mode: str, rest: str = "") -> str:
+    more = f", {rest}" if rest else ""
+    return f"- {{name: {name}, apiVersion: v1, kind: ConfigMap, cache: {{mode: {mode}}}{more}}}"
+
+
+def _map(name: str, **data: str) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {"tier": "web" if name < "m5" else "db"},
+            "annotations": {"note": f"of {name}"},
+        },
+        "data": {"team": "a", "color": "red", "secret": "x", **data},
+    }
+
+
+def _read(controller: ControllerUnderTest, name: str) -> dict:
+    """Everything that a lister can be asked for."""
+    lister = controller.lister(name)
+    return {
+        "keys": sorted(map(str, lister.keys())),
+        "objects": sorted((view.to_dict() for view in lister.list()), key=str),
+        "read": sorted((dict(view) for view in lister.list(selector="tier=web")), key=str),
+        "values": {index: sorted(lister.index_values(index)) for index in lister.index_names()},
+        "by team": sorted(view["data"]["color"] for view in lister.by_index("byTeam", "b")),
+        "by note": [view.name for view in lister.by_index("byNote", "of m1")],
+        "one": repr(lister.get("default/m1")),
+        "annotations": dict(lister.get("default/m1").annotations),
+    }
+
+
+def test_objects_are_read_told_and_found_as_frames_are(rig, sandbox) -> None:
+    """Views, listers, handlers, indexes, transform, dropped fields, resync and a relist: no difference."""
+    rig.resources = [
+        f"- {{{LIKE_EACH_OTHER.format(name=name, mode=mode)}}}"
+        for name, mode in (("framed", "Frames"), ("held", "Objects"))
+    ]
+    for name in ("framed", "held"):
+        rig.handler(name, resource=name, entry="handlers:tell")
+    controller = rig.run(CODE, objects=[_map(f"m{n}", team="ab"[n % 2]) for n in range(10)])
+    sandbox.create(_map("left-out"))
+    sandbox.patch("ConfigMap", "m1", {"data": {"color": "blue", "team": "b"}}, namespace="default")
+    controller.wait_idle()
+    sandbox.faults.refuse(503, Match(resource="configmaps"))
+    sandbox.faults.cut_watches()
+    sandbox.delete("ConfigMap", "m2", "default")
+    sandbox.patch("ConfigMap", "m3", {"data": {"color": "green"}}, namespace="default")
+    sandbox.faults.compact()
+    sandbox.faults.clear()
+    controller.wait_idle()
+    until("both are resynced", lambda: all(rig.told(name, "Resync") for name in ("framed", "held")))
+    controller.wait_idle()
+
+    told = {
+        name: sorted((row[1:] for row in rig.told(name) if row[1] != "Resync"), key=str)
+        for name in ("framed", "held")
+    }
+    assert told["held"] == told["framed"]
+    assert {row[0] for row in told["held"]} == {"Added", "Modified", "Deleted"}
+    assert all(row[4] == row[5] for row in rig.told("held", "Resync"))
+    assert _read(controller, "held") == _read(controller, "framed")
+    assert _read(controller, "held")["objects"][0]["data"] == {"team": "a", "color": "red", "seen": "yes"}
+    assert controller.resource("held").relists == controller.resource("framed").relists == 1
+
+
+def test_what_objects_take_is_counted_as_json(rig) -> None:
+    """`bytes` is what the objects are on the wire, less what was dropped; `bufferBytes` counts the same."""
+    rig.resources = [_resource("held", "Objects")]
+    controller = rig.run(objects=[_map(f"m{n}", text="x" * 1000) for n in range(50)])
+    figures = controller.resource("held")
+    assert 50 * 1200 < figures.bytes < 50 * 2000
+
+
+SPOILING = """
+from blackboard import tell as note
+def spoils(change):
+    change.obj["data"]["color"] = "spoilt"
+def looks(change):
+    note(change.obj["data"]["color"])
+"""
+
+
+def test_with_frames_a_handler_that_changes_what_it_got_changes_nothing(rig) -> None:
+    """Each reader has a copy of its own: neither the cache nor another handler sees the change."""
+    rig.resources = [_resource("maps", "Frames")]
+    rig.handler("spoils")
+    rig.handler("looks")
+    controller = rig.run(SPOILING, objects=[_map(f"m{n}") for n in range(5)])
+    controller.wait_idle()
+    assert rig.told() == [("red",)] * 5
+    assert {view["data"]["color"] for view in controller.lister("maps").list()} == {"red"}
+    assert controller.resource("maps").mutations == 0
+    assert controller.mutations == ()
+
+
+@pytest.fixture(name="forgiving")
+def _forgiving(rig, request) -> Callable[..., ControllerUnderTest]:
+    """Starts a controller whose handlers may spoil the cache: the end of the test says nothing of it."""
+
+    def start(objects: list[dict]) -> ControllerUnderTest:
+        controller = ControllerUnderTest(rig.write(SPOILING), objects=objects)
+        request.addfinalizer(controller.stop)
+        return controller.start()
+
+    return start
+
+
+@pytest.mark.client_go(108, "MutationDetector")
+def test_with_objects_it_is_found_told_counted_and_put_right(rig, forgiving) -> None:
+    """The same handler: `status` and the log say what it did where, and the cache is as it was."""
+    rig.resources = [_resource("maps", "Objects")]
+    rig.handler("spoils", rest="events: [Added]")
+    controller = forgiving([_map("m1"), _map("m2")])
+    until("both are found", lambda: controller.resource("maps").mutations == 2)
+    told = 'ConfigMap default/m2: data.color was "red" and became "spoilt"'
+    assert controller.resource("maps").document()["lastMutation"] == told
+    assert {view["data"]["color"] for view in controller.lister("maps").list()} == {"red"}
+    until("the log says so", lambda: "put right" in " ".join(controller.log.events("warning")))
+    controller.stop()
+    assert [mutation.key for mutation in controller.mutations] == ["default/m1", "default/m2"]
+
+
+def test_a_test_of_a_handler_that_spoils_the_cache_fails(rig, forgiving) -> None:
+    """`declctl.testing` says so at the end, whatever else the test looked at."""
+    rig.resources = [_resource("maps", "Objects")]
+    rig.handler("spoils")
+    controller = forgiving([_map("m1")])
+    controller.wait_idle()
+    with pytest.raises(AssertionError, match=r"a handler changed .*:\n  ConfigMap default/m1: data.color"):
+        controller.__exit__(None, None, None)
+
+
+def test_a_copy_may_be_changed(rig) -> None:
+    """`to_dict()` is the caller's own, with objects as with frames."""
+    rig.resources = [_resource("maps", "Objects")]
+    rig.handler("mine")
+    code = "def mine(change):\n    mine = change.obj.to_dict()\n    mine['data'].clear()\n"
+    controller = rig.run(code, objects=[_map("m1")])
+    controller.wait_idle()
+    controller.stop()
+    assert controller.mutations == ()
+
+
+METADATA = """
+from blackboard import tell as note
+def tell(change, ctx):
+    obj = change.obj
+    note(change.type, str(change.key), change.reason, sorted(obj), obj["kind"], obj["apiVersion"],
+         obj.annotations.get("note"), repr(obj).split()[0])
+    if change.type == "Added": ctx.record_event(obj, "Seen", "it was seen")
+"""
+
+
+def test_metadata_is_all_that_is_asked_for_and_the_kind_is_the_real_one(rig, sandbox) -> None:
+    """Handlers, indexes and Events of a cache of metadata; the spec never leaves the server."""
+    indexers = "indexers: [{name: byNote, fieldPath: metadata.annotations.note}]"
+    rig.resources = [_resource("maps", "MetadataOnly", indexers)]
+    rig.handler("tell")
+    controller = rig.run(METADATA, objects=[_map("m1", text="x" * 100_000)])
+    controller.wait_idle()
+    sandbox.patch("ConfigMap", "m1", {"metadata": {"annotations": {"note": "new"}}}, namespace="default")
+    controller.wait_idle()
+    fields = ["apiVersion", "kind", "metadata"]
+    assert rig.told() == [
+        ("Added", "default/m1", "Initial", fields, "ConfigMap", "v1", "of m1", "<ConfigMap"),
+        ("Modified", "default/m1", "Watch", fields, "ConfigMap", "v1", "new", "<ConfigMap"),
+    ]
+    assert [view.name for view in controller.lister("maps").by_index("byNote", "new")] == ["m1"]
+    assert controller.resource("maps").bytes < 2000
+    until("the event is posted", lambda: sandbox.objects("Event"))
+    about = sandbox.objects("Event")[0]["involvedObject"]
+    assert (about["kind"], about["apiVersion"], about["name"]) == ("ConfigMap", "v1", "m1")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("Frames", "Objects"), ("Objects", "Frames"), ("Frames", "MetadataOnly"), ("MetadataOnly", "Objects")],
+)
+def test_another_mode_costs_one_list_and_tells_nobody(rig, asked, sandbox, before, after) -> None:
+    """The resource is listed anew, as `Rehome` says; handlers hear what has changed, and that is nothing."""
+    rig.resources = [_resource("maps", before)]
+    rig.handler("tell")
+    controller = rig.run(METADATA.replace("ctx.record_event", "0 and ctx"), objects=[_map("m1"), _map("m2")])
+    controller.wait_idle()
+    rig.board.clear()
+    lists = asked("configmaps")[0]
+    rig.resources = [_resource("maps", after)]
+    rig.write()
+    outcome = controller.reload()
+    assert outcome.result == "Applied"
+    assert "-/+resource maps (cache)" in outcome.line
+    controller.wait_idle()
+    assert asked("configmaps")[0] <= lists + 1
+    assert rig.told() == []
+    sandbox.patch("ConfigMap", "m1", {"data": {"size": "1"}}, namespace="default")
+    controller.wait_idle()
+    assert [row[:3] for row in rig.told()] == [("Modified", "default/m1", "Watch")]
+    assert ("data" in rig.told()[0][3]) == (after != "MetadataOnly")
