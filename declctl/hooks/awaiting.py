@@ -1,10 +1,13 @@
 """The asynchronous side of the gate, apart from the rest: a child process that only imports needs no loop."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import types
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from typing import Any, NoReturn
 
 from declctl.hooks.calling import Implementation, failed
+
+_RAISED = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
@@ -13,12 +16,60 @@ async def call_async(implementation: Implementation, arguments: Mapping[str, obj
     A CancelledError that nobody outside has asked for is a failure like any other: let through, it
     would end the caller's task without a word.
     """
+    return await _guarded(implementation, _called(implementation, arguments))
+
+
+def begin_async(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any] | None:
+    """Call an asynchronous implementation, as far as its first wait.
+
+    Returns what is left of it, to be awaited at once and in the same task; None if it had nothing to
+    wait for, which has cost no more than a call. Raises as `call_async` does.
+    """
+    called = _called(implementation, arguments)
+    if type(called) is not types.CoroutineType:
+        return _guarded(implementation, called)
     try:
-        return await implementation.function(**{name: arguments[name] for name in implementation.parameters})
-    except asyncio.CancelledError as error:
+        waits_for = called.send(None)
+    except StopIteration:
+        return None
+    except _RAISED as error:
+        _raise(implementation, error)
+    return _guarded(implementation, _resumed(called, waits_for))
+
+
+def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:
+    try:
+        return implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except _RAISED as error:
+        raise failed(implementation, error) from error
+
+
+async def _guarded(implementation: Implementation, called: Awaitable[Any]) -> Any:
+    try:
+        return await called
+    except _RAISED as error:
+        _raise(implementation, error)
+
+
+def _raise(implementation: Implementation, error: BaseException) -> NoReturn:
+    if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise
-        raise failed(implementation, error) from error
-    except (Exception, SystemExit, GeneratorExit) as error:
-        raise failed(implementation, error) from error
+            raise error
+    raise failed(implementation, error) from error
+
+
+@types.coroutine
+def _resumed(begun: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Drive a coroutine that has begun and waits: what it waits for goes to the loop, and back (PEP 380)."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as thrown:  # noqa: BLE001 - whatever the loop throws is the coroutine's business
+            step, value = begun.throw, thrown
+        else:
+            step, value = begun.send, sent
+        try:
+            waits_for = step(value)
+        except StopIteration as end:
+            return end.value

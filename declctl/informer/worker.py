@@ -92,7 +92,7 @@ class ThreadWorker:
         current_call.set(ticket)
         try:
             result = served.call(ticket.value)
-            if inspect.isawaitable(result):
+            if result is not None and inspect.isawaitable(result):
                 asyncio.run_coroutine_threadsafe(_await(result), self._loop).result()
         except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
             served.failed(ticket.value)
@@ -165,7 +165,7 @@ class LoopWorker:
             current_call.set(ticket)
             try:
                 result = served.call(ticket.value)
-                if inspect.isawaitable(result):
+                if result is not None and inspect.isawaitable(result):
                     await result
             except (Exception, SystemExit, asyncio.CancelledError) as fault:
                 if isinstance(fault, asyncio.CancelledError) and _is_cancelled():

@@ -10,8 +10,10 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from declctl.kit.clock import Clock
 
@@ -21,8 +23,7 @@ _NO_EPOCH = -1  # of what backs off: it belongs to the epoch in which it is due
 _MOST_VANISHED = 64  # turns of values that were merged away, before the row is cleared of them
 
 
-@dataclass(slots=True, eq=False)
-class Ticket(Generic[T]):
+class Ticket(msgspec.Struct, Generic[T], eq=False):
     """One pending value on its way. Only `Lanes` changes it; who took it reads it.
 
     `epoch` says before which cut it was added, `attempts` how often it was retried.
@@ -39,8 +40,11 @@ class Ticket(Generic[T]):
     passed: bool = False  # its turn came while its key was held: it follows when the key is free
     fixed: bool = False  # seen by a worker: nothing may be merged into it
     # The neighbours of its key, none of which is done or gone.
-    before: "Ticket[T] | None" = field(default=None, repr=False)
-    after: "Ticket[T] | None" = field(default=None, repr=False)
+    before: "Ticket[T] | None" = None
+    after: "Ticket[T] | None" = None
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.key} of epoch {self.epoch}, {self.attempts} attempts>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +107,31 @@ class Lanes(Generic[T]):
 
     def add(self, key: str, value: T) -> None:
         """Append a value of `key`."""
-        with self._lock:
-            self._add(key, value)
+        self.add_all([(key, value)])
 
     def add_all(self, values: Sequence[tuple[str, T]]) -> None:
         """Append many at once, in their order."""
         with self._lock:
+            now, epoch = self._clock.monotonic(), self._epoch
+            self._added += len(values)
             for key, value in values:
-                self._add(key, value)
+                tail = self._tail.get(key)
+                full = self.keyed or self._weight >= self.limit
+                if full and tail is not None and self._merge_into(tail, value):
+                    continue
+                weight = self._weigh(value)
+                self._tail[key] = ticket = Ticket(key, value, epoch, weight, now, before=tail)
+                if tail is not None:
+                    tail.after = ticket
+                self._weight += weight
+                self._outstanding[epoch] += 1
+                self._ready.append(ticket)
 
     def take(self) -> Ticket[T] | None:
         """The next value that may be worked on now, its key held; None if there is none."""
         with self._lock:
-            self._wake_due()
+            if self._due:
+                self._wake_due()
             ticket = self._released.popleft() if self._released else self._next_turn()
             if ticket is None:
                 return None
@@ -125,12 +141,12 @@ class Lanes(Generic[T]):
             self._running += 1
             return ticket
 
-    def done(self, ticket: Ticket[T]) -> None:
-        """The value was dealt with; the next of its key may be taken."""
+    def done(self, ticket: Ticket[T]) -> bool:
+        """The value was dealt with; the next of its key may be taken. Whether one waits for that."""
         with self._lock:
             self._running -= 1
             self._forget(ticket)
-            self._release(ticket)
+            return self._release(ticket)
 
     def retry(self, ticket: Ticket[T], delay: float) -> None:
         """Hold the key and hand the value out again in `delay` seconds, in what is the newest epoch then."""
@@ -234,19 +250,6 @@ class Lanes(Generic[T]):
 
     # What follows is called under the lock.
 
-    def _add(self, key: str, value: T) -> None:
-        self._added += 1
-        tail = self._tail.get(key)
-        if tail is not None and (self.keyed or self._weight >= self.limit) and self._merge_into(tail, value):
-            return
-        ticket = Ticket(key, value, self._epoch, self._weigh(value), self._clock.monotonic(), before=tail)
-        if tail is not None:
-            tail.after = ticket
-        self._outstanding[self._epoch] += 1
-        self._weight += ticket.weight
-        self._tail[key] = ticket
-        self._ready.append(ticket)
-
     def _merge_into(self, waiting: Ticket[T], value: T) -> bool:
         if waiting.fixed or self.epoch_of(waiting) != self._epoch:
             return False
@@ -311,16 +314,17 @@ class Lanes(Generic[T]):
                 return ticket
         return None
 
-    def _release(self, ticket: Ticket[T]) -> None:
+    def _release(self, ticket: Ticket[T]) -> bool:
         del self._held[ticket.key]
         following, ticket.after = ticket.after, None
         if following is None:
             del self._tail[ticket.key]
-            return
+            return False
         following.before = None
         if following.passed:
             self._held[ticket.key] = following
             self._released.append(following)
+        return True
 
     def _wake_due(self) -> None:
         now = self._clock.monotonic()

@@ -1,7 +1,7 @@
 """What happens to objects, as values: on the wire, in the line, and as a handler sees it."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
@@ -114,19 +114,28 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What a hook receives as `change`. Frozen; it may grow fields.
 
     `obj` is the object (for Deleted: its last known state); `old` is None unless the type is
-    Modified or Resync.
+    Modified or Resync. `received` is `received_at` in seconds since the epoch.
     """
 
     type: ChangeType
     resource: str
-    key: ObjectKey
     obj: ObjectView
     old: ObjectView | None
     initial: bool
     final_state_unknown: bool
     reason: ChangeReason
     generation: int
-    received_at: datetime
+    received: float
+
+    @property
+    def key(self) -> ObjectKey:
+        """`namespace/name`, or `name`."""
+        return self.obj.key
+
+    @property
+    def received_at(self) -> datetime:
+        """When the event came off the wire, in UTC."""
+        return datetime.fromtimestamp(self.received, UTC)
 
 
 def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:

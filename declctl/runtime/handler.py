@@ -10,11 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 
-from declctl.hooks.awaiting import call_async
+import msgspec
+
+from declctl.hooks.awaiting import begin_async, call_async
 from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
 from declctl.hooks.faults import told
 from declctl.kit import Clock, Lanes
@@ -31,6 +32,9 @@ from declctl.work import Backoff
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
 
+# A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
+_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -45,8 +49,7 @@ class Binding:
     world: World
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """One call under way.
 
     `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
@@ -57,12 +60,13 @@ class Run:
     binding: Binding
     change: Change
     started: float
-    left: list[Implementation]
+    wanted: Sequence[Implementation]
     overdue: bool = False
     timed_out: str = ""
     timer: asyncio.TimerHandle | None = None
     scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
-    failures: list[BaseException] = field(default_factory=list)
+    failed: list[Implementation] = []
+    failures: list[BaseException] = []
 
 
 class Handler:
@@ -171,8 +175,8 @@ class Handler:
         False if the thread was replaced meanwhile and has to leave.
         """
         run = self._begin(ticket)
-        for implementation in tuple(run.left):
-            arguments = self._arguments(run)
+        for implementation in run.wanted:
+            arguments = self._arguments(run, implementation)
             try:
                 if implementation.is_async:
                     self._bridge(implementation, arguments, run)
@@ -180,25 +184,27 @@ class Handler:
                     call(implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
                 run.failures.append(failure)
-            else:
-                run.left.remove(implementation)
+                run.failed.append(implementation)
         return self._finish(run)
 
     async def work_async(self, ticket: Ticket[Notification]) -> bool:
         """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
         run = self._begin(ticket)
-        for implementation in tuple(run.left):
-            arguments = self._arguments(run)
+        for implementation in run.wanted:
+            arguments = self._arguments(run, implementation)
             try:
-                async with asyncio.timeout(run.binding.plan.timeout) as run.scope:
-                    if implementation.is_async:
-                        await call_async(implementation, arguments)
-                    else:
-                        await asyncio.to_thread(call, implementation, arguments)
+                if implementation.is_async:
+                    rest = begin_async(implementation, arguments)
+                    if rest is None:
+                        continue  # it had nothing to wait for
+                else:
+                    rest = asyncio.to_thread(call, implementation, arguments)
+                # Who was given up in its first step is cancelled where it begins to wait.
+                async with asyncio.timeout(0.0 if run.overdue else run.binding.plan.timeout) as run.scope:
+                    await rest
             except Exception as failure:  # noqa: BLE001 - as above
                 run.failures.append(failure)
-            else:
-                run.left.remove(implementation)
+                run.failed.append(implementation)
         return self._finish(run)
 
     def statistics(self) -> HandlerStatistics:
@@ -244,36 +250,38 @@ class Handler:
         # An epoch that was handed over a moment ago may be forgotten by now.
         binding = self._bindings.get(self.lanes.epoch_of(ticket)) or self.binding
         notification = ticket.value
-        kind = notification.type
-        old = notification.old if kind is not ChangeType.RESYNC else notification.record
+        kind, record = notification.type, notification.record
+        old = notification.old if kind is not _RESYNC else record
         change = Change(
             type=kind,
             resource=binding.plan.resource,
-            key=notification.record.object_key,
-            obj=ObjectView(notification.record),
+            obj=ObjectView(record),
             old=None if old is None else ObjectView(old),
             initial=notification.initial,
             final_state_unknown=notification.final_state_unknown,
             reason=notification.reason,
             generation=binding.generation,
-            received_at=datetime.fromtimestamp(notification.received_at, UTC),
+            received=notification.received_at,
         )
-        left = list(binding.target.select(kind))
+        wanted = binding.target.select(kind)
         if ticket.attempts and (before := self._left.pop(id(ticket), None)):
             # Only what failed is tried again; code that is new since then is called whole.
-            left = [i for i in left if _identity(i) in before] or left
-        run = Run(ticket, binding, change, self._clock.monotonic(), left)
+            wanted = tuple(i for i in wanted if _identity(i) in before) or wanted
+        run = Run(ticket, binding, change, self._clock.monotonic(), wanted)
         with self._lock:
             self._running[id(run)] = run
         if binding.plan.timeout is not None and not binding.target.all_async:
             self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
         return run
 
-    def _arguments(self, run: Run) -> dict[str, object]:
+    def _arguments(self, run: Run, implementation: Implementation) -> dict[str, object]:
         change = run.change
-        # Most handlers remember nothing: a memo is made for those that do.
-        context = HandlerContext(run.binding.world, partial(self.memo, change.obj.uid), change.key)
-        return {"change": change, "obj": change.obj, "old": change.old, "ctx": context}
+        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
+        if "ctx" in implementation.parameters:
+            # Most handlers remember nothing: a memo is made for those that do.
+            memo = partial(self.memo, change.obj.uid)
+            arguments["ctx"] = HandlerContext(run.binding.world, memo, change.key)
+        return arguments
 
     def _bridge(self, implementation: Implementation, arguments: dict[str, object], run: Run) -> None:
         async def bounded() -> None:
@@ -307,27 +315,24 @@ class Handler:
         self.on_replaced()
 
     def _finish(self, run: Run) -> bool:
+        counts = self._counts
         took = self._clock.monotonic() - run.started
         with self._lock:
             del self._running[id(run)]
-            self._counts.durations.append(took)
+            counts.durations.append(took)
             if run.overdue:
-                self._counts.zombies -= 1
+                counts.zombies -= 1
                 if run.timed_out and not run.failures:
                     run.failures.append(TimeoutError(run.timed_out))
+            if not run.failures:
+                counts.succeeded += 1
         if run.timer is not None:
             self._loop.call_soon_threadsafe(run.timer.cancel)
         if run.failures:
             self._failed(run)
         else:
-            self._succeeded(run)
-        self.on_pending()
+            self._end(run)
         return not run.overdue
-
-    def _succeeded(self, run: Run) -> None:
-        with self._lock:
-            self._counts.succeeded += 1
-        self._end(run)
 
     def _failed(self, run: Run) -> None:
         ticket, plan = run.ticket, run.binding.plan
@@ -352,19 +357,23 @@ class Handler:
             traceback="".join(readable_traceback(f) for f in run.failures)[:_LONGEST_TRACEBACK],
         )
         if again:
-            self._left[id(ticket)] = frozenset(_identity(i) for i in run.left)
+            self._left[id(ticket)] = frozenset(_identity(i) for i in run.failed)
             self.lanes.retry(ticket, delay)
+            self.on_pending()
         else:
             self._end(run)
 
     def _end(self, run: Run) -> None:
-        key = run.ticket.key
-        self._left.pop(id(run.ticket), None)
-        self._initial.discard(key)
-        if run.change.type is ChangeType.DELETED:
+        ticket = run.ticket
+        if ticket.attempts:
+            self._left.pop(id(ticket), None)
+        if self._initial:
+            self._initial.discard(ticket.key)
+        if run.change.type is _DELETED:
             with self._lock:
                 self._memos.pop(run.change.obj.uid, None)
-        self.lanes.done(run.ticket)
+        if self.lanes.done(ticket):
+            self.on_pending()
 
 
 def _identity(implementation: Implementation) -> tuple[str, str, str]:

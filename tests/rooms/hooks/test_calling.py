@@ -1,13 +1,14 @@
 """The gate: whatever foreign code does, the host gets a result or one error."""
 
 import asyncio
+import contextvars
 import threading
 import timeit
 
 import pytest
 
 from declctl.errors import HandlerFailed
-from declctl.hooks.awaiting import call_async
+from declctl.hooks.awaiting import begin_async, call_async
 from declctl.hooks.calling import Implementation, call, readable_traceback
 from declctl.hooks.registry import GenerationPlugins
 
@@ -63,19 +64,97 @@ def test_an_exception_without_a_text_fails_like_any_other():
         call(implementation(raising), GIVEN)
 
 
+async def begun(one, arguments):
+    """Called as far as its first wait, then awaited: what a worker on the handlers' loop does."""
+    rest = begin_async(one, arguments)
+    return None if rest is None else await rest
+
+
+EITHER_WAY = pytest.mark.parametrize("called", [call_async, begun])
+
+
+@EITHER_WAY
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
-def test_an_asynchronous_raise_is_one_error(error):
-    """SystemExit in a coroutine does not end the loop."""
+def test_an_asynchronous_raise_is_one_error(called, waits, error):
+    """SystemExit in a coroutine does not end the loop, before a wait or after it."""
 
     async def raising():
+        if waits:
+            await asyncio.sleep(0)
         raise error
 
     with pytest.raises(HandlerFailed) as caught:
-        asyncio.run(call_async(implementation(raising, is_async=True), GIVEN))
+        asyncio.run(called(implementation(raising, is_async=True), GIVEN))
     assert caught.value.__cause__ is error
 
 
-def test_a_cancellation_of_its_own_is_a_failure():
+@EITHER_WAY
+def test_a_signature_that_does_not_fit_is_a_failure(called):
+    """Foreign code that can't even be called is told as foreign code that raised."""
+
+    async def needs_more(change, more):
+        raise AssertionError(more)
+
+    one = Implementation("declctl_event", "p", needs_more, ("change",), is_async=True)
+    with pytest.raises(HandlerFailed, match="missing 1 required positional argument"):
+        asyncio.run(called(one, GIVEN))
+
+
+def test_who_has_nothing_to_wait_for_is_over_at_once():
+    """That costs a call, not a turn of the loop."""
+    heard = []
+
+    async def handler(change):
+        heard.append(change)
+
+    assert begin_async(implementation(handler, "change", is_async=True), GIVEN) is None
+    assert heard == [GIVEN["change"]]
+
+
+@EITHER_WAY
+def test_who_waits_gets_what_he_waits_for(called):
+    """Results, exceptions, an inner timeout and context variables are those of an ordinary await."""
+    seen = []
+    variable = contextvars.ContextVar("variable")
+
+    async def handler():
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        variable.set("mine")
+        answer, fault = loop.create_future(), loop.create_future()
+        loop.call_soon(answer.set_result, 42)
+        loop.call_soon(fault.set_exception, OSError("gone"))
+        seen.append(await answer)
+        with pytest.raises(OSError, match="gone"):
+            await fault
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await loop.create_future()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        seen.append((variable.get(), asyncio.current_task() is task))
+        return "done"
+
+    assert asyncio.run(called(implementation(handler, is_async=True), GIVEN)) == "done"
+    assert seen == [42, ("mine", True)]
+
+
+@EITHER_WAY
+def test_what_a_decorator_makes_awaitable_is_awaited(called):
+    """Not every asynchronous function gives a coroutine."""
+    heard = []
+
+    class Later:
+        def __await__(self):
+            yield from asyncio.sleep(0).__await__()
+            heard.append("later")
+
+    asyncio.run(called(implementation(Later, is_async=True), GIVEN))
+    assert heard == ["later"]
+
+
+@EITHER_WAY
+def test_a_cancellation_of_its_own_is_a_failure(called):
     """A handler that awaits a task which it has cancelled fails; the worker that called it lives on."""
 
     async def handler():
@@ -84,10 +163,11 @@ def test_a_cancellation_of_its_own_is_a_failure():
         await task
 
     with pytest.raises(HandlerFailed, match="CancelledError"):
-        asyncio.run(call_async(implementation(handler, is_async=True), GIVEN))
+        asyncio.run(called(implementation(handler, is_async=True), GIVEN))
 
 
-def test_a_cancellation_from_outside_passes():
+@EITHER_WAY
+def test_a_cancellation_from_outside_passes(called):
     """A timeout or a shutdown ends the call itself."""
 
     async def scene():
@@ -97,7 +177,7 @@ def test_a_cancellation_from_outside_passes():
             entered.set()
             await asyncio.Event().wait()
 
-        task = asyncio.ensure_future(call_async(implementation(handler, is_async=True), GIVEN))
+        task = asyncio.ensure_future(called(implementation(handler, is_async=True), GIVEN))
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -21,6 +21,7 @@ class Watched:
         self.most = 0
         self.twice = False
         self.heard: list[tuple[str, str]] = []
+        self.finished = threading.Event()  # four keys with three changes each were heard
         self._expected = expected
         self._lock = threading.Lock()
 
@@ -36,6 +37,8 @@ class Watched:
         with self._lock:
             self.running.remove(change.obj.name)
             self.heard.append((change.obj.name, str(change.type)))
+            if len(self.heard) == 12:
+                self.finished.set()
 
     def handle(self, change) -> None:
         self.begin(change)
@@ -52,21 +55,15 @@ class Watched:
 
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
     """Four keys with three changes each, worked by a crew of that size."""
-    watched, finished = Watched(expected), threading.Event()
+    watched = Watched(expected)
     slot = bench.slot(watched.handle_async if asynchronous else watched.handle)
     crew = LoopCrew(slot, size=size, loop=bench.loop.loop) if asynchronous else ThreadCrew(slot, size=size)
-
-    def pending() -> None:
-        if len(watched.heard) == 12:
-            finished.set()
-        crew.wake()
-
-    slot.on_pending = pending
+    slot.on_pending = crew.wake
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
     assert watched.crowded.wait(SOON)
     watched.gate.set()
-    assert finished.wait(SOON)
+    assert watched.finished.wait(SOON)
     crew.dismiss()
     return watched
 

@@ -309,6 +309,27 @@ def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> 
     assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
 
 
+def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first_wait(bench, added) -> None:
+    """A drain that ends while a coroutine computes cancels it as soon as it awaits something."""
+    gate, began = threading.Event(), threading.Event()
+
+    async def computes() -> None:
+        began.set()
+        gate.wait(10)
+        await asyncio.Event().wait()
+
+    slot = bench.slot(computes, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a")])
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    assert began.wait(10)
+    ended = slot.rebind(bench.binding(computes, generation=2))
+    assert slot.abandon(ended) == 1
+    gate.set()
+    assert call.result(10) is False, "its worker was replaced and leaves"
+    figures = slot.statistics()
+    assert (figures.failed, figures.zombies, slot.outstanding(ended)) == (1, 0, 0)
+
+
 class _Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
