@@ -1,76 +1,92 @@
 """Frames: an object as compressed bytes, which nobody decodes until somebody reads it.
 
-A codec belongs to one resource. It learns a dictionary from the first objects it sees, because
-objects of one resource repeat each other; frames made before that stay readable. Plain JSON is kept
-where compression would not make it smaller.
+A codec belongs to one resource. It learns a dictionary from the first objects it sees, and another
+one when compression decays; frames that were made before stay readable. Plain JSON is kept where
+compression would not make it smaller.
+
+A compressed frame is a zstd frame without its magic number, which would say nothing new. Its first
+byte, the descriptor, tells it from plain JSON: no descriptor is a brace.
 """
 
 import threading
+from dataclasses import dataclass
 
 import zstandard
 
-_MAGIC = b"\x28\xb5\x2f\xfd"  # of zstd; no JSON begins so: a frame without it is plain
-_HAS_DICTIONARY = 0b11  # the bits of the descriptor, the byte after the magic, that tell of a dictionary
-_LEVEL = 1  # higher levels gain nothing on objects of a few kilobytes and cost CPU
-_DICTIONARY_BYTES = 32 * 1024
-_SAMPLES = 200  # training on them takes some 35 ms, once; twice as many learn no more
-_SAMPLE_BYTES = 4 * 1024 * 1024
-_SMALL = 160  # a shorter object is not worth a frame header
+from declctl.objects.dictionaries import DictionaryTrainer
+
+_MAGIC = zstandard.FRAME_HEADER
+_AFTER_MAGIC = slice(len(_MAGIC), None)
+_PLAIN = b"{"  # no descriptor: two bits that zstd leaves 0 are 1 in it
+_DICTIONARY_ID = 0b0000_0011  # of the descriptor: how the id of a dictionary is written; here 0 or 1 byte
+_SINGLE_SEGMENT = 0b0010_0000  # of the descriptor: whether the id is next, or after one byte
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStatistics:
+    """How small frames are, and what was learned to make them so.
+
+    `ratio` is of the bytes of objects to those of their frames, in one of 16 of the last objects.
+    Not every training gives a dictionary.
+    """
+
+    ratio: float
+    trainings: int
+    dictionaries: int
 
 
 class FrameCodec:
     """Bytes to frame and back. `encode` is called by one thread, `decode` by any."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
-        self._dictionary: zstandard.ZstdCompressionDict | None = None
-        self._samples: list[bytes] | None = []
-        self._sample_bytes = 0
-        self._readers = threading.local()  # a decompressor may not be used by two threads at once
+        self._trainer = DictionaryTrainer()
+        self._compress = self._trainer.compressor.compress
+        self._wait = self._trainer.wait
+        self._readers = _Readers()
 
     @property
     def trained(self) -> bool:
         """Whether it has learned a dictionary."""
-        return self._dictionary is not None
+        return len(self._trainer.dictionaries) > 1
+
+    def statistics(self) -> FrameStatistics:
+        """The figures so far."""
+        trainer = self._trainer
+        return FrameStatistics(trainer.ratio, trainer.trainings, len(trainer.dictionaries) - 1)
 
     def encode(self, plain: bytes) -> bytes:
         """The frame of a JSON object."""
-        if self._samples is not None:
-            self._learn(plain)
-        if len(plain) < _SMALL:
-            return bytes(plain)
-        packed = self._compressor.compress(plain)
-        if len(packed) >= len(plain):
-            return bytes(plain)
         # The compressor allocates for the worst case and shrinks in place; keeping its result would
-        # keep the hole.
-        return bytes(memoryview(packed))
+        # keep the hole. What is sliced off it is a copy, of exactly its size.
+        frame = self._compress(plain)[_AFTER_MAGIC]
+        if len(frame) >= len(plain) and plain.startswith(_PLAIN):
+            frame = plain
+        self._wait -= 1
+        if not self._wait:
+            self._look(plain, frame)
+        return frame
 
     def decode(self, frame: bytes) -> bytes:
         """The JSON object of a frame made by this codec."""
-        if not frame.startswith(_MAGIC):
+        if frame.startswith(_PLAIN):
             return frame
-        with_dictionary = frame[len(_MAGIC)] & _HAS_DICTIONARY != 0
-        return self._reader(with_dictionary=with_dictionary).decompress(frame)
-
-    def _reader(self, *, with_dictionary: bool) -> zstandard.ZstdDecompressor:
-        name = "trained" if with_dictionary else "plain"
-        reader: zstandard.ZstdDecompressor | None = getattr(self._readers, name, None)
+        descriptor, dictionary_id = frame[0], 0
+        if descriptor & _DICTIONARY_ID:
+            dictionary_id = frame[1 if descriptor & _SINGLE_SEGMENT else 2]
+        reader = self._readers.by_dictionary.get(dictionary_id)
         if reader is None:
-            reader = zstandard.ZstdDecompressor(dict_data=self._dictionary if with_dictionary else None)
-            setattr(self._readers, name, reader)
-        return reader
+            reader = zstandard.ZstdDecompressor(dict_data=self._trainer.dictionaries[dictionary_id])
+            self._readers.by_dictionary[dictionary_id] = reader
+        return reader.decompress(_MAGIC + frame)
 
-    def _learn(self, plain: bytes) -> None:
-        assert self._samples is not None
-        self._samples.append(plain[: 64 * 1024])
-        self._sample_bytes += len(self._samples[-1])
-        if len(self._samples) < _SAMPLES and self._sample_bytes < _SAMPLE_BYTES:
-            return
-        samples, self._samples = self._samples, None
-        try:
-            dictionary = zstandard.train_dictionary(_DICTIONARY_BYTES, [*samples], level=_LEVEL)
-        except zstandard.ZstdError:
-            return  # too little in common to learn from: frames without a dictionary serve as well
-        self._dictionary = dictionary
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=dictionary, write_checksum=False)
+    def _look(self, plain: bytes, frame: bytes) -> None:
+        self._trainer.look(plain, len(frame))
+        self._compress = self._trainer.compressor.compress
+        self._wait = self._trainer.wait
+
+
+class _Readers(threading.local):
+    """A decompressor may not be used by two threads at once."""
+
+    def __init__(self) -> None:
+        self.by_dictionary: dict[int, zstandard.ZstdDecompressor] = {}
