@@ -32,6 +32,9 @@ class ObjectView(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._decoded())
 
+    def __bool__(self) -> bool:
+        return True  # there is always a kind: `if old:` need not decode to know
+
     @property
     def key(self) -> ObjectKey:
         """`namespace/name`, or `name`."""

@@ -43,6 +43,11 @@ def test_identity_and_labels_are_read_without_decoding():
     assert repr(view) == "<Pod team-a/web-1 resourceVersion=7>"
 
 
+def test_asking_whether_there_is_an_object_decodes_nothing():
+    """`if old:` is how a handler asks whether there was a state before."""
+    assert ObjectView(undecodable())
+
+
 def test_view_is_the_whole_object_as_a_mapping():
     """`obj["spec"]["nodeName"]` reads what kubectl shows."""
     view = ObjectView(record(pod()))
