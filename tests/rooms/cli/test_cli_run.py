@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from declctl import transport
 from declctl.errors import UsageError
 from declctl.runtime import runtime as running
 
@@ -176,11 +177,21 @@ def test_a_broken_objects_file_is_located(declctl: Callable, fake: type[FakeRunt
     assert "objects.yaml:2:1" in ended.err
 
 
-def test_garbage_is_collected_while_it_runs(declctl: Callable, fake: type[FakeRuntime]):
-    """The collector, which is off while a command starts, works in a process that stays."""
+def test_garbage_is_collected_once_it_is_connected(
+    declctl: Callable, fake: type[FakeRuntime], monkeypatch: pytest.MonkeyPatch
+):
+    """The collector, off while a command starts, works in a process that stays, and passes its imports over."""
+
+    async def connect(**_: Any) -> str:  # noqa: RUF029
+        return "the client"
+
+    monkeypatch.setattr(transport.Client, "connect", connect)
     gc.disable()
     declctl("run", "m.yaml")
+    assert fake.made is not None
+    assert asyncio.run(fake.made.given["connect"]()) == "the client"
     assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000
     gc.unfreeze()
 
 
