@@ -180,9 +180,9 @@ def test_a_broken_objects_file_is_located(declctl: Callable, fake: type[FakeRunt
 def test_garbage_is_collected_once_it_is_connected(
     declctl: Callable, fake: type[FakeRuntime], monkeypatch: pytest.MonkeyPatch
 ):
-    """The collector, off while a command starts, works in a process that stays, and passes its imports over."""
+    """The collector, off while a command starts, works in one that stays, and passes its imports over."""
 
-    async def connect(**_: Any) -> str:  # noqa: RUF029
+    async def connect(**_: Any) -> str:
         return "the client"
 
     monkeypatch.setattr(transport.Client, "connect", connect)
