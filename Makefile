@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check soak bench e2e-real
+.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -55,9 +55,11 @@ HISTORIES ?= 1000
 soak: $(TESTS) ## 1,000 random histories of the informer for each queue (HISTORIES=…), some minutes
 	DECLCTL_SOAK=$(HISTORIES) $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_informer.py
 
-bench: $(RUNS) ## figures beside other clients (benchmarks/)
-	$(BIN)/python benchmarks/command_line.py
-	$(BIN)/python benchmarks/first_list.py
+bench: $(RUNS) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
+	cd benchmarks && ../$(BIN)/python -m harness quick
+
+bench-full: $(RUNS) ## all figures of docs/performance.md, written into it; some hours
+	cd benchmarks && ../$(BIN)/python -m harness full && ../$(BIN)/python -m harness.report
 
 e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone
 	@test -n "$$KUBEBUILDER_ASSETS$$DECLCTL_TEST_KUBECONFIG" || { \

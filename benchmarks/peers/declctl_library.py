@@ -17,13 +17,13 @@ class Sync:
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
-    def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+    def on_add(self, _obj: Any, _initial: bool) -> None:
         self._counter.added()
 
-    def on_update(self, old: Any, new: Any) -> None:
+    def on_update(self, _old: Any, new: Any) -> None:
         self._counter.changed(new)
 
-    def on_delete(self, obj: Any) -> None:
+    def on_delete(self, _obj: Any) -> None:
         pass
 
 
@@ -33,26 +33,26 @@ class Async:
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
-    async def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+    async def on_add(self, _obj: Any, _initial: bool) -> None:
         self._counter.added()
 
-    async def on_update(self, old: Any, new: Any) -> None:
+    async def on_update(self, _old: Any, new: Any) -> None:
         self._counter.changed(new)
 
-    async def on_delete(self, obj: Any) -> None:
+    async def on_delete(self, _obj: Any) -> None:
         pass
 
 
 class Burning(Burner):
     """A handler that keeps a core busy from the first change on."""
 
-    def on_add(self, obj: Any, is_in_initial_list: bool) -> None:
+    def on_add(self, _obj: Any, _initial: bool) -> None:
         pass
 
-    def on_update(self, old: Any, new: Any) -> None:
+    def on_update(self, _old: Any, _new: Any) -> None:
         self.burn()
 
-    def on_delete(self, obj: Any) -> None:
+    def on_delete(self, _obj: Any) -> None:
         pass
 
 
@@ -62,7 +62,9 @@ async def main() -> None:
     kind = KINDS[asked.kind]
     client = await Client.connect(kubeconfig=asked.kubeconfig)
     async with SharedInformerFactory(client) as factory:
-        informer = factory.informer(kind.api_version, kind.kind, indexers={INDEX: field_index(kind.field_path)})
+        informer = factory.informer(
+            kind.api_version, kind.kind, indexers={INDEX: field_index(kind.field_path)}
+        )
         counter = Counter(asked.objects, lambda obj: obj.annotations[SENT], lambda: merged(informer))
         listeners: list[Registration] = []
         if asked.listener != "none":

@@ -1,7 +1,7 @@
 """The product: `declctl run` of a manifest with one resource, one index and at most one counting handler.
 
-This process only speaks for it: it asks the admin address, and hands on what the handlers have to know. What is
-measured is the process of `declctl run`, whose id it tells.
+This process only speaks for it: it asks the admin address, and hands on what the handlers have to know.
+What is measured is the process of `declctl run`, whose id it tells.
 """
 
 import json
@@ -37,7 +37,14 @@ def main() -> None:
             shutil.copy(file, bundle)
         admin = Admin(f"127.0.0.1:{free_port()}")
         (bundle / "manifest.yaml").write_text(json.dumps(manifest(asked, admin.address)))
-        words = ["run", str(bundle / "manifest.yaml"), "--kubeconfig", asked.kubeconfig, "--log-level", "error"]
+        words = [
+            "run",
+            str(bundle / "manifest.yaml"),
+            "--kubeconfig",
+            asked.kubeconfig,
+            "--log-level",
+            "error",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_OBJECTS": str(asked.objects)}
         child = subprocess.Popen(
             [sys.executable, "-m", "declctl", *words], stdin=subprocess.PIPE, text=True, env=environment
@@ -46,7 +53,7 @@ def main() -> None:
         threading.Thread(target=follow, args=(child, admin, bundle, asked), daemon=True).start()
         status = child.wait()
         shutil.rmtree(bundle, ignore_errors=True)
-        os._exit(status if status > 0 else 0)
+        os._exit(max(0, status))
 
 
 class Admin:
@@ -75,7 +82,7 @@ class Admin:
         return resource["objects"] if resource["synced"] else 0
 
     def reader(self, resource: str) -> Callable[[], int]:
-        """Asks the index for its first value, over HTTP: a user of `declctl run` has no other way from outside."""
+        """Asks the index for its first value over HTTP, as one does from outside."""
         index = f"/index/{resource}/{INDEX}/"
         path = index + urllib.parse.quote(self.get(index)["values"][0], safe="")
         return lambda: self.get(path)["count"]
@@ -129,7 +136,12 @@ def reload(admin: Admin, bundle: Path) -> dict[str, Any]:
     began = time.perf_counter()
     outcome = admin.post("/-/reload")
     wall = time.perf_counter() - began
-    return {"seconds": outcome["seconds"], "wall": wall, "result": outcome["result"], "lists": outcome["lists"]}
+    return {
+        "seconds": outcome["seconds"],
+        "wall": wall,
+        "result": outcome["result"],
+        "lists": outcome["lists"],
+    }
 
 
 def free_port() -> int:

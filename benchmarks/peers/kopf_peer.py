@@ -1,7 +1,7 @@
 """kopf: `@kopf.on.event` into a dict and an index, by hand.
 
-Not `@kopf.index`: until every object is indexed, each one that is wakes all that wait, so that its time grows with
-the square of the number of objects (kopf 1.45: 1,000 take 6 s, 3,000 a minute).
+Not `@kopf.index`: until every object is indexed, each one that is wakes all that wait, so that its time
+grows with the square of the number of objects (kopf 1.45: 1,000 take 6 s).
 """
 
 import os

@@ -48,7 +48,11 @@ def keep(event: str, obj: Any) -> str:
     objects[key] = by_value[value_at(KINDS[asked.kind].field_path, obj.raw)][key] = obj
     if before is None:
         return "ADDED"
-    return "" if before.raw["metadata"]["resourceVersion"] == obj.raw["metadata"]["resourceVersion"] else "MODIFIED"
+    return (
+        ""
+        if before.raw["metadata"]["resourceVersion"] == obj.raw["metadata"]["resourceVersion"]
+        else "MODIFIED"
+    )
 
 
 def listener(event: str, obj: Any) -> None:

@@ -9,7 +9,7 @@ from lightkube import ApiError, Client, KubeConfig
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
-from protocol import KINDS, SENT, Burner, Counter, arguments, say, serve
+from protocol import SENT, Burner, Counter, arguments, say, serve
 
 PAGE = 500
 asked = arguments(__doc__)

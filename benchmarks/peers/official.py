@@ -12,7 +12,7 @@ from protocol import SENT, Burner, Counter, arguments, say, serve
 
 
 def lists(kind: str) -> Any:
-    """The method that lists and watches a kind; CustomObjectsApi gives dicts, which this informer can't take."""
+    """The method that lists and watches a kind; what CustomObjectsApi gives, the informer can't take."""
     core = client.CoreV1Api()
     methods = {
         "pods": core.list_pod_for_all_namespaces,

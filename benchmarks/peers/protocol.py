@@ -95,7 +95,11 @@ class Counter:
 
     def look(self) -> None:
         """Say so if merged changes make up for the calls that are missing; to be called now and then."""
-        if self._merged and self._wanted and self._calls + self._merged() - self._merged_before >= self._wanted:
+        if (
+            self._merged
+            and self._wanted
+            and self._calls + self._merged() - self._merged_before >= self._wanted
+        ):
             self._tell()
 
     def _tell(self) -> None:

@@ -1,0 +1,72 @@
+"""`python -m harness`: measure, print the tables, keep the figures."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from harness.bar import judged
+from harness.building import BUILD
+from harness.catalogue import CANDIDATES
+from harness.command_line import measure_command_line
+from harness.driver import run
+from harness.faults import LeftOut
+from harness.plans import Plan, full, quick
+from harness.results import Results
+from harness.tables import tables
+from harness.text import plain
+
+RESULTS = BUILD / "results.json"
+
+
+def main() -> int:
+    """Exit status 2 if nothing could be measured."""
+    asked = _arguments()
+    plan = _plan(asked)
+    before = Results.read(RESULTS) if asked.add and RESULTS.exists() else None
+    BUILD.mkdir(exist_ok=True)
+    try:
+        results = run(
+            plan, wanted=asked.peers, before=before, keep=lambda each: each.write(RESULTS), tell=_tell
+        )
+        if not asked.only or "command-line" in asked.only:
+            measure_command_line(results, runs=plan.command_line)
+    except LeftOut as reason:
+        _tell(f"nothing was measured: {reason}")
+        return 2
+    results.write(RESULTS)
+    for table in [*tables(results), judged(results)]:
+        sys.stdout.write(f"\n{plain(table)}\n")
+    _tell(f"\nfigures: {RESULTS}; `python -m harness.report` writes them into docs/")
+    return 0
+
+
+def _plan(asked: argparse.Namespace) -> Plan:
+    chosen = {"quick": quick, "full": full}[asked.plan]
+    options = {"objects": asked.objects, "runs": asked.runs}
+    plan = chosen(**{name: value for name, value in options.items() if value})
+    if asked.only:
+        plan = replace(plan, scenarios=[one for one in plan.scenarios if one.name in asked.only])
+    return plan
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    names = list(dict.fromkeys([*(one.name for one in full().scenarios), "command-line"]))
+    keys = [candidate.key for candidate in CANDIDATES]
+    parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__)
+    parser.add_argument("plan", nargs="?", choices=["quick", "full"], default="quick")
+    parser.add_argument("--objects", type=int, help="how many, where the plan has its usual number")
+    parser.add_argument("--runs", type=int, help="how often, where the plan has its usual number")
+    parser.add_argument("--peers", nargs="+", choices=keys, default=[], metavar="PEER", help=", ".join(keys))
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=[], metavar="SCENARIO", help=", ".join(names)
+    )
+    parser.add_argument("--add", action="store_true", help="keep the other results that there are")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Making what is measured, in .build/: Go programs, a Rust one, an environment for each Python peer."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.faults import LeftOut
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+PEERS = BENCHMARKS / "peers"
+BUILD = BENCHMARKS / ".build"
+_BUILD_SECONDS = 1800
+
+
+def go(folder: Path, name: str) -> Path:
+    """Build the Go program of a folder; the compiler's own cache makes the second time quick."""
+    if not folder.is_dir():
+        raise LeftOut(f"{folder.relative_to(BENCHMARKS)} is not there")
+    made = BUILD / name
+    _run([_toolchain("go"), "build", "-o", str(made), "."], folder)
+    return made
+
+
+def cargo(folder: Path, name: str) -> Path:
+    """Build the Rust program of a folder for release."""
+    if not folder.is_dir():
+        raise LeftOut(f"{folder.relative_to(BENCHMARKS)} is not there")
+    target = BUILD / "cargo"
+    _run([_toolchain("cargo"), "build", "--release", "--quiet", "--target-dir", str(target)], folder)
+    return target / "release" / name
+
+
+def python(name: str) -> Path:
+    """The interpreter of a peer's own environment, made anew when its requirements change."""
+    requirements = PEERS / f"requirements-{name}.txt"
+    home = BUILD / f"venv-{name}"
+    interpreter, made_from = home / "bin" / "python", home / "made-from.txt"
+    wanted = requirements.read_text()
+    if made_from.exists() and made_from.read_text() == wanted:
+        return interpreter
+    shutil.rmtree(home, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(home)], BENCHMARKS)
+    pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "-r", str(requirements)], BENCHMARKS)
+    made_from.write_text(wanted)
+    return interpreter
+
+
+def peer_file(name: str) -> str:
+    """The program of a Python peer."""
+    return str(PEERS / f"{name}.py")
+
+
+def _toolchain(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise LeftOut(f"{name} is not installed")
+    return found
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise LeftOut(f"{Path(command[0]).name} failed: {said[-1][:160] if said else done.returncode}")

@@ -1,0 +1,116 @@
+"""The peers: what each is called, how it is made, what it can do."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.building import PEERS, cargo, go, peer_file, python
+
+KINDS = ("pods", "configmaps", "secrets", "leases", "customs")
+TYPED = ("pods", "configmaps", "secrets", "leases")
+BASE = "declctl"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A peer that may be measured. `command` builds it, or raises LeftOut.
+
+    `slow` ones are measured once where others are measured several times. `gives` says what a user
+    gets for the price. `formats` is what the server has to prepare for it.
+    """
+
+    key: str
+    title: str
+    command: Callable[[], Sequence[str]]
+    gives: str
+    listeners: Sequence[str] = ("none", "sync")
+    kinds: Sequence[str] = KINDS
+    formats: Sequence[str] = ("json",)
+    slow: bool = False
+
+
+def _declctl(name: str) -> Callable[[], Sequence[str]]:
+    return lambda: [sys.executable, peer_file(name)]
+
+
+def _client_go(mode: str) -> Callable[[], Sequence[str]]:
+    return lambda: [str(go(PEERS / "client_go", "client-go")), "--mode", mode]
+
+
+def _kube_rs() -> Sequence[str]:
+    return [str(cargo(PEERS / "kube_rs", "kube-rs"))]
+
+
+def _python(environment: str, name: str) -> Callable[[], Sequence[str]]:
+    return lambda: [str(python(environment)), peer_file(name)]
+
+
+CANDIDATES = (
+    Candidate(
+        BASE,
+        "declctl",
+        _declctl("declctl_library"),
+        "compressed JSON, decoded when a handler reads it; typed by nobody",
+        listeners=("none", "sync", "async"),
+    ),
+    Candidate(
+        "declctl-run",
+        "declctl run",
+        _declctl("declctl_run"),
+        "the same, with the manifest, the admin address and reloads",
+        listeners=("none", "sync", "async"),
+    ),
+    Candidate(
+        "client-go",
+        "client-go, typed, protobuf",
+        _client_go("typed-protobuf"),
+        "Go structs, decoded and at hand",
+        kinds=TYPED,
+        formats=("json", "protobuf"),
+    ),
+    Candidate(
+        "client-go-json",
+        "client-go, typed, JSON",
+        _client_go("typed-json"),
+        "the same, as a clientset is without settings",
+        kinds=TYPED,
+    ),
+    Candidate(
+        "client-go-dynamic",
+        "client-go, dynamic",
+        _client_go("dynamic"),
+        "maps of any kind, decoded and at hand",
+    ),
+    Candidate("kube-rs", "kube-rs", _kube_rs, "Rust structs, decoded and at hand"),
+    Candidate(
+        "official",
+        "official informer",
+        _python("official", "official"),
+        "typed models, decoded and at hand",
+        kinds=TYPED,
+        slow=True,
+    ),
+    Candidate(
+        "kopf",
+        "kopf",
+        _python("kopf", "kopf_peer"),
+        "dicts, and a framework for operators around them",
+        listeners=("none", "sync", "async"),
+        slow=True,
+    ),
+    Candidate(
+        "kr8s",
+        "kr8s",
+        _python("kr8s", "kr8s_peer"),
+        "objects with attributes, decoded and at hand",
+        listeners=("none", "sync", "async"),
+        slow=True,
+    ),
+    Candidate(
+        "lightkube",
+        "lightkube",
+        _python("lightkube", "lightkube_peer"),
+        "typed structs, decoded and at hand",
+    ),
+)
+OURS = (BASE, "declctl-run")

@@ -1,0 +1,119 @@
+"""Runs a plan: builds peers, starts servers, lets the peers take turns, and keeps what was found."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from harness.building import BENCHMARKS, go
+from harness.catalogue import CANDIDATES
+from harness.faults import Ended, LeftOut, TooLarge, TooLong
+from harness.machine import machine
+from harness.peer import Peer
+from harness.plans import Plan, Scenario
+from harness.results import Record, Results
+from harness.server import Server
+from harness.session import STEPS, Session, Sizes
+
+Tell = Callable[[str], None]
+
+
+def run(
+    plan: Plan, *, wanted: Sequence[str], before: Results | None, keep: Callable[[Results], None], tell: Tell
+) -> Results:
+    """Measure; `keep` is called after every run, so that nothing is lost.
+
+    `wanted` peers only, if there are any. `before` has results that are kept where they are not
+    measured again. Raises LeftOut if there is no server.
+    """
+    tell("building; the first time takes some minutes")
+    program = go(BENCHMARKS / "server", "server")
+    results = before or Results(plan.name, time.strftime("%Y-%m-%d"), machine())
+    results.replace([scenario.name for scenario in plan.scenarios])
+    commands = _built(plan, wanted, results, tell)
+    with tempfile.TemporaryDirectory() as folder:
+        # What needs the same objects is served by the same server, one after the other.
+        for (kind, objects), scenarios in groupby(plan.scenarios, lambda each: (each.kind, each.objects)):
+            group = list(scenarios)
+            formats = _formats(group, commands)
+            with Server(program, kind=kind, objects=objects, folder=Path(folder), formats=formats) as server:
+                for scenario in group:
+                    for record in _scenario(scenario, commands, server, plan.sizes, results.versions, tell):
+                        results.records.append(record)
+                        keep(results)
+    return results
+
+
+def _built(plan: Plan, wanted: Sequence[str], results: Results, tell: Tell) -> Mapping[str, Sequence[str]]:
+    """The commands of those peers that are wanted and can be built; the reasons for the others."""
+    commands: dict[str, Sequence[str]] = {}
+    for candidate in CANDIDATES:
+        needed = any(scenario.takes(candidate) for scenario in plan.scenarios)
+        if not needed or (wanted and candidate.key not in wanted):
+            continue
+        results.peers[candidate.key] = candidate.title
+        results.left_out.pop(candidate.key, None)
+        try:
+            commands[candidate.key] = candidate.command()
+        except LeftOut as reason:
+            results.left_out[candidate.key] = str(reason)
+            tell(f"without {candidate.title}: {reason}")
+    return commands
+
+
+def _formats(scenarios: Sequence[Scenario], commands: Mapping[str, Sequence[str]]) -> str:
+    taken = [c for c in CANDIDATES if c.key in commands and any(s.takes(c) for s in scenarios)]
+    return ",".join(sorted({"json", *(one for candidate in taken for one in candidate.formats)}))
+
+
+def _scenario(
+    scenario: Scenario,
+    commands: Mapping[str, Sequence[str]],
+    server: Server,
+    sizes: Sizes,
+    versions: dict[str, str],
+    tell: Tell,
+) -> Iterator[Record]:
+    """A B C A B C …, so that a machine that slows down slows all of them."""
+    peers = [c for c in CANDIDATES if c.key in commands and scenario.takes(c)]
+    if peers:
+        tell(f"\n{scenario.name}: {scenario.objects:,} {scenario.kind}, {scenario.says}")
+    for number in range(1, scenario.runs + 1):
+        for candidate in peers:
+            if candidate.slow and number > 1:
+                continue
+            server.calm()
+            session, failed = _session(scenario, commands[candidate.key], server, sizes)
+            versions.update({candidate.key: session.version} if session.version else {})
+            found = {name: round(value, 9) for name, value in session.figures.items()}
+            tell(f"  {candidate.title}, run {number}: {_summary(found)}{f'; {failed}' if failed else ''}")
+            yield Record(scenario.name, scenario.kind, scenario.objects, candidate.key, number, found, failed)
+
+
+def _session(scenario: Scenario, command: Sequence[str], server: Server, sizes: Sizes) -> tuple[Session, str]:
+    """One process from begin to end, and why it came no further, if it did not come to the end."""
+    words = [*command, "--kubeconfig", str(server.kubeconfig), "--kind", scenario.kind]
+    words += ["--objects", str(scenario.objects), "--listener", scenario.listener]
+    with Peer([*words, *(["--burn"] if scenario.burn else [])]) as peer:
+        session = Session(peer, server, sizes)
+        for step in scenario.steps:
+            try:
+                STEPS[step](session)
+            except (Ended, TooLong, TooLarge) as fault:
+                return session, f"{step}: {'ended: ' if isinstance(fault, Ended) else ''}{fault}"
+    return session, ""
+
+
+def _summary(found: Mapping[str, float]) -> str:
+    shown = (
+        "sync_cpu",
+        "sync_resident",
+        "relist_cpu",
+        "added_cpu",
+        "flood_cpu",
+        "latency_p99",
+        "hot_wall",
+        "reload_seconds",
+    )
+    return ", ".join(f"{name} {found[name]:.4g}" for name in shown if name in found)

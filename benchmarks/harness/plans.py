@@ -1,0 +1,130 @@
+"""What is measured: scenarios, each with its objects, its steps and its peers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.catalogue import CANDIDATES, KINDS, OURS, Candidate
+from harness.session import Sizes
+
+_ALL = tuple(candidate.key for candidate in CANDIDATES)
+_RUNTIMES = (*OURS, "client-go", "client-go-json", "client-go-dynamic", "kube-rs")
+_SLOW = tuple(candidate.key for candidate in CANDIDATES if candidate.slow)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Peers in turn, each in a process of its own, `runs` times round; slow ones once."""
+
+    name: str
+    says: str
+    objects: int
+    steps: Sequence[str]
+    peers: Sequence[str]
+    kind: str = "pods"
+    listener: str = "none"
+    burn: bool = False
+    runs: int = 1
+
+    def takes(self, candidate: Candidate) -> bool:
+        """Whether a peer can do it, and shall."""
+        able = self.kind in candidate.kinds and self.listener in candidate.listeners
+        return able and candidate.key in self.peers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Scenarios with what they have in common; `command_line` is how often commands are run."""
+
+    name: str
+    sizes: Sizes
+    scenarios: Sequence[Scenario]
+    command_line: int
+
+
+def quick(objects: int = 20_000, runs: int = 1) -> Plan:
+    """All peers, for a look: some minutes. A slow peer is not asked to list again."""
+    sizes = Sizes(settle=2, flood=5_000, paced=3_000, hot=15_000, limit=90)
+    listen = ("sync", "added", "flood", "latency")
+    fast = tuple(peer for peer in _ALL if peer not in _SLOW and peer != "client-go-json")
+    scenarios = (
+        Scenario("cache", _CACHE, objects, ("sync", "settle", "read", "relist"), fast, runs=runs),
+        Scenario("cache", _CACHE, objects, ("sync", "settle", "read"), _SLOW),
+        Scenario("sync", _SYNC, objects, listen, (*fast, *_SLOW), listener="sync", runs=runs),
+        Scenario("async", _ASYNC, objects, listen, OURS, listener="async", runs=runs),
+        *_behaviour(objects, (*OURS, "client-go", "kube-rs")),
+    )
+    return Plan("quick", sizes, scenarios, command_line=3)
+
+
+def full(objects: int = 100_000, runs: int = 3) -> Plan:
+    """Everything that docs/performance.md shows: some hours."""
+    cache, listen = ("sync", "settle", "read", "relist"), ("sync", "added", "flood", "latency")
+    scenarios = (
+        Scenario("cache", _CACHE, objects, cache, _ALL, runs=runs),
+        Scenario("sync", _SYNC, objects, listen, _ALL, listener="sync", runs=runs),
+        Scenario("async", _ASYNC, objects, listen, _ALL, listener="async", runs=runs),
+        *_behaviour(objects, _ALL, runs=runs),
+        *(
+            Scenario("sizes", _SIZES, size, ("sync", "settle", "read"), OURS)
+            for size in (1_000, 10_000, 100_000, 1_000_000)
+        ),
+        *(
+            Scenario(
+                "kinds",
+                _KINDS,
+                min(objects, 20_000),
+                ("sync", "settle", "read"),
+                _RUNTIMES,
+                kind=kind,
+                runs=runs,
+            )
+            for kind in KINDS
+        ),
+    )
+    return Plan("full", Sizes(), scenarios, command_line=9)
+
+
+_CACHE = "one index, no handler; then a relist in which nothing has changed"
+_SYNC = "the same with one handler, a plain function"
+_ASYNC = "the same with one handler, a coroutine"
+_SIZES = "how it grows"
+_KINDS = "other kinds of object"
+
+
+def _behaviour(objects: int, peers: Sequence[str], *, runs: int = 1) -> tuple[Scenario, ...]:
+    """What a listener goes through when things get rough."""
+    listens = ("sync", "added")
+    return (
+        Scenario(
+            "burning",
+            "a second handler keeps a core busy",
+            objects,
+            (*listens, "latency"),
+            peers,
+            listener="sync",
+            burn=True,
+            runs=runs,
+        ),
+        Scenario(
+            "hot",
+            "one Lease changes again and again",
+            1_000,
+            (*listens, "settle", "hot"),
+            peers,
+            kind="leases",
+            listener="sync",
+            runs=runs,
+        ),
+        Scenario(
+            "unchanged", "a relist, with a handler", 1_000, (*listens, "unchanged"), peers, listener="sync"
+        ),
+        Scenario(
+            "reload",
+            "handlers are edited while changes come",
+            min(objects, 20_000),
+            (*listens, "latency", "reload"),
+            ("declctl-run",),
+            listener="sync",
+            runs=runs,
+        ),
+    )

@@ -1,0 +1,87 @@
+"""`python -m harness.report`: write the results into docs/performance.md, and the plot beside it."""
+
+import re
+import sys
+
+from harness.bar import judged
+from harness.building import BENCHMARKS, BUILD
+from harness.catalogue import CANDIDATES, OURS
+from harness.plot import Panel, plot
+from harness.results import Results
+from harness.tables import tables
+from harness.text import markdown
+
+PAGE = BENCHMARKS.parent / "docs" / "performance.md"
+PLOT = PAGE.with_suffix(".svg")
+_GENERATED = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def main() -> int:
+    """Exit status 2 if there are no results."""
+    file = BUILD / "results.json"
+    if not file.exists():
+        sys.stderr.write("There are no results yet: run `make bench-full`.\n")
+        return 2
+    results = Results.read(file)
+    PAGE.write_text(page(PAGE.read_text("utf-8"), results), "utf-8")
+    PLOT.write_text(picture(results), "utf-8")
+    return 0
+
+
+def page(text: str, results: Results) -> str:
+    """The page with its generated part made anew. Raises ValueError if it has no place for it."""
+    if not _GENERATED.search(text):
+        raise ValueError("the page has no <!-- results --> and <!-- end of results -->")
+    return _GENERATED.sub(lambda found: f"{found[1]}\n{section(results)}\n\n{found[2]}", text)
+
+
+def section(results: Results) -> str:
+    """What was measured on what, and every table."""
+    machine = results.machine
+    head = (
+        f"Measured on {results.date}: {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory']}, {machine['kernel']}, Python {machine['python']}. "
+        "Beside a figure, in brackets, stands how many times declctl's it is."
+    )
+    picture_line = f"![CPU and memory of each peer]({PLOT.name})"
+    parts = [
+        head,
+        picture_line,
+        markdown(judged(results)),
+        *map(markdown, tables(results)),
+        versions(results),
+    ]
+    return "\n\n".join(parts)
+
+
+def versions(results: Results) -> str:
+    """Who was measured, and what a user of each gets for its price."""
+    rows = [
+        f"| {c.title} | {results.versions[c.key]} | {c.gives} |"
+        for c in CANDIDATES
+        if c.key in results.versions
+    ]
+    return "\n".join(
+        ["### The peers", "", "| peer | version | what its cache holds |", "|---|---|---|", *rows]
+    )
+
+
+def picture(results: Results) -> str:
+    """CPU and memory of the first sync, declctl's first."""
+    measured = [c for c in CANDIDATES if results.of("cache", c.key)]
+    panels = [
+        Panel("CPU to sync", [results.figure("cache", c.key, "sync_cpu") for c in measured], "seconds"),
+        Panel(
+            "resident after sync",
+            [results.figure("cache", c.key, "sync_resident") for c in measured],
+            "megabytes",
+        ),
+    ]
+    title = f"{results.size('cache'):,} pods cached with one index: the whole process"
+    ours = sum(candidate.key in OURS for candidate in measured)
+    note = f"{results.machine['processor']}, {results.machine['cores']} cores, {results.date}"
+    return plot(title, [c.title for c in measured], panels, ours=ours, note=note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What was measured, as it stands in .build/results.json."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One run of one peer in one scenario: `figures` as far as it came; `failed` says why no further."""
+
+    scenario: str
+    kind: str
+    objects: int
+    peer: str
+    run: int
+    figures: Mapping[str, float]
+    failed: str = ""
+
+
+class Results(msgspec.Struct):
+    """A measurement. `peers` has titles, `versions` what peers said of themselves, `left_out` reasons."""
+
+    plan: str
+    date: str
+    machine: Mapping[str, str]
+    peers: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    versions: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    left_out: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    records: list[Record] = msgspec.field(default_factory=list[Record])
+
+    def write(self, file: Path) -> None:
+        """Write it down, whole or not at all."""
+        file.parent.mkdir(exist_ok=True)
+        aside = file.with_suffix(".new")
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        aside.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> "Results":
+        """What `write` has written."""
+        return msgspec.json.decode(file.read_bytes(), type=cls)
+
+    def replace(self, scenarios: Sequence[str]) -> None:
+        """Forget what these scenarios gave before."""
+        self.records = [record for record in self.records if record.scenario not in scenarios]
+
+    def of(self, scenario: str, peer: str, *, kind: str = "", objects: int = 0) -> list[Record]:
+        """The runs of a peer in a scenario."""
+        return [
+            record
+            for record in self.records
+            if record.scenario == scenario
+            and record.peer == peer
+            and kind in ("", record.kind)
+            and objects in (0, record.objects)
+        ]
+
+    def figure(
+        self, scenario: str, peer: str, name: str, *, kind: str = "", objects: int = 0
+    ) -> float | None:
+        """The median over the runs; None if there is none."""
+        found = [record.figures.get(name) for record in self.of(scenario, peer, kind=kind, objects=objects)]
+        values = [value for value in found if value is not None]
+        return statistics.median(values) if values else None
+
+    def failed(self, scenario: str, peer: str, *, kind: str = "", objects: int = 0) -> str:
+        """Why a peer came no further in a scenario; empty if it came to the end."""
+        found = self.of(scenario, peer, kind=kind, objects=objects)
+        return next((record.failed for record in found if record.failed), "")
+
+    def size(self, scenario: str) -> int:
+        """How many objects there were, the most."""
+        return max((record.objects for record in self.records if record.scenario == scenario), default=0)
