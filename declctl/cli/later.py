@@ -9,7 +9,6 @@ from declctl.errors import UsageError
 
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
-        "plan": "`declctl validate` checks a manifest, and `declctl reload` says what it changed",
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",

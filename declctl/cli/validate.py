@@ -9,6 +9,8 @@ from declctl.cli.options import ContextOption, KubeconfigOption
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from declctl.manifest import Diagnostic, Loaded
     from declctl.runtime.aside import Aside
     from declctl.runtime.check import Checked
@@ -99,12 +101,20 @@ def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]")
         for one in checked:
             if one.inputs is not None and not one.errors:
                 typer.echo(_sentence(one.inputs.loaded))
+                for line in _costs(one):
+                    typer.echo(f"  {line}")
 
 
 def _sentence(loaded: "Loaded") -> str:
     resources, handlers = len(loaded.controller.resources), len(loaded.controller.handlers)
     parts = f"{_number(resources, 'resource')}, {_number(handlers, 'handler')}"
     return f"{loaded.document.path}: {loaded.controller.name} is valid ({parts})"
+
+
+def _costs(checked: "Checked") -> "Sequence[str]":
+    from declctl.runtime.planned import notable_costs
+
+    return notable_costs(checked)
 
 
 def _number(number: int, word: str) -> str:

@@ -77,8 +77,9 @@ def main() -> None:
     def at(index: int) -> None:
         os.write(write, json.dumps({"at": index}).encode() + b"\n")
 
-    _, faults = build_foreign(declaration, number=0, at=at)
-    _write_all(write, msgspec.json.encode({"faults": list(faults)}) + b"\n")
+    foreign, faults = build_foreign(declaration, number=0, at=at)
+    hooks = foreign.from_hooks if foreign is not None else None
+    _write_all(write, msgspec.json.encode({"faults": list(faults), "hooks": hooks}) + b"\n")
     os._exit(0)  # threads and exit functions of the imported code are nobody's business any longer
 
 

@@ -15,7 +15,7 @@ from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
 from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
 from declctl.runtime.aside import Aside
-from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, ManifestPath, Use
+from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks, ManifestPath, Use
 from declctl.runtime.inputs import InputFiles, Inputs
 from declctl.runtime.preflight import preflight
 
@@ -27,12 +27,14 @@ _NO_VALUE = "DCL082"
 class Checked:
     """Inputs and what is to be said about them.
 
-    Without errors, `inputs` and `declaration` are what will run.
+    Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
+    caches, None where nothing was imported.
     """
 
     diagnostics: tuple[Diagnostic, ...]
     inputs: Inputs | None = None
     declaration: Declaration | None = None
+    hooks: FromHooks | None = None
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -73,9 +75,9 @@ def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
     policy = inputs.loaded.controller.reload
     if not policy.preflight:
         return checked
-    faults = preflight(declaration, timeout=policy.preflight_timeout, child=child)
-    found = diagnose(faults, inputs.loaded.document, inputs.bundle)
-    return Checked((*checked.diagnostics, *found), inputs, declaration)
+    landed = preflight(declaration, timeout=policy.preflight_timeout, child=child)
+    found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks)
 
 
 def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:

@@ -62,6 +62,16 @@ class Declaration(msgspec.Struct, frozen=True):
         return Bundle(self.root, self.files)
 
 
+class FromHooks(msgspec.Struct, frozen=True):
+    """What hooks add to the caches beside the manifest.
+
+    By resource, the names of index functions, and the names of those who transform its objects.
+    """
+
+    indexers: dict[str, tuple[str, ...]] = {}
+    transforms: dict[str, tuple[str, ...]] = {}
+
+
 class Fault(msgspec.Struct, frozen=True):
     """Something wrong with foreign code.
 

@@ -16,7 +16,7 @@ from declctl.hooks.loading import GenerationNamespace
 from declctl.hooks.plugins import find, load
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import KubeObject, ObjectView, Transform
-from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault
+from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
 
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
@@ -63,6 +63,7 @@ class Foreign:
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
         self.transforms: dict[str, Transform] = {}
         self.indexers: dict[str, list[ForeignIndexer]] = {}
+        self.from_hooks = FromHooks()
         self.plugins: list[ForeignPlugin] = []
         self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
 
@@ -213,6 +214,7 @@ class _Builder:
             path = next((e.path for e in self._declaration.entries if e.resource == resource), ())
             for implementation in self._table.of("declctl_transform", names):
                 self._compose(resource, _transform_of(implementation, resource))
+                _append(self.foreign.from_hooks.transforms, resource, implementation.plugin)
             for implementation in self._table.of("declctl_indexers", names):
                 try:
                     self._indexers_of(implementation, resource)
@@ -237,6 +239,7 @@ class _Builder:
             self._add_indexer(
                 resource, ForeignIndexer(name, implementation.plugin, cast("IndexFunction", function))
             )
+            _append(self.foreign.from_hooks.indexers, resource, name)
 
     def _add_indexer(self, resource: str, indexer: ForeignIndexer) -> None:
         indexers = self.foreign.indexers.setdefault(resource, [])
@@ -253,6 +256,10 @@ class _Builder:
     def _compose(self, resource: str, then: Transform) -> None:
         first = self.foreign.transforms.get(resource)
         self.foreign.transforms[resource] = then if first is None else _in_order(first, then)
+
+
+def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:
+    lists[name] = (*lists.get(name, ()), value)
 
 
 def _in_order(first: Transform, then: Transform) -> Transform:

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from declctl.runtime.aside import Aside
-from declctl.runtime.declared import Declaration, Entry, Fault
+from declctl.runtime.declared import Declaration, Entry, Fault, FromHooks
 
 _ENDED = "DCL044"
 _TOO_LONG = "DCL045"
@@ -15,10 +16,18 @@ _TOO_LONG = "DCL045"
 class _Report(msgspec.Struct):
     at: int | None = None  # the entry that is being imported
     faults: list[Fault] | None = None  # the last word
+    hooks: FromHooks | None = None  # with it, unless there are faults
 
 
-def preflight(declaration: Declaration, *, timeout: float, child: Aside | None = None) -> Sequence[Fault]:
-    """Build the declaration's plugin table in a child process; returns what is wrong with it.
+class Landed(NamedTuple):
+    """What a pre-flight has found: what is wrong, or else what hooks add to the caches."""
+
+    faults: Sequence[Fault]
+    hooks: FromHooks | None = None
+
+
+def preflight(declaration: Declaration, *, timeout: float, child: Aside | None = None) -> Landed:
+    """Build the declaration's plugin table in a child process; returns what was found.
 
     Blocks, but whatever the child does, for no more than `timeout` seconds and a little. `child` is
     one that was started before.
@@ -32,7 +41,7 @@ def preflight(declaration: Declaration, *, timeout: float, child: Aside | None =
         except msgspec.MsgspecError:
             return False  # cut off where the process ended
         report.at = report.at if latest.at is None else latest.at
-        report.faults = latest.faults
+        report.faults, report.hooks = latest.faults, latest.hooks
         return latest.faults is not None
 
     alarm = threading.Timer(timeout, child.close)
@@ -43,12 +52,12 @@ def preflight(declaration: Declaration, *, timeout: float, child: Aside | None =
     finally:
         alarm.cancel()
     if report.faults is not None:
-        return report.faults
-    if child.closed:
-        what = f"importing it took longer than {timeout:g} s"
-        return [_unfinished(declaration.entries, report.at, _TOO_LONG, what)]
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    return [_unfinished(declaration.entries, report.at, _ENDED, f"importing it ended the process ({how})")]
+        return Landed(report.faults, report.hooks)
+    code, what = _TOO_LONG, f"importing it took longer than {timeout:g} s"
+    if not child.closed:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        code, what = _ENDED, f"importing it ended the process ({how})"
+    return Landed([_unfinished(declaration.entries, report.at, code, what)])
 
 
 def _unfinished(entries: Sequence[Entry], at: int | None, code: str, what: str) -> Fault:

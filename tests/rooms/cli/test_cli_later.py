@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 NAMES = [
-    "plan",
     "test",
     "tap",
     "top",

@@ -1,0 +1,178 @@
+"""`declctl plan`: what would change, what it asks of the server, and what decodes objects."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: pod-guard}
+spec:
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+      namespaces: [a, b]
+      indexers:
+        - {name: byNode, fieldPath: spec.nodeName}
+        - {name: byTeam, entryPoint: "handlers:by_team"}
+  handlers:
+    - {name: greet, resourceRef: {name: pods}, entryPoint: "handlers:Greet"}
+"""
+HANDLERS = """\
+import declctl
+def by_team(obj): return [obj["metadata"]["name"]]
+class Greet:
+    @declctl.hookimpl
+    def declctl_event(self, change): print(change.key)
+    @declctl.hookimpl
+    def declctl_indexers(self): return {"byOwner": by_team}
+"""
+
+
+@pytest.fixture(name="guard")
+def _guard(folder: Path) -> Path:
+    """A manifest with an index of each kind."""
+    (folder / "handlers.py").write_text(HANDLERS)
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    return folder
+
+
+def test_a_first_start_is_all_new(declctl: Callable, guard: Path):
+    """Steps, costs and requests; what hooks add is told like what the manifest says."""
+    ended = declctl("plan", "manifest.yaml")
+    assert (ended.status, ended.err) == (2, "")
+    assert ended.out.splitlines() == [
+        "+resource pods",
+        "+handler greet",
+        "",
+        "RESOURCE   PART                          COST",
+        "pods       cache Frames                  a read decodes, about 15 µs",
+        "pods       index byNode                  projected",
+        "pods       index byTeam                  decodes every object, about 15 µs each",
+        "pods       index byOwner                 decodes every object, about 15 µs each",
+        "pods       drop metadata.managedFields   cut out of the bytes",
+        "",
+        "2 new LISTs, 2 new WATCHes",
+    ]
+
+
+def test_json_is_one_document(declctl: Callable, guard: Path):
+    """The same for programs."""
+    ended = declctl("plan", "manifest.yaml", "-o", "json")
+    assert (ended.status, ended.err) == (2, "")
+    document = json.loads(ended.out)
+    assert (document["name"], document["lists"], document["watches"]) == ("pod-guard", 2, 2)
+    assert document["changes"][0] == {
+        "class": "Add",
+        "subject": "resource pods",
+        "detail": "",
+        "text": "+resource pods",
+    }
+    (pods,) = document["resources"]
+    assert (pods["name"], pods["cacheMode"], pods["objects"]) == ("pods", "Frames", None)
+    assert pods["watches"] == ["v1 Pod in a", "v1 Pod in b"]
+    assert pods["costs"][1] == {
+        "subject": "index byTeam",
+        "cost": "Decodes",
+        "microseconds": 15.0,
+        "text": "decodes every object, about 15 µs each",
+    }
+    assert document["hooksKnown"] is True
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "first", "last"),
+    [
+        ("pod-guard", "pod-guard", 0, "", "0 new LISTs, 0 new WATCHes"),
+        ("[a, b]", "[a, b, c]", 2, "-/+resource pods (namespace)", "1 new LIST, 1 new WATCH"),
+        ("kind: Pod\n", "kind: Pod\n      cache: {mode: Objects}\n", 2, "-/+resource pods (cache)",
+         "2 new LISTs, 2 new WATCHes"),
+        ("spec.nodeName", "spec.hostIP", 2, "~index pods.byNode", "0 new LISTs, 0 new WATCHes"),
+    ],
+)  # fmt: skip
+def test_against_another_manifest_only_the_difference_is_told(
+    declctl: Callable, guard: Path, old: str, new: str, status: int, first: str, last: str
+):
+    """0 for no change, 2 for changes, and the LISTs that they cost."""
+    (guard / "old.yaml").write_text(MANIFEST)
+    (guard / "new.yaml").write_text(MANIFEST.replace(old, new))
+    ended = declctl("plan", "new.yaml", "--against", "old.yaml")
+    lines = ended.out.splitlines()
+    assert (ended.status, lines[0], lines[-1]) == (status, first, last)
+
+
+def test_other_code_of_a_transform_is_a_list(declctl: Callable, guard: Path):
+    """Objects that are transformed by other code have to come anew, also where a hook transforms them."""
+    slim = "    @declctl.hookimpl\n    def declctl_transform(self, obj): return obj\n"
+    (guard / "old").mkdir()
+    for name, code in (("old", HANDLERS), (".", HANDLERS + slim)):
+        (guard / name / "manifest.yaml").write_text(MANIFEST)
+        (guard / name / "handlers.py").write_text(code)
+    ended = declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml")
+    assert "~handler greet (code)" in ended.out
+    assert "pods       transform" in ended.out
+    assert ended.out.endswith("2 new LISTs, 2 new WATCHes\n")
+
+
+def test_a_running_process_tells_how_many_objects_there_are(declctl: Callable, guard: Path, process: Process):
+    """What 15 µs are for all of them, without multiplying by hand."""
+    process.answers(200, {"name": "pod-guard", "resources": [{"name": "pods", "objects": 2300}]})
+    ended = declctl("plan", "manifest.yaml", "--admin", process.address)
+    assert "decodes every object, about 15 µs each (34 ms for 2,300)" in ended.out
+    assert ended.out.endswith("2 new LISTs (~2,300 objects), 2 new WATCHes\n")
+
+
+def test_another_controllers_objects_are_not_counted(declctl: Callable, guard: Path, process: Process):
+    """What answers at the address may be somebody else."""
+    process.answers(200, {"name": "other", "resources": [{"name": "pods", "objects": 2300}]})
+    ended = declctl("plan", "manifest.yaml", "--admin", process.address)
+    assert ended.status == 2
+    assert "2,300" not in ended.out
+
+
+def test_an_address_that_was_named_has_to_answer(declctl: Callable, guard: Path):
+    """Who names a process wants its figures."""
+    ended = declctl("plan", "manifest.yaml", "--admin", "127.0.0.1:1")
+    assert ended.status == 2
+    assert ended.err.startswith("declctl: Nothing answers at the admin address 127.0.0.1:1")
+
+
+def test_a_manifest_with_faults_has_no_plan(declctl: Callable, guard: Path):
+    """The faults are shown as by `validate`, and the status is 1."""
+    (guard / "manifest.yaml").write_text(MANIFEST.replace("fieldPath", "fieldPaht"))
+    ended = declctl("plan", "manifest.yaml")
+    assert (ended.status, ended.out) == (1, "")
+    assert "error DCL012" in ended.err
+
+
+def test_what_is_not_imported_is_not_known(declctl: Callable, guard: Path):
+    """With `preflight: Off` nothing is imported, and the plan says so."""
+    (guard / "manifest.yaml").write_text(MANIFEST + "  reload: {preflight: Off}\n")
+    ended = declctl("plan", "manifest.yaml")
+    assert "index byOwner" not in ended.out
+    assert ended.out.endswith(
+        "handlers were not imported (reload.preflight: Off): what their hooks add is not in it\n"
+    )
+
+
+def test_against_a_running_process_is_not_done_yet(declctl: Callable, guard: Path):
+    """It says so, instead of taking it for the name of a file."""
+    ended = declctl("plan", "manifest.yaml", "--against", "running")
+    assert ended.status == 2
+    assert ended.err.startswith("declctl: This version does not do `declctl plan --against running` yet; ")
+
+
+def test_validate_names_what_decodes(declctl: Callable, guard: Path):
+    """Below the sentence, a line for each; -o json has the faults alone."""
+    assert declctl("validate", "manifest.yaml").out.splitlines() == [
+        "manifest.yaml: pod-guard is valid (1 resource, 1 handler)",
+        "  pods: index byTeam decodes every object, about 15 µs each",
+        "  pods: index byOwner decodes every object, about 15 µs each",
+    ]
+    assert json.loads(declctl("validate", "manifest.yaml", "-o", "json").out) == []
