@@ -140,7 +140,8 @@ def _transform() -> Schema:
         "What happens to an object before it is cached: fields are dropped, then the function is asked.",
         {
             "dropFields": words.listing(
-                "Fields that no handler needs; an empty list keeps everything.",
+                "Fields that no handler needs; an empty list keeps everything. `declctl plan` says which "
+                "are cut out of the bytes, and for which every object is decoded.",
                 words.text("A field path.", value="droppedPath"),
                 default=["metadata.managedFields"],
                 uniqueItems=True,
