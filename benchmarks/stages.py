@@ -1,0 +1,338 @@
+"""Where the microseconds of an event go: every station of its walk, measured alone, in CPU time.
+
+    python benchmarks/stages.py [--objects 4000] [--markdown]
+
+The events are those of the byte server (`server/`), as they come over TLS. Each figure is the least of
+some repetitions, because whatever else the machine does only adds. The figures of single stations don't
+quite add up to those of the whole process: beside each other they share the caches of the processor.
+"""
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import re
+import socket
+import ssl
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+import zstandard
+from harness.building import BENCHMARKS, go
+from harness.server import Server
+
+from declctl import Client
+from declctl.hooks.calling import EventTarget, Implementation
+from declctl.informer.applying import Applier
+from declctl.informer.queues import RealFIFO
+from declctl.informer.stores import Indexer, field_index
+from declctl.kit import Lanes, LoopThread, SystemClock
+from declctl.manifest.model import Delivery, EntryPoint, InitialSync, OnFailure, QueueSpec, RetrySpec
+from declctl.manifest.plan import HandlerPlan
+from declctl.objects import (
+    ChangeType,
+    Delta,
+    DeltaType,
+    EventType,
+    FieldPath,
+    GroupVersionKind,
+    Notification,
+    Projection,
+    WatchEvent,
+    WatchOptions,
+    merge,
+)
+from declctl.objects.partial import PartialDecoder
+from declctl.runtime.handler import Binding, Handler
+
+REPETITIONS = 9
+NODE = FieldPath.parse("spec.nodeName")
+TLS_READ = 256 * 1024  # bytes that asyncio asks for at once, too
+END = b"k8s.io/initial-events-end"
+STREAM = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A station, what it does, and the microseconds of CPU that an event costs there."""
+
+    name: str
+    does: str
+    micros: float
+    floor: float | None = None  # of them, what a C library takes that nobody could do without
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--objects", type=int, default=4000)
+    parser.add_argument("--markdown", action="store_true", help="print the table for docs/performance.md")
+    arguments = parser.parse_args()
+    program = go(BENCHMARKS / "server", "server")
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(program, kind="pods", objects=arguments.objects, folder=Path(folder))
+        with server:
+            lines, tls = floor_of_reading(server.kubeconfig)
+            reading = asyncio.run(reads(server.kubeconfig, len(lines)))
+    stages = [*stations(lines, tls=tls, reading=reading)]
+    print(markdown(stages, lines) if arguments.markdown else text(stages, lines))
+
+
+def stations(lines: Sequence[bytes], *, tls: float, reading: float) -> Iterator[Stage]:
+    """Every station of the walk, in its order."""
+    yield Stage("bytes", "TLS, de-chunking, cut into lines", max(tls, reading), tls)
+    parts = decoding(lines)
+    decode, compress = parts["decode"], parts["compress"]
+    yield Stage("partial decode", "identity, labels and projected fields", parts["fields"], decode)
+    yield Stage("cut", "`managedFields` taken out of the bytes", parts["cut"])
+    yield Stage("frame", "what is left, compressed with the dictionary", parts["frame"], compress)
+    rest = parts["event"] - parts["fields"] - parts["cut"] - parts["frame"]
+    yield Stage("record", "envelope, key, interning, record, event", max(rest, 0.0))
+    events = [Projection(api_version="v1", kind="Pod", paths=[NODE]).event(line) for line in lines]
+    yield Stage("line", "delta, queue, comparison, store, one index, notification", cached(events))
+    notifications = [Notification(ChangeType.ADDED, event.record, None) for event in events if event.record]
+    waits, works, awaits = delivering(notifications)
+    yield Stage("buffer", "waits for its handler, in order, by key", waits)
+    yield Stage("sync handler", "`change`, the gate, the call, its figures", works)
+    yield Stage("async handler", "the same on the handlers' loop, nothing awaited", awaits)
+
+
+def decoding(lines: Sequence[bytes]) -> dict[str, float]:
+    """What `Projection.event` costs, and its parts one by one."""
+    projection = Projection(api_version="v1", kind="Pod", paths=[NODE])
+    keeping = Projection(api_version="v1", kind="Pod", paths=[NODE], drop_fields=())
+    for line in lines[:1000]:
+        projection.event(line)  # the dictionary is learned
+    raws = [line[line.index(b'"object":') + 9 : -1] for line in lines]
+    kept = [projection.record(raw) for raw in raws]
+    plain = [record.layout.codec.decode(record.frame) for record in kept if record]
+    codec = projection.layout.codec
+    bare = zstandard.ZstdCompressor(level=1, dict_data=zstandard.train_dictionary(32768, plain[:200]))
+    least = msgspec.json.Decoder(_Least)
+    partial = PartialDecoder([NODE])
+    whole = each(projection.event, lines)
+    cut_free = each(keeping.event, [b'{"type":"ADDED","object":' + part + b"}" for part in plain])
+    frame = each(codec.encode, plain)
+    fields, short = each(partial.decode, raws), each(partial.decode, plain)
+    return {
+        "event": whole,
+        "fields": fields,
+        "decode": each(least.decode, raws),
+        "cut": max(whole - cut_free - (fields - short), 0.0),
+        "frame": frame,
+        "compress": each(bare.compress, plain),
+    }
+
+
+class _Least(msgspec.Struct, gc=False):
+    """The least that a decoder can be asked for: finding the end of the object."""
+
+    kind: str = ""
+
+
+def cached(events: Sequence[WatchEvent]) -> float:
+    """Deltas through the queue into a store with one index."""
+
+    def run() -> None:
+        queue, indexer = RealFIFO(), Indexer({"byNode": field_index("spec.nodeName")})
+        applier = Applier(indexer)
+        queue.replace((), "0")
+        queue.processed([queue.pop_nowait()])
+        for start in range(0, len(events), 100):
+            batch = events[start : start + 100]
+            queue.extend([Delta(DeltaType.ADDED, e.record.key, e.record) for e in batch if e.record])
+            applier.apply(queue.pop_batch_nowait(500), 0.0)
+
+    return best(run) / len(events)
+
+
+def delivering(notifications: Sequence[Notification]) -> tuple[float, float, float]:
+    """Waiting for a handler, and being delivered to a sync one and to an async one, alone in the process."""
+    loops = LoopThread("stages").start()
+    try:
+        pairs = [(n.key, n) for n in notifications]
+
+        def wait() -> None:
+            lanes = Lanes(clock=SystemClock(), weigh=Notification.weight, merge=merge, limit=1 << 40)
+            for start in range(0, len(pairs), 100):
+                lanes.add_all(pairs[start : start + 100])
+
+        def work(handler: Handler) -> None:
+            while (ticket := handler.lanes.take()) is not None:
+                handler.work(ticket)
+
+        def await_(handler: Handler) -> None:
+            async def all_of_them() -> None:
+                while (ticket := handler.lanes.take()) is not None:
+                    await handler.work_async(ticket)
+
+            asyncio.run(all_of_them())
+
+        def filled(function: Callable[..., Any]) -> Callable[[], Handler]:
+            def fill() -> Handler:
+                handler = slot(function, loops)
+                for start in range(0, len(notifications), 100):
+                    handler.add_all(notifications[start : start + 100])
+                return handler
+
+            return fill
+
+        count = len(notifications)
+        return (
+            best(wait) / count,
+            best_on(work, filled(on_pod)) / count,
+            best_on(await_, filled(on_pod_async)) / count,
+        )
+    finally:
+        loops.stop()
+
+
+def on_pod(change: object) -> None:
+    """A handler that does nothing."""
+
+
+async def on_pod_async(change: object) -> None:
+    """The same on the handlers' loop."""
+
+
+def slot(function: Callable[..., Any], loops: LoopThread) -> Handler:
+    """A handler's slot as `declctl run` makes it."""
+    plan = HandlerPlan(
+        name="stages",
+        resource="pods",
+        entry_point=EntryPoint("handlers", "on_pod"),
+        plugin=None,
+        events=("Added", "Modified", "Deleted"),
+        initial_sync=InitialSync.DELIVER,
+        resync_period=0.0,
+        delivery=Delivery.EVENT,
+        buffer_bytes=1 << 40,
+        queue=QueueSpec(),
+        retry=RetrySpec(),
+        timeout=None,
+        on_failure=OnFailure.IGNORE,
+    )
+    is_async = asyncio.iscoroutinefunction(function)
+    target = EventTarget((Implementation("declctl_event", "stages", function, ("change",), is_async),))
+    world: Any = None  # the handlers here ask for no context
+    return Handler(Binding(1, plan, target, world), clock=SystemClock(), log=world, loop=loops.loop)
+
+
+def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:
+    """The lines of a streaming list, and what TLS alone costs for each: a blocking socket, one buffer."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    address = urllib.parse.urlsplit(cluster["server"])
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    context.check_hostname = False
+    head = (f"Host: {address.netloc}", f"Authorization: Bearer {user['token']}", "", "")
+    asked = "\r\n".join((f"GET /api/v1/pods?{STREAM} HTTP/1.1", *head))
+    least, body = float("inf"), b""
+    for _ in range(3):
+        with (
+            socket.create_connection((str(address.hostname), address.port or 443)) as plain,
+            context.wrap_socket(plain, server_hostname=address.hostname) as secure,
+        ):
+            secure.sendall(asked.encode())
+            parts: list[bytes] = []
+            buffer = bytearray(TLS_READ)
+            began = time.process_time()
+            while not parts or END not in b"".join(parts[-2:]):
+                parts.append(bytes(memoryview(buffer)[: secure.recv_into(buffer)]))
+            least = min(least, time.process_time() - began)
+            body = b"".join(parts)
+    head, _, chunked = body.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"the server says {head[:80]!r}")
+    cut = re.split(rb"\r\n[0-9a-f]+\r\n|\n", chunked)
+    lines = [line for line in cut if line.startswith(b'{"type":"ADDED"')]
+    return lines, least / len(lines) * 1e6
+
+
+class Undecoded:
+    """A projection that looks at nothing."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def events(self, lines: Sequence[bytes], **_: object) -> tuple[list[WatchEvent], None]:
+        """Count them."""
+        self.seen += len(lines)
+        return [WatchEvent(EventType.BOOKMARK, None, "")], None
+
+
+async def reads(kubeconfig: Path, count: int) -> float:
+    """What the transport costs for each line: TLS, de-chunking, and the cut into lines, nothing decoded."""
+    client = await Client.connect(kubeconfig=str(kubeconfig))
+    try:
+        least = float("inf")
+        for _ in range(3):
+            projection: Any = Undecoded()
+            source = client.source(GroupVersionKind("", "v1", "Pod"), projection=projection)
+            began = time.process_time()
+            async with contextlib.aclosing(source.watch(WatchOptions(send_initial_events=True))) as batches:
+                async for _ in batches:
+                    if projection.seen > count:  # the last line is a bookmark
+                        break
+            least = min(least, time.process_time() - began)
+    finally:
+        await client.close()
+    return least / count * 1e6
+
+
+def each(function: Callable[[Any], object], values: Sequence[Any]) -> float:
+    """Microseconds of CPU for each value."""
+
+    def run() -> None:
+        for value in values:
+            function(value)
+
+    return best(run) / len(values)
+
+
+def best(run: Callable[[], None]) -> float:
+    """Microseconds of CPU that it takes when it is least disturbed."""
+    return best_on(lambda _: run(), lambda: None)
+
+
+def best_on(run: Callable[[Any], None], prepare: Callable[[], Any]) -> float:
+    """The same, of what works on something that is made before, and not measured."""
+    least = float("inf")
+    for _ in range(REPETITIONS):
+        prepared = prepare()
+        began = time.process_time()
+        run(prepared)
+        least = min(least, time.process_time() - began)
+    return least * 1e6
+
+
+def text(stages: Sequence[Stage], lines: Sequence[bytes]) -> str:
+    """The table for people."""
+    size = sum(map(len, lines)) / len(lines)
+    rows = [f"{len(lines):,} pods of {size:,.0f} bytes; microseconds of CPU for each\n"]
+    for stage in stages:
+        floor = "" if stage.floor is None else f"{stage.floor:8.1f}"
+        rows.append(f"{stage.name:16}{stage.micros:8.1f}{floor:8}   {stage.does}")
+    return "\n".join(rows)
+
+
+def markdown(stages: Sequence[Stage], lines: Sequence[bytes]) -> str:
+    """The table of docs/performance.md."""
+    size = sum(map(len, lines)) / len(lines)
+    rows = [f"| {len(lines):,} pods of {size:,.0f} bytes | µs | of these the floor | |", "|---|--:|--:|---|"]
+    for stage in stages:
+        floor = "" if stage.floor is None else f"{stage.floor:.1f}"
+        rows.append(f"| {stage.name} | {stage.micros:.1f} | {floor} | {stage.does} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()
