@@ -39,7 +39,9 @@ def run(
             formats = _formats(group, commands)
             with Server(program, kind=kind, objects=objects, folder=Path(folder), formats=formats) as server:
                 for scenario in group:
-                    for record in _scenario(scenario, commands, server, plan.sizes, results.versions, tell):
+                    for record in _scenario(
+                        scenario, commands, server, scenario.sizes or plan.sizes, results.versions, tell
+                    ):
                         results.records.append(record)
                         keep(results)
     return results
