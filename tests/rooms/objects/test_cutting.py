@@ -116,7 +116,7 @@ def test_any_object_is_cut_as_decoding_would_cut_it(metadata, fields, value, ord
 
 
 def test_cut_says_whether_it_can_only_be_that_field():
-    """A double anywhere, or a backslash that could hide one, makes it unsure."""
+    """A double anywhere, or a letter that is spelled with an escape, makes it unsure."""
     assert cut_managed_fields(b'{"metadata":{"managedFields":[1],"name":"a"}}', b"[1]") == (
         b'{"metadata":{"name":"a"}}',
         True,
@@ -126,6 +126,12 @@ def test_cut_says_whether_it_can_only_be_that_field():
         True,
     )
     assert cut_managed_fields(b'{"metadata":{"managedFields":[1]}}', b"[1]") == (b'{"metadata":{}}', True)
-    found = cut_managed_fields(b'{"metadata":{"managedFields":[1],"name":"a\\n"}}', b"[1]")
-    assert found == (b'{"metadata":{"name":"a\\n"}}', False)
+    for rest, sure in (
+        (rb'"name":"a\n\"\\"', True),
+        (rb'"name":"\u0061"', False),
+        (rb'"name":"managedFields"', False),
+    ):
+        found = cut_managed_fields(b'{"metadata":{"managedFields":[1],%b}}' % rest, b"[1]")
+        assert found == (b'{"metadata":{%b}}' % rest, sure)
     assert cut_managed_fields(b'{"metadata":{"managedFields":[2]}}', b"[1]") is None
+    assert cut_managed_fields(b'{"metadata":{ "managedFields":[1]}}', b"[1]") is None
