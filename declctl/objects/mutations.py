@@ -20,12 +20,14 @@ _TOLD = 3  # differences of one object that are told; the others are counted
 _LONGEST = 60  # characters of a value
 _EXACT = 2  # the last version of marshal's format that depends on the values alone
 _JSON = (dict, list, str, int, float, bool, type(None))
+_SECRET = ("v1", "Secret")
+_HIDDEN = "(hidden)"
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place that was changed; `before` and `after` are as a person may read them."""
+    """One place that was changed; `before` and `after` are in words, and hidden for Secrets."""
 
     path: str
     before: str
@@ -44,9 +46,16 @@ class Mutation:
     differences: tuple[Difference, ...]
     more: int = 0
 
+    @property
+    def places(self) -> str:
+        """Which object, and where in it; without the values, for those who may not see objects."""
+        return self._told(", ".join(each.path for each in self.differences))
+
     def __str__(self) -> str:
-        told = "; ".join(map(str, self.differences))
-        return f"{self.kind} {self.key}: {told}" + (f" (and {self.more} more)" if self.more else "")
+        return self._told("; ".join(map(str, self.differences)))
+
+    def _told(self, what: str) -> str:
+        return f"{self.kind} {self.key}: {what}" + (f" (and {self.more} more)" if self.more else "")
 
 
 class MutationDetector:
@@ -98,6 +107,8 @@ class MutationDetector:
         if _same(body, pristine):
             return None
         differences = list(_differences(pristine, body, ()))
+        if (self._codec.api_version, self._codec.kind) == _SECRET:
+            differences = [Difference(each.path, _HIDDEN, _HIDDEN) for each in differences]
         if not differences:
             return None  # keys in another order
         held.body = pristine

@@ -144,7 +144,7 @@ class Observer:
         return replace(
             found,
             mutations=sum(detector.count for detector in detectors),
-            last_mutation=next((str(d.last) for d in detectors if d.last is not None), None),
+            last_mutation=next((d.last for d in detectors if d.last is not None), None),
         )
 
     def _tell(self, resource: ResourceStatus) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from declctl.informer import InformerStatistics
 from declctl.kit import Clock
+from declctl.objects import Mutation
 from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.foreign import ForeignPlugin
 
@@ -87,7 +88,7 @@ class ResourceStatus:
     skipped: int = 0
     slow: int = 0
     mutations: int = 0
-    last_mutation: str | None = None
+    last_mutation: Mutation | None = None
     informers: Sequence[InformerStatistics] = ()
 
     def document(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class ResourceStatus:
             "skipped": self.skipped,
             "slow": self.slow,
             "mutations": self.mutations,
-            "lastMutation": self.last_mutation,
+            "lastMutation": self.last_mutation.places if self.last_mutation is not None else None,
             "informers": [_informer(informer) for informer in self.informers],
         }
 

@@ -56,6 +56,23 @@ def test_a_change_is_told_with_its_object_its_path_and_both_values(spoil, told):
     assert other.body == pod("b")
 
 
+def test_the_values_of_a_secret_are_not_told():
+    """A log is read by more people than a Secret."""
+    codec = ObjectCodec(api_version="v1", kind="Secret")
+    kept = codec.encode(compact({"metadata": {"name": "token"}, "data": {"password": "aHVudGVyMg=="}}))
+    kept.body["data"]["password"] = "c3BvaWx0"
+    (found,) = MutationDetector(codec).look_at_all()
+    assert str(found) == "Secret token: data.password was (hidden) and became (hidden)"
+
+
+def test_places_are_told_without_values():
+    """For those who may see that something was changed, and not what."""
+    detector, [one] = held(pod())
+    spoil_node(one.body)
+    one.body["status"] = {}
+    assert detector.look_at_all()[0].places == "Pod team-a/web-1: spec.nodeName, status.phase"
+
+
 def test_what_was_put_right_is_not_told_again():
     """The next look finds nothing; a new change is counted anew."""
     detector, [one] = held(pod())

@@ -7,6 +7,7 @@ import pytest
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
+from declctl.objects import Difference, Mutation
 from declctl.runtime.notes import Notes
 from declctl.runtime.observer import joined
 from tests.rooms.informer.shapes import pod
@@ -47,14 +48,15 @@ def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_dou
 def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
     """The line names the last of them; the next comes when they have doubled."""
     notes, status = Notes(), joined("pods", [])
-    last = 'Pod demo/a: spec.nodeName was "n1" and became "spoilt"'
+    last = Mutation("Pod", "demo/a", (Difference("spec.nodeName", '"n1"', '"spoilt"'),))
     lines = [
         list(notes.of(replace(status, mutations=count, last_mutation=last if count else None)))
         for count in (0, 1, 1, 2, 3, 4)
     ]
     assert [len(each) for each in lines] == [0, 1, 0, 1, 0, 1]
     assert lines[1][0] == (
-        f"pods: 1 object was changed in the cache by a reader, and put right; the last: {last}. "
+        "pods: 1 object was changed in the cache by a reader, and put right; the last: Pod demo/a: "
+        'spec.nodeName was "n1" and became "spoilt". '
         "With cache.mode Objects all readers share an object: change what obj.to_dict() gives"
     )
     assert lines[3][0].startswith("pods: 2 objects were changed")
