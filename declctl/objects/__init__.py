@@ -20,6 +20,7 @@ from declctl.objects.events import (
 from declctl.objects.field_path import FieldPath, FieldPathError
 from declctl.objects.frame import FrameCodec
 from declctl.objects.held import Codec, Frame, HeldObject, ObjectCodec
+from declctl.objects.item_cutting import ItemCutter
 from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
 from declctl.objects.metadata import MetadataCodec
 from declctl.objects.mutations import Difference, Mutation, MutationDetector
@@ -56,6 +57,7 @@ __all__ = [
     "FrameCodec",
     "GroupVersionKind",
     "HeldObject",
+    "ItemCutter",
     "Known",
     "KubeObject",
     "LabelSelector",

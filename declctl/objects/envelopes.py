@@ -163,11 +163,20 @@ def _one_by_one(body: bytes, fault: Exception) -> _Page:
     """A list that can't be decoded because of one of its items."""
     try:
         metadata = decoded(member(body, "metadata"))
-        kind = decoded(member(body, "kind"))
+        kind = _said(body, "kind")
         items = [msgspec.Raw(item) for item in elements(member(body, "items"))]
     except (ValueError, MalformedAnswer):
         raise _no_list(fault, body) from fault
     return _Page(dict(mapping(metadata)), items, str(kind))
+
+
+def _said(body: bytes, name: str) -> object:
+    """The value of a field, the empty string where it is not there."""
+    try:
+        value = member(body, name)
+    except ValueError:
+        return ""
+    return decoded(value)
 
 
 def _no_list(fault: Exception, body: bytes) -> MalformedAnswer:

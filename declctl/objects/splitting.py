@@ -34,6 +34,22 @@ def member(raw: bytes, name: str) -> bytes:
     return found
 
 
+def end_of(raw: bytes | bytearray, start: int) -> int | None:
+    """Where the object or array that begins at `start` ends; None where its end is not there."""
+    depth = 0
+    for token in _TOKEN.finditer(raw, start):
+        mark = raw[token.start()]
+        if mark in _OPEN:
+            depth += 1
+        elif mark in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+        elif mark == _STRING and token.end() - token.start() == 1:
+            return None  # a string has no end
+    return None
+
+
 def _parts(raw: bytes, opener: bytes) -> Iterator[bytes]:
     """What stands between the outermost commas."""
     depth = start = 0
