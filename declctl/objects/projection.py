@@ -14,6 +14,7 @@ import msgspec
 
 from declctl.errors import ApiError, MalformedAnswer
 from declctl.objects.cutting import cut_managed_fields
+from declctl.objects.dropping import FieldCutter
 from declctl.objects.envelopes import CHANGES, Envelopes, ListPage, told
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
@@ -28,6 +29,7 @@ from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
 
+_LABELS = FieldPath.parse("metadata.labels")
 Known = Callable[[str], Record | None]
 
 
@@ -74,7 +76,12 @@ class Projection:
         self._drop_fields = tuple(drop_fields)
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._transforming = Transforming(transform)
-        self._always_whole = transform is not None or any(path != MANAGED_FIELDS for path in drop_fields)
+        others = [path for path in drop_fields if path != MANAGED_FIELDS]
+        self._cutter = FieldCutter(others) if others else None
+        # What is indexed is what is left: fields that lie in a dropped one are read after the cut.
+        self._reads_again = self._cutter is not None and any(
+            self._cutter.changes(path) for path in (_LABELS, *self._partial.positions)
+        )
         self._metadata_only = metadata_only
         sent = PARTIAL_OBJECT_METADATA if metadata_only else GroupVersionKind.of(api_version, kind)
         self._envelopes = Envelopes(sent.api_version, sent.kind)
@@ -147,25 +154,32 @@ class Projection:
             return self._whole.read(raw)
         except UNREADABLE as fault:
             return self._whole.kept_raw(raw, fault)
-        name, namespace, version = meta.name, meta.namespace, meta.resourceVersion
+        name, namespace, uid, version = meta.name, meta.namespace, meta.uid, meta.resourceVersion
         if not name:
             raise no_name(raw)
         key = f"{namespace}/{name}" if namespace else name
         held = None if known is nothing_known else known(key)
-        if held is not None and self._is_current(held, meta.uid, version):
+        if held is not None and self._is_current(held, uid, version):
             self._objects += 1
             return held
-        if self._always_whole:
+        if self._transforming.transform is not None:
             return self._whole.read(raw)
         if self._drop_managed and meta.managedFields:
             cut = self._without_managed_fields(raw, bytes(meta.managedFields))
             if cut is None:
                 return self._whole.read(raw)
             raw = cut
+        if self._cutter is not None:
+            cut = self._cutter.cut(raw)
+            if cut is None:
+                return self._whole.read(raw)
+            raw = cut
+            if self._reads_again:
+                meta, values = self._partial.decode(raw)
         self._objects += 1
         return Record(
             key,
-            meta.uid,
+            uid,
             version,
             self._interned.labels(bytes(meta.labels)) if meta.labels else NO_LABELS,
             self._interned.values(values),

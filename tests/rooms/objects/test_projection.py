@@ -288,3 +288,17 @@ def test_another_transform_takes_the_place_of_the_first_and_nothing_else_changes
     assert set(plain.decode()) == {"apiVersion", "kind", "metadata", "spec"}
     assert "managedFields" not in plain.decode()["metadata"]
     assert made.layout.codec is held.layout.codec
+
+
+def test_dropped_fields_are_cut_out_without_decoding():
+    """What is indexed is what is left; who and in which version an object is stays known."""
+    status = FieldPath.parse("status.phase")
+    drops = [FieldPath.parse(text) for text in ("metadata.uid", "metadata.labels.app", "status")]
+    made = projection(NODE_NAME, status, drop_fields=drops)
+    one = made.record(compact(pod()))
+    assert one is not None
+    assert (one.uid, one.resource_version, one.labels) == ("uid-of-web-1", "7", {"tier": "front"})
+    assert (one.field(NODE_NAME), one.field(status)) == (("node-1",), ())
+    assert "status" not in one.decode()
+    assert one.decode()["metadata"]["labels"] == {"tier": "front"}
+    assert (made.statistics().objects, made.statistics().decoded_whole) == (1, 0)
