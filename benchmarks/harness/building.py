@@ -29,7 +29,10 @@ def cargo(folder: Path, name: str) -> Path:
         raise LeftOut(f"{folder.relative_to(BENCHMARKS)} is not there")
     target = BUILD / "cargo"
     _run([_toolchain("cargo"), "build", "--release", "--quiet", "--target-dir", str(target)], folder)
-    return target / "release" / name
+    made = target / "release" / name
+    if not made.is_file():
+        raise LeftOut(f"cargo has made no {name}")
+    return made
 
 
 def python(name: str) -> Path:

@@ -37,8 +37,8 @@ def _client_go(mode: str) -> Callable[[], Sequence[str]]:
     return lambda: [str(go(PEERS / "client_go", "client-go")), "--mode", mode]
 
 
-def _kube_rs() -> Sequence[str]:
-    return [str(cargo(PEERS / "kube_rs", "kube-rs"))]
+def _kube_rs(mode: str) -> Callable[[], Sequence[str]]:
+    return lambda: [str(cargo(PEERS / "kube_rs", "kube_rs")), "--mode", mode]
 
 
 def _python(environment: str, name: str) -> Callable[[], Sequence[str]]:
@@ -81,7 +81,13 @@ CANDIDATES = (
         _client_go("dynamic"),
         "maps of any kind, decoded and at hand",
     ),
-    Candidate("kube-rs", "kube-rs", _kube_rs, "Rust structs, decoded and at hand"),
+    Candidate("kube-rs", "kube-rs", _kube_rs("paged"), "Rust structs, decoded and at hand"),
+    Candidate(
+        "kube-rs-streaming",
+        "kube-rs, streaming lists",
+        _kube_rs("streaming"),
+        "the same, by the setting that takes less CPU",
+    ),
     Candidate(
         "official",
         "official informer",

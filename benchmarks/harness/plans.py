@@ -8,6 +8,7 @@ from harness.session import Sizes
 
 _ALL = tuple(candidate.key for candidate in CANDIDATES)
 _RUNTIMES = (*OURS, "client-go", "client-go-json", "client-go-dynamic", "kube-rs")
+_VARIANTS = ("client-go-json", "kube-rs-streaming")  # of peers that are there in their usual form
 _SLOW = tuple(candidate.key for candidate in CANDIDATES if candidate.slow)
 
 
@@ -47,7 +48,7 @@ def quick(objects: int = 20_000, runs: int = 1) -> Plan:
     sizes = Sizes(settle=2, flood=5_000, paced=3_000, hot=15_000, limit=60)
     less = replace(sizes, flood=1_000)
     listen = ("sync", "added", "flood", "latency")
-    fast = tuple(peer for peer in _ALL if peer not in _SLOW and peer != "client-go-json")
+    fast = tuple(peer for peer in _ALL if peer not in (*_SLOW, *_VARIANTS))
     scenarios = (
         Scenario("cache", _CACHE, objects, ("sync", "settle", "read", "relist"), fast, runs=runs),
         Scenario("cache", _CACHE, objects, ("sync", "settle", "read"), _SLOW),

@@ -118,7 +118,7 @@ class Session:
             hot_peak=received.peak,
             hot_after=received.resident,
             hot_told=said["changes"],
-            hot_merged=said["changes"] - said.get("calls", said["changes"]),
+            hot_merged=max(0, said["changes"] - said.get("calls", said["changes"])),
             hot_wall=received.at - before.at,
             hot_cpu=(received.cpu - before.cpu) / self._sizes.hot,
         )
