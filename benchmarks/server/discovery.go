@@ -13,7 +13,8 @@ import (
 const (
 	plain      = "application/json"
 	aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-	minor      = "37"
+	// minor is the newest version that no peer warns about.
+	minor = "35"
 )
 
 // discovery says what there is: one resource, in the core group or in its own.

@@ -341,3 +341,25 @@ func TestDiscoveryNamesTheResource(t *testing.T) {
 		}
 	}
 }
+
+func TestStatisticsTellWhatWasAsked(t *testing.T) {
+	b := start(t, "leases", 30, true)
+	b.pages(10, func() {})
+	b.post("/modify?count=7")
+	next(t, b.watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"))
+	next(t, b.watch("resourceVersion=0"))
+	next(t, b.watch("resourceVersion=1"))
+	answer, err := http.Get(b.control.URL + "/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	told := read[map[string]int](t, answer.Body)
+	if told["bytes"] < 3*30*300 {
+		t.Errorf("%d bytes", told["bytes"])
+	}
+	delete(told, "bytes")
+	if want := fmt.Sprint(map[string]int{"lists": 1, "pages": 3, "streams": 1, "watches": 2, "open": 2, "modified": 7}); fmt.Sprint(told) != want {
+		t.Errorf("%v, not %s", told, want)
+	}
+}

@@ -26,7 +26,6 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, asked question, obje
 	out := &events{api: a, w: w, flusher: flusher, objects: objects, done: r.Context().Done()}
 	begin, known := a.follow(asked, out)
 	if !known {
-		a.watches.Add(1)
 		return out.expired(asked.version)
 	}
 	defer a.store.leave(out.follower)
@@ -44,12 +43,13 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, asked question, obje
 func (a *api) follow(asked question, out *events) (begin *snapshot, known bool) {
 	if asked.stream {
 		a.streams.Add(1)
+	} else {
+		a.watches.Add(1)
 	}
 	if asked.stream || asked.unset || asked.zero {
 		out.follower, begin = a.store.followAll()
 		return begin, true
 	}
-	a.watches.Add(1)
 	out.follower, known = a.store.follow(asked.version)
 	return nil, known
 }
