@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from declctl.transport import Client
 
 
+# How long a handler that computes may keep the interpreter from the caches and from other handlers. Python's
+# own 5 ms let a thousand changes a second pile up behind a handler that burns a core; a switch takes some µs.
+_SWITCH_SECONDS = 0.001
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
 
@@ -64,6 +67,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
     fronts = _fronts(admin, screen, once=once, log=log)
     _print_by_lines()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     options = RunOptions(
         manifest=manifest,
         watch=watch,
