@@ -102,7 +102,8 @@ def _plant(tree: _Tree, steps: Sequence[Step]) -> bool:
     if not isinstance(name, str) or msgspec.json.encode(name) != _spelled(name):
         return False
     if not rest:
-        return tree.setdefault(name, None) is None
+        tree[name] = None
+        return True
     listed = rest[0] is ALL
     branch = tree.setdefault(name, [{}] if listed else {})
     if branch is None:

@@ -1,81 +1,126 @@
 """JSON in every spelling that there is: escapes, spaces, repeated names, numbers of any length."""
 
 import json
+import random
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-Texts = st.SearchStrategy[str]
 
-_SPACES = st.sampled_from(["", "", "", " ", "\r\n\t"])
-_NUMBERS = (
-    st.integers(-(10**40), 10**40).map(str)
-    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
-    | st.sampled_from(
-        ["-0", "-0.0", "0E0", "1e5", "1E+2", "-12.5e-7", "9007199254740993", "18446744073709551616"]
-    )
-)
+class Fields(NamedTuple):
+    """An object as it is written: names may repeat."""
+
+    fields: Sequence[tuple[str, Any]]
+
+
+class Number(NamedTuple):
+    """A number as it is written."""
+
+    text: str
+
+
+_NUMBERS = [
+    *(
+        "0",
+        "-0",
+        "-0.0",
+        "1",
+        "12",
+        "-1.5",
+        "0E0",
+        "1e5",
+        "1E+2",
+        "-12.5e-7",
+        "0.1",
+        "1.7976931348623157e308",
+    ),
+    *("9007199254740993", "18446744073709551616", "-340282366920938463463374607431768211456", "1" * 60),
+]
 
 
 def _go(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _ascii(text: str) -> str:
-    return json.dumps(text)
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be").hex()
+    return '"' + "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)) + '"'
 
 
 def _slashes(text: str) -> str:
     return json.dumps(text).replace("/", "\\/")
 
 
-def _all_escaped(text: str) -> str:
-    units = text.encode("utf-16-be").hex()
-    return '"' + "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)) + '"'
+_SCALARS = st.sampled_from([None, True, False, "", "text", *map(Number, _NUMBERS)]) | st.text(max_size=6)
 
 
-def _array(elements: Sequence[str], space: str) -> str:
-    return f"[{space}{f'{space},{space}'.join(elements)}{space}]"
+class _Writer:
+    """Writes JSON, in one of three times as Go does."""
+
+    def __init__(self, chance: random.Random) -> None:
+        canonical = chance.random() < 1 / 3
+        self._chance = chance
+        self._spellings = [_go] if canonical else [_go, _go, _go, json.dumps, _slashes, _escaped]
+        self._spaces = [""] if canonical else ["", "", "", "", "", " ", "\r\n\t"]
+
+    def text(self, value: Any) -> str:
+        match value:
+            case Number():
+                return value.text
+            case Fields():
+                return self._joined("{}", [self._field(name, each) for name, each in value.fields])
+            case list():
+                return self._joined("[]", [self.text(each) for each in value])
+            case str():
+                return self._chance.choice(self._spellings)(value)
+            case _:
+                return json.dumps(value)
+
+    def _space(self) -> str:
+        return self._chance.choice(self._spaces)
+
+    def _field(self, name: str, value: Any) -> str:
+        return f"{self.text(name)}{self._space()}:{self._space()}{self.text(value)}"
+
+    def _joined(self, brackets: str, parts: Sequence[str]) -> str:
+        inside = ",".join(f"{self._space()}{part}{self._space()}" for part in parts)
+        return f"{brackets[0]}{inside or self._space()}{brackets[1]}"
 
 
-def object_text(fields: Sequence[tuple[str, str]], space: str = "") -> str:
-    """The JSON of an object; names and values are JSON already."""
-    return "{" + space + f"{space},{space}".join(f"{n}{space}:{space}{v}" for n, v in fields) + space + "}"
+class _Maker:
+    """Makes objects of some names and some values, so that many are there twice."""
 
+    def __init__(self, chance: random.Random, names: Sequence[str], scalars: Sequence[Any]) -> None:
+        self._chance = chance
+        self._names = [*names, *names, *names, "", "\u00e9", "\U0001f600/<&>"]
+        self._scalars = scalars
 
-def strings(texts: st.SearchStrategy[str]) -> Texts:
-    """These texts, spelled in one way or another."""
-    return st.builds(
-        lambda spell, text: spell(text), st.sampled_from([_go, _go, _ascii, _slashes, _all_escaped]), texts
-    )
+    def fields(self, most: int, depth: int = 3) -> list[tuple[str, Any]]:
+        count = self._chance.randint(0, most)
+        return [(self._chance.choice(self._names), self._value(depth)) for _ in range(count)]
 
+    def nested(self, depth: int) -> Any:
+        value = self._value(1)
+        for level in range(depth):
+            value = [value] if level % 2 else Fields([("deep", value)])
+        return value
 
-def fields(names: Sequence[str], values: Texts, *, most: int = 4) -> st.SearchStrategy[list[tuple[str, str]]]:
-    """Fields of an object, mostly with these names; some may be there twice."""
-    some = st.sampled_from(names)
-    return st.lists(st.tuples(strings(some | some | st.text(max_size=3)), values), max_size=most)
-
-
-def values(names: Sequence[str]) -> Texts:
-    """The JSON of any value, whose objects mostly have these names."""
-    scalars = st.sampled_from(["null", "true", "false"]) | _NUMBERS
-    leaves = scalars | strings(st.text(max_size=8) | st.sampled_from(names))
-    return st.recursive(
-        leaves,
-        lambda inner: (
-            st.builds(_array, st.lists(inner, max_size=3), _SPACES)
-            | st.builds(object_text, fields(names, inner), _SPACES)
-        ),
-        max_leaves=10,
-    )
+    def _value(self, depth: int) -> Any:
+        shape = self._chance.random()
+        if depth and shape < 0.4:
+            return Fields(self.fields(3, depth - 1))
+        if depth and shape < 0.55:
+            return [self._value(depth - 1) for _ in range(self._chance.randint(0, 3))]
+        return self._chance.choice(self._scalars)
 
 
 @st.composite
-def objects(draw: st.DrawFn, names: Sequence[str], *, metadata: Sequence[str] = ()) -> bytes:
-    """The JSON of an object that has a name: its fields mostly have these names, its metadata others too."""
-    inside = draw(fields([*names, *metadata], values(names)))
-    inside.insert(draw(st.integers(0, len(inside))), ('"name"', '"a"'))
-    outside = draw(fields(names, values(names)))
-    space = draw(_SPACES)
-    outside.insert(draw(st.integers(0, len(outside))), ('"metadata"', object_text(inside, space)))
-    return object_text(outside, space).encode()
+def objects(draw: st.DrawFn, names: Sequence[str], values: Sequence[Any] = ()) -> bytes:
+    """The JSON of an object that has the name `a`, and whatever else; most names in it are of these."""
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    made = _Maker(chance, names, [*values, *draw(st.lists(_SCALARS, min_size=1, max_size=3))])
+    metadata = Fields([*made.fields(2), ("name", "a"), *made.fields(3)])
+    deep = [("deep", made.nested(chance.choice([2, 200])))] if chance.random() < 0.3 else []
+    whole = Fields([*made.fields(3), ("metadata", metadata), *deep, *made.fields(4)])
+    return _Writer(chance).text(whole).encode()
