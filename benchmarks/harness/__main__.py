@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from harness.bar import judged
 from harness.building import BUILD
-from harness.catalogue import CANDIDATES
+from harness.catalogue import BASE, CANDIDATES
 from harness.command_line import measure_command_line
 from harness.driver import run
 from harness.faults import LeftOut
@@ -34,7 +34,8 @@ def main() -> int:
         _tell(f"nothing was measured: {reason}")
         return 2
     results.write(RESULTS)
-    for table in [*tables(results), judged(results)]:
+    bars = [judged(results)] if results.of("cache", BASE) else []
+    for table in [*tables(results), *bars]:
         sys.stdout.write(f"\n{plain(table)}\n")
     _tell(f"\nfigures: {RESULTS}; `python -m harness.report` writes them into docs/")
     return 0

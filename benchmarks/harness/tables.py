@@ -119,7 +119,7 @@ def _kinds(results: Results) -> Table:
                 rows.append(
                     [name, *(_kind_cell(results, candidate.key, kind, column) for column in _KIND_COLUMNS)]
                 )
-    return Table(f"{objects:,} objects of other kinds", ["kind", *(c.head for c in _KIND_COLUMNS)], rows)
+    return Table(f"{objects:,} objects of each kind", ["kind", *(c.head for c in _KIND_COLUMNS)], rows)
 
 
 _KIND_COLUMNS = (
@@ -132,7 +132,7 @@ _KIND_COLUMNS = (
 def _kind_cell(results: Results, peer: str, kind: str, column: Column) -> str:
     value = results.figure("kinds", peer, column.name, kind=kind)
     base = results.figure("kinds", BASE, column.name, kind=kind)
-    return _cell(value, base if column.compared and peer != BASE else None, column.scale)
+    return _cell(value, base if column.compared and peer not in OURS else None, column.scale)
 
 
 def _sizes(results: Results) -> Table:
