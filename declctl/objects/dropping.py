@@ -90,11 +90,7 @@ def _may_meet(one: Step, other: Step) -> bool:
 def _tree(paths: Sequence[FieldPath]) -> _Tree | None:
     """The fields on the way to those at the paths; None if no struct can name them."""
     tree: _Tree = {}
-    # Shorter ones first: what is in a field that is dropped anyway is left out.
-    for path in sorted(paths, key=lambda path: len(path.steps)):
-        if not _plant(tree, path.steps):
-            return None
-    return tree
+    return tree if all(_plant(tree, path.steps) for path in paths) else None
 
 
 def _plant(tree: _Tree, steps: Sequence[Step]) -> bool:
@@ -102,7 +98,7 @@ def _plant(tree: _Tree, steps: Sequence[Step]) -> bool:
     if not isinstance(name, str) or msgspec.json.encode(name) != _spelled(name):
         return False
     if not rest:
-        tree[name] = None
+        tree[name] = None  # whatever was to be dropped in it
         return True
     listed = rest[0] is ALL
     branch = tree.setdefault(name, [{}] if listed else {})
