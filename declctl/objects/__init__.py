@@ -18,7 +18,7 @@ from declctl.objects.events import (
     merge,
 )
 from declctl.objects.field_path import FieldPath, FieldPathError
-from declctl.objects.frame import FrameCodec
+from declctl.objects.frame import FrameCodec, FrameStatistics
 from declctl.objects.held import Codec, Frame, HeldObject, ObjectCodec
 from declctl.objects.item_cutting import ItemCutter
 from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
@@ -55,6 +55,7 @@ __all__ = [
     "FieldSelector",
     "Frame",
     "FrameCodec",
+    "FrameStatistics",
     "GroupVersionKind",
     "HeldObject",
     "ItemCutter",

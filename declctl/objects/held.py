@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from declctl.objects.frame import FrameCodec
+from declctl.objects.frame import FrameCodec, FrameStatistics
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -51,6 +51,10 @@ class Codec(Protocol):
         """The JSON object of what this codec made."""
         ...
 
+    def statistics(self) -> FrameStatistics:
+        """How small its frames are."""
+        ...
+
 
 class ObjectCodec:
     """Bytes to held object and back: a Codec. `alive` may be called by any thread."""
@@ -75,6 +79,10 @@ class ObjectCodec:
     def decode(self, frame: Frame) -> bytes:
         """The JSON object of what this codec made: as it came, whatever its readers did to it."""
         return self._frames.decode(frame if isinstance(frame, bytes) else frame.frame)
+
+    def statistics(self) -> FrameStatistics:
+        """How small the frames are that stay beside the objects."""
+        return self._frames.statistics()
 
     def pristine(self, held: HeldObject) -> dict[str, Any]:
         """The object as it came, decoded anew; raises the errors of decoding."""

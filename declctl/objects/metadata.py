@@ -2,7 +2,7 @@
 
 import msgspec
 
-from declctl.objects.frame import FrameCodec
+from declctl.objects.frame import FrameCodec, FrameStatistics
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA
 
@@ -29,6 +29,10 @@ class MetadataCodec:
     def decode(self, frame: bytes) -> bytes:
         """The JSON object of a frame made by this codec."""
         return self._frames.decode(frame)
+
+    def statistics(self) -> FrameStatistics:
+        """The figures so far."""
+        return self._frames.statistics()
 
 
 def _without_kind(plain: bytes) -> bytes:

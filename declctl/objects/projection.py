@@ -18,7 +18,7 @@ from declctl.objects.dropping import FieldCutter
 from declctl.objects.envelopes import CHANGES, Envelopes, ListPage, told
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.field_path import FieldPath
-from declctl.objects.frame import FrameCodec
+from declctl.objects.frame import FrameCodec, FrameStatistics
 from declctl.objects.held import Codec
 from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
@@ -40,13 +40,17 @@ def nothing_known(_: str) -> Record | None:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatistics:
-    """How many objects were decoded, how many of them whole, and how many the transform took out."""
+    """How many objects were decoded, how many of them whole, and how many the transform took out.
+
+    `frames` are those of its codec, which it may share with the projections before and after it.
+    """
 
     objects: int
     decoded_whole: int
     dropped: int
     failed: int
     last_fault: str | None
+    frames: FrameStatistics
 
 
 class Projection:
@@ -199,7 +203,12 @@ class Projection:
         """The figures so far."""
         by, whole = self._transforming, self._whole
         return ProjectionStatistics(
-            self._objects + whole.objects, whole.decoded, by.dropped, by.failed, by.last_fault
+            self._objects + whole.objects,
+            whole.decoded,
+            by.dropped,
+            by.failed,
+            by.last_fault,
+            self.layout.codec.statistics(),
         )
 
     def _is_current(self, held: Record, uid: str, version: str) -> bool:

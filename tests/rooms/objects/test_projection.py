@@ -5,7 +5,7 @@ import json
 import pytest
 
 from declctl.errors import MalformedAnswer
-from declctl.objects import FieldPath, Projection
+from declctl.objects import FieldPath, FrameCodec, MetadataCodec, ObjectCodec, Projection
 from tests.rooms.objects.made_objects import IMAGES, NODE_NAME, compact, pod, projection, record
 
 
@@ -302,3 +302,14 @@ def test_dropped_fields_are_cut_out_without_decoding():
     assert "status" not in one.decode()
     assert one.decode()["metadata"]["labels"] == {"tier": "front"}
     assert (made.statistics().objects, made.statistics().decoded_whole) == (1, 0)
+
+
+def test_statistics_tell_how_small_frames_are():
+    """Whatever keeps the objects: frames, metadata or decoded objects."""
+    for codec in (FrameCodec(), MetadataCodec(), ObjectCodec(api_version="v1", kind="Pod")):
+        one = projection(codec=codec)
+        for n in range(300):
+            one.record(compact(pod(f"web-{n}")))
+        frames = one.statistics().frames
+        assert (frames.trainings, frames.dictionaries) == (1, 1)
+        assert frames.ratio > 2
