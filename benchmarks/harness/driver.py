@@ -30,8 +30,8 @@ def run(
     tell("building; the first time takes some minutes")
     program = go(BENCHMARKS / "server", "server")
     results = before or Results(plan.name, time.strftime("%Y-%m-%d"), machine())
-    results.replace([scenario.name for scenario in plan.scenarios])
     commands = _built(plan, wanted, results, tell)
+    results.forget([scenario.name for scenario in plan.scenarios], commands)
     with tempfile.TemporaryDirectory() as folder:
         # What needs the same objects is served by the same server, one after the other.
         for (kind, objects), scenarios in groupby(plan.scenarios, lambda each: (each.kind, each.objects)):

@@ -1,7 +1,7 @@
 """What was measured, as it stands in .build/results.json."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -42,9 +42,13 @@ class Results(msgspec.Struct):
         """What `write` has written."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
-    def replace(self, scenarios: Sequence[str]) -> None:
-        """Forget what these scenarios gave before."""
-        self.records = [record for record in self.records if record.scenario not in scenarios]
+    def forget(self, scenarios: Collection[str], peers: Collection[str] = ()) -> None:
+        """Drop what these scenarios gave; of these peers, or of all."""
+        self.records = [
+            record
+            for record in self.records
+            if record.scenario not in scenarios or (peers and record.peer not in peers)
+        ]
 
     def of(self, scenario: str, peer: str, *, kind: str = "", objects: int = 0) -> list[Record]:
         """The runs of a peer in a scenario."""
