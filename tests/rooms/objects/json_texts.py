@@ -116,11 +116,23 @@ class _Maker:
 
 
 @st.composite
-def objects(draw: st.DrawFn, names: Sequence[str], values: Sequence[Any] = ()) -> bytes:
-    """The JSON of an object that has the name `a`, and whatever else; most names in it are of these."""
+def objects(
+    draw: st.DrawFn,
+    names: Sequence[str],
+    values: Sequence[Any] = (),
+    *,
+    called: str = "a",
+    usual: Sequence[tuple[str, Any]] = (),
+) -> bytes:
+    """The JSON of an object that has a name, and whatever else; most names in it are of `names`.
+
+    Values are often of `values`, and half of the objects have each of the `usual` fields. Where names
+    are there twice, the object may have another name, or none.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))
     made = _Maker(chance, names, [*values, *draw(st.lists(_SCALARS, min_size=1, max_size=3))])
-    metadata = Fields([*made.fields(2), ("name", "a"), *made.fields(3)])
+    metadata = Fields([*made.fields(2), ("name", called), *made.fields(3)])
     deep = [("deep", made.nested(chance.choice([2, 200])))] if chance.random() < 0.3 else []
-    whole = Fields([*made.fields(3), ("metadata", metadata), *deep, *made.fields(4)])
+    expected = [field for field in usual if chance.random() < 0.5]
+    whole = Fields([*made.fields(3), ("metadata", metadata), *deep, *expected, *made.fields(3)])
     return _Writer(chance).text(whole).encode()

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from declctl.errors import MalformedAnswer
-from declctl.objects import FieldPath, FrameCodec, MetadataCodec, ObjectCodec, Projection
-from tests.rooms.objects.made_objects import IMAGES, NODE_NAME, compact, pod, projection, record
+from declctl.objects import EventType, FieldPath, FrameCodec, MetadataCodec, ObjectCodec, Projection
+from tests.rooms.objects.made_objects import IMAGES, NODE_NAME, compact, event, pod, projection, record
 
 
 def page(*items, **metadata):
@@ -143,6 +143,30 @@ def test_object_of_an_odd_shape_is_held_and_read_as_any_other(fields):
     assert json.loads(made.layout.codec.decode(made.frame)) == obj
     for path in (NODE_NAME, IMAGES):
         assert made.field(path) == path.values(obj)
+
+
+@pytest.mark.parametrize(
+    ("obj", "key", "node"),
+    [
+        (pod(spec=None), "team-a/web-1", ()),
+        (pod(spec=7), "team-a/web-1", ()),
+        (pod(spec=[{"nodeName": "n"}]), "team-a/web-1", ()),
+        (pod(spec={"nodeName": "n", "containers": {"image": "x"}}), "team-a/web-1", ("n",)),
+        (pod(spec={"nodeName": "n", "containers": [None]}), "team-a/web-1", ("n",)),
+        (pod(metadata={"name": "a", "uid": 7}), "a", ("node-1",)),
+        (pod(metadata={"name": 5, "namespace": "b", "labels": [1]}), "b/5", ("node-1",)),
+        (pod(metadata={"name": "a", "resourceVersion": 7, "labels": {"a": {}}}), "a", ("node-1",)),
+    ],
+)
+def test_object_that_the_compiled_decoder_cannot_read_is_delivered_and_counted(obj, key, node):
+    """It is told as any other, has in an index what it has, and the statistics say that it was read whole."""
+    one = projection(NODE_NAME, IMAGES)
+    told = one.event(event("ADDED", obj).strip())
+    assert told.type is EventType.ADDED
+    assert told.record is not None
+    assert (told.record.key, told.record.field(NODE_NAME), told.record.decode()) == (key, node, obj)
+    figures = one.statistics()
+    assert (figures.objects, figures.decoded_whole, figures.failed) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
