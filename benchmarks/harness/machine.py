@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def machine() -> Mapping[str, str]:
-    """Processor, cores, memory, kernel and Python, for people."""
+    """Processor, cores, memory, kernel (without what a distribution adds) and Python, for people."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{memory:.0f} GiB",
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
     }
 
