@@ -1,6 +1,7 @@
 """declctl as a library: an informer with one index, as docs/library.md shows."""
 
 import asyncio
+import sys
 import threading
 from typing import Any
 
@@ -59,6 +60,7 @@ class Burning(Burner):
 async def main() -> None:
     """Keep the cache until the process is ended by `serve`."""
     asked = arguments(__doc__, listeners=("none", "sync", "async"))
+    sys.setswitchinterval(0.001)  # as docs/library.md says, for handlers that compute
     kind = KINDS[asked.kind]
     client = await Client.connect(kubeconfig=asked.kubeconfig)
     async with SharedInformerFactory(client) as factory:
