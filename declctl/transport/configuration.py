@@ -22,6 +22,7 @@ class OfficialConfiguration(Protocol):
     tls_server_name: str | None
     proxy: str | None
     proxy_headers: Any
+    client_session_kwargs: dict[str, Any] | None
     refresh_api_key_hook: "Callable[[OfficialConfiguration], Awaitable[None] | None] | None"
 
     async def auth_settings(self) -> AuthSettings:

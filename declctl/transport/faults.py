@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from declctl.errors import Unreachable
+from declctl.transport.request import BrokenBody
 
 # What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be
 # put on the wire.
@@ -105,5 +106,6 @@ _SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...
         aiohttp.ClientResponseError,
         lambda fault, server: f"The answer of {server} is no HTTP: {_line(fault.message)}.",
     ),
+    (BrokenBody, lambda fault, server: f"The answer of {server} is no HTTP: {_text(fault)}."),
     (OSError, lambda fault, server: f"The connection to {server} broke: {_cause(fault)}."),
 )

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked. It is counted as `verb`; a WATCH is over after `watch_seconds`."""
+    """What is asked. It is counted as `verb`; a WATCH has `watch_seconds`, after which it is over."""
 
     verb: str
     path: str
@@ -19,15 +19,27 @@ class Request:
     watch_seconds: int = 0
 
 
-class Channel(Protocol):
-    """The body of one WATCH, as it comes."""
+class BrokenBody(ValueError):
+    """A body that is not what the head of its answer said: no chunks, or no gzip."""
 
-    async def read(self) -> bytes:
-        """Whatever has arrived, at least a byte; empty at the end. Raises Unreachable."""
+
+class Sink(Protocol):
+    """What takes the bytes of a body."""
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes, at least one. Their memory is used again afterwards: what is kept is copied."""
+        ...
+
+
+class Channel(Protocol):
+    """The body of one LIST or WATCH, as it comes."""
+
+    async def read(self) -> bool:
+        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
         ...
 
     def close(self) -> None:
-        """End its connection at once, whatever else is still in it; twice is harmless."""
+        """End its connection at once unless everything was read; twice is harmless."""
         ...
 
 
@@ -38,8 +50,11 @@ class Wire(Protocol):
         """The body of a successful answer; raises the ApiError family."""
         ...
 
-    async def open(self, request: Request) -> Channel:
-        """The body of a WATCH, once the server has accepted it; raises the ApiError family."""
+    async def open(self, request: Request, sink: Sink) -> Channel:
+        """The body of a LIST or a WATCH, once the server has accepted it; raises the ApiError family.
+
+        It goes into the sink while the channel is read, and a little ahead of that.
+        """
         ...
 
     async def close(self) -> None:

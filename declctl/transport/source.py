@@ -5,12 +5,12 @@ A source decides nothing about versions, back-off or fallbacks: that is the refl
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from functools import partial
 from typing import Protocol
 
-from declctl.errors import ApiError, InvalidRequest, NotFound
+from declctl.errors import InvalidRequest, NotFound
 from declctl.objects import (
     GroupVersionKind,
+    ItemCutter,
     Known,
     ListOptions,
     ListPage,
@@ -18,16 +18,17 @@ from declctl.objects import (
     Resource,
     WatchEvent,
     WatchOptions,
+    nothing_known,
 )
 from declctl.transport.frames import LineSplitter
-from declctl.transport.request import Request, Wire
+from declctl.transport.request import Channel, Request, Sink, Wire
 
 MOST_EVENTS = 256  # decoded in one go; then the loop breathes
 _WHOLE = "application/json"
 # Without a second choice: whole objects would be taken for metadata.
 _LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _WATCHED = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_MUCH = 16 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
+_MUCH = 4 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
 _EVERYTHING = ListOptions()
 
 
@@ -95,21 +96,24 @@ class ResourceSource:
         `known` tells what the cache holds of a key.
         """
         path = await self._path("list")
+        cutter = ItemCutter(self.projection.items(known=known or nothing_known))
+        channel = await self._opened(
+            Request(
+                "LIST",
+                path,
+                params=self._selected(options) | _list_params(options),
+                accept=_LISTED if self._metadata_only else _WHOLE,
+            ),
+            cutter,
+        )
         try:
-            body = await self._gate.wire.fetch(
-                Request(
-                    "LIST",
-                    path,
-                    params=self._selected(options) | _list_params(options),
-                    accept=_LISTED if self._metadata_only else _WHOLE,
-                )
-            )
-        except NotFound:
-            self._gate.forget(self._gvk)
-            raise
-        if len(body) > _MUCH:
-            return await asyncio.to_thread(self._page, body, known)
-        return self._page(body, known)
+            while await channel.read():
+                cutter.cut()
+        finally:
+            channel.close()
+        if cutter.held > _MUCH:
+            return await asyncio.to_thread(cutter.page)
+        return cutter.page()
 
     async def watch(
         self, options: WatchOptions, *, known: Known | None = None
@@ -123,25 +127,22 @@ class ResourceSource:
         closes it (`contextlib.aclosing`), which closes the connection at once.
         """
         path = await self._path("watch")
-        try:
-            channel = await self._gate.wire.open(
-                Request(
-                    "WATCH",
-                    path,
-                    params=self._selected(options) | _watch_params(options),
-                    accept=_WATCHED if self._metadata_only else _WHOLE,
-                    watch_seconds=options.timeout_seconds,
-                )
-            )
-        except NotFound:
-            self._gate.forget(self._gvk)
-            raise
         lines = LineSplitter()
+        channel = await self._opened(
+            Request(
+                "WATCH",
+                path,
+                params=self._selected(options) | _watch_params(options),
+                accept=_WATCHED if self._metadata_only else _WHOLE,
+                watch_seconds=options.timeout_seconds,
+            ),
+            lines,
+        )
         try:
             yield ()  # the watch is open: a quiet resource is a healthy one
-            while chunk := await channel.read():
-                for batch in _batches(lines.feed(chunk)):
-                    events, fault = self._decode(batch, known)
+            while await channel.read():
+                for batch in _batches(lines.take()):
+                    events, fault = self.projection.events(batch, known=known or nothing_known)
                     if events:
                         yield events
                     if fault is not None:
@@ -151,6 +152,13 @@ class ResourceSource:
             lines.close()
         finally:
             channel.close()
+
+    async def _opened(self, request: Request, sink: Sink) -> Channel:
+        try:
+            return await self._gate.wire.open(request, sink)
+        except NotFound:
+            self._gate.forget(self._gvk)
+            raise
 
     def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:
         """What both the source and the options leave of it."""
@@ -162,21 +170,6 @@ class ResourceSource:
             if text := ",".join(filter(None, (own, asked))):
                 params[name] = text
         return params
-
-    def _decode(
-        self, lines: Sequence[bytes], known: Known | None
-    ) -> tuple[Sequence[WatchEvent], ApiError | None]:
-        events: list[WatchEvent] = []
-        decode = self.projection.event if known is None else partial(self.projection.event, known=known)
-        try:
-            for line in lines:
-                events.append(decode(line))  # noqa: PERF401 - what was decoded before a fault is kept
-        except ApiError as fault:
-            return events, fault
-        return events, None
-
-    def _page(self, body: bytes, known: Known | None) -> ListPage:
-        return self.projection.page(body) if known is None else self.projection.page(body, known=known)
 
     async def _path(self, verb: str) -> str:
         resource = await self._gate.discover(self._gvk)

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from datetime import datetime
 from urllib.parse import urlencode
 
@@ -18,17 +19,22 @@ from kubernetes.aio.client.rest import RESTClientObject
 from declctl.errors import ApiError, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.transport.answers import answer_error
+from declctl.transport.compression import Compression
 from declctl.transport.configuration import OfficialConfiguration
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
-from declctl.transport.request import Request
+from declctl.transport.intake import Answer
+from declctl.transport.request import Request, Sink
 from declctl.transport.statistics import Tally
+from declctl.transport.stream import Stream
 
 CONNECT_SECONDS = 10
-SILENCE_SECONDS = 30  # within an answer
-TOTAL_SECONDS = 60  # a whole answer: one page of a LIST
-HEADERS_SECONDS = 60  # until a WATCH begins
+SILENCE_SECONDS = 30  # before and within an answer
+TOTAL_SECONDS = 60  # a whole answer that is not a LIST
+HEADERS_SECONDS = 60  # until a LIST or a WATCH begins
 WATCH_SLACK_SECONDS = 30  # a server ends a watch after its timeoutSeconds; later than this it is not going to
+_LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # the other ones are kept here
+_PLAIN = "identity"
 _ERROR_BYTES = 1024 * 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -41,42 +47,48 @@ class HttpWire:
     ) -> None:
         self._credentials = credentials
         self._server: str = credentials.configuration.host
-        # gzip costs an API server and us more CPU than the bytes are worth within a data centre.
-        self._headers = {**headers, "Accept-Encoding": "identity"}
+        self._headers = headers
         self._clock = clock
         self._tally = tally
+        self._compression = Compression(clock)
         self._connections: _Connections | None = None
         self._files: object = None
         self._closed = False
 
     async def fetch(self, request: Request) -> bytes:
         """The body of a successful answer; raises the ApiError family."""
-        limits = aiohttp.ClientTimeout(
-            total=TOTAL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
-        )
-        response = await self._send(request, limits)
-        try:
-            async with response:
-                body = await response.read()
-        except CONNECTION_FAULTS as fault:
-            raise self._failed(request, fault) from fault
-        self._tally.bytes_in += len(body)
-        return body
-
-    async def open(self, request: Request) -> "Stream":
-        """The body of a WATCH, to be read as it comes; raises the ApiError family."""
-        limits = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=CONNECT_SECONDS,
-            sock_read=request.watch_seconds + WATCH_SLACK_SECONDS,
+        body = _Whole()
+        response = await self._send(request, SILENCE_SECONDS)
+        stream = Stream(
+            response, body, request, server=self._server, tally=self._tally, silence=SILENCE_SECONDS
         )
         try:
-            async with asyncio.timeout(HEADERS_SECONDS):
-                response = await self._send(request, limits)
+            async with asyncio.timeout(TOTAL_SECONDS):
+                while await stream.read():
+                    pass
         except TimeoutError as fault:
             raise self._failed(request, fault) from fault
-        _keep_alive(response)
-        return Stream(response, server=self._server, tally=self._tally)
+        finally:
+            stream.close()
+        return bytes(body)
+
+    async def open(self, request: Request, sink: Sink) -> Stream:
+        """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""
+        compression = None if request.watch_seconds else self._compression
+        response = await self._send(
+            request, HEADERS_SECONDS, encoding=compression.encoding if compression else _PLAIN
+        )
+        if request.watch_seconds:
+            _keep_alive(response)
+        return Stream(
+            response,
+            sink,
+            request,
+            server=self._server,
+            tally=self._tally,
+            silence=request.watch_seconds + WATCH_SLACK_SECONDS if request.watch_seconds else SILENCE_SECONDS,
+            compression=compression,
+        )
 
     async def prepare(self) -> None:
         """Make the TLS context; raises UsageError when certificates can't be loaded."""
@@ -92,9 +104,11 @@ class HttpWire:
         if connections is not None:
             await connections.close()
 
-    async def _send(self, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _send(
+        self, request: Request, patience: float, *, encoding: str = _PLAIN
+    ) -> aiohttp.ClientResponse:
         proof = await self._credentials.proof()
-        response = await self._attempt(request, limits, proof)
+        response = await self._attempt(request, patience, proof, encoding)
         if response.status == 401:
             try:
                 renewed = await self._credentials.renew(proof)
@@ -103,29 +117,35 @@ class HttpWire:
                 raise
             if renewed:
                 response.close()
-                response = await self._attempt(request, limits, await self._credentials.proof())
+                response = await self._attempt(request, patience, await self._credentials.proof(), encoding)
         if not 200 <= response.status < 300:
             raise await self._refused(request, response)
         return response
 
     async def _attempt(
-        self, request: Request, limits: aiohttp.ClientTimeout, proof: Proof
+        self, request: Request, patience: float, proof: Proof, encoding: str
     ) -> aiohttp.ClientResponse:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
         query = f"?{urlencode(request.params)}" if request.params else ""
-        headers = {**self._headers, "Accept": request.accept, "Content-Type": request.content_type}
+        headers = {
+            **self._headers,
+            "Accept": request.accept,
+            "Accept-Encoding": encoding,
+            "Content-Type": request.content_type,
+        }
         if proof.authorization:
             headers["Authorization"] = proof.authorization
         try:
             connections = await self._connect(proof)
-            answer = await connections.request(
-                request.method,
-                f"{self._server}{request.path}{query}",
-                headers=headers,
-                body=request.body,
-                _request_timeout=limits,
-            )
+            async with asyncio.timeout(patience):
+                answer = await connections.request(
+                    request.method,
+                    f"{self._server}{request.path}{query}",
+                    headers=headers,
+                    body=request.body,
+                    _request_timeout=_LIMITS,
+                )
         except CONNECTION_FAULTS as fault:
             raise self._failed(request, fault) from fault
         response: aiohttp.ClientResponse = answer.response
@@ -146,7 +166,7 @@ class HttpWire:
 
     async def _refused(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
         try:
-            async with response:
+            async with response, asyncio.timeout(SILENCE_SECONDS):
                 body = await response.content.read(_ERROR_BYTES)
         except CONNECTION_FAULTS as fault:
             return self._failed(request, fault)
@@ -161,41 +181,24 @@ class HttpWire:
         return error
 
 
-class Stream:
-    """The body of one WATCH. `close` ends its connection at once, whatever else is still in it."""
+class _Whole(bytearray):
+    """A sink that keeps everything."""
 
-    def __init__(self, response: aiohttp.ClientResponse, *, server: str, tally: Tally) -> None:
-        self._response = response
-        self._server = server
-        self._tally = tally
-        self._open = True
-        tally.open_watches += 1
-
-    async def read(self) -> bytes:
-        """Whatever has arrived, at least a byte; empty at the end. Raises Unreachable."""
-        try:
-            chunk = await self._response.content.readany()
-        except CONNECTION_FAULTS as fault:
-            error = unreachable(fault, server=self._server)
-            self._tally.last_error = str(error)
-            raise error from fault
-        self._tally.bytes_in += len(chunk)
-        return chunk
-
-    def close(self) -> None:
-        """Close the connection; twice is harmless."""
-        if self._open:
-            self._open = False
-            self._tally.open_watches -= 1
-            self._response.close()
+    def feed(self, part: memoryview) -> None:
+        self += part
 
 
 class _Connections(RESTClientObject):
     # Each watch holds a connection for as long as it runs: a pool with a limit would stall the
-    # one that is too many.
+    # one that is too many. Answers are of a class of ours, unless somebody asks for another one.
 
     def __init__(self, configuration: OfficialConfiguration) -> None:
-        super().__init__(configuration)
+        configured = copy(configuration)
+        configured.client_session_kwargs = {
+            "response_class": Answer,
+            **(configuration.client_session_kwargs or {}),
+        }
+        super().__init__(configured)
         self.maxsize = 0
 
 

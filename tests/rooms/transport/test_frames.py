@@ -15,10 +15,11 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(contents, sizes):
     body = b"".join(line + b"\n" for line in lines)
     splitter = LineSplitter()
     found, at = [], 0
-    for size in sizes:
-        found += splitter.feed(body[at : at + size])
+    for size in [*sizes, len(body)]:
+        if part := body[at : at + size]:
+            splitter.feed(memoryview(part))
+            found += splitter.take()
         at += size
-    found += splitter.feed(body[at:])
     splitter.close()
     assert found == [line for line in lines if line]
 
@@ -27,7 +28,8 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(contents, sizes):
 def test_a_cut_line_is_a_fault_and_no_event(text):
     """A connection that breaks within an object never delivers half of it."""
     splitter = LineSplitter()
-    assert splitter.feed(b"whole\n" + text) == [b"whole"]
+    splitter.feed(memoryview(b"whole\n" + text))
+    assert splitter.take() == [b"whole"]
     with pytest.raises(MalformedAnswer, match="in the middle of a line"):
         splitter.close()
 
@@ -37,14 +39,27 @@ def test_a_line_without_end_is_given_up(size):
     """A broken server that never ends a line can't fill the memory, in however small pieces it comes."""
     splitter = LineSplitter(longest=20)
     for _ in range(20 // size):
-        assert splitter.feed(b"x" * size) == []
+        splitter.feed(memoryview(b"x" * size))
+        assert splitter.take() == []
     with pytest.raises(MalformedAnswer, match="longer than 20 bytes"):
-        splitter.feed(b"x" * size)
+        splitter.feed(memoryview(b"x" * size))
 
 
 def test_a_long_line_that_ends_is_given_up_too():
     """The bound does not depend on whether the end of the line is already here."""
     splitter = LineSplitter(longest=20)
-    assert splitter.feed(b"x" * 20 + b"\n") == [b"x" * 20]
+    splitter.feed(memoryview(b"x" * 20 + b"\n"))
+    assert splitter.take() == [b"x" * 20]
     with pytest.raises(MalformedAnswer):
-        splitter.feed(b"x" * 21 + b"\n")
+        splitter.feed(memoryview(b"y\n" + b"x" * 21 + b"\n"))
+    assert splitter.take() == [b"y"]
+
+
+def test_memory_that_is_used_again_does_not_change_a_line():
+    """The buffer of a socket is written over while its lines still wait to be decoded."""
+    buffer = bytearray(b"one\ntw")
+    splitter = LineSplitter()
+    splitter.feed(memoryview(buffer))
+    buffer[:] = b"o\n____\n"
+    splitter.feed(memoryview(buffer)[:2])
+    assert splitter.take() == [b"one", b"two"]

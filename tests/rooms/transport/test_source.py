@@ -32,17 +32,21 @@ def event(kind, name, version):
 
 
 class Channel:
-    """Gives chunks; an exception among them is raised."""
+    """Gives parts to whoever opens it; an exception among them is raised."""
 
-    def __init__(self, chunks):
-        self.chunks = list(chunks)
+    def __init__(self, parts):
+        self.parts = list(parts)
         self.closed = False
+        self.sink = None
 
     async def read(self):
-        chunk = self.chunks.pop(0) if self.chunks else b""
-        if isinstance(chunk, Exception):
-            raise chunk
-        return chunk
+        if not self.parts:
+            return False
+        part = self.parts.pop(0)
+        if isinstance(part, Exception):
+            raise part
+        self.sink.feed(memoryview(part))
+        return True
 
     def close(self):
         self.closed = True
@@ -67,14 +71,13 @@ class Gate:
     def forget(self, gvk):
         self.forgotten += 1
 
-    async def fetch(self, request):
+    async def open(self, request, sink):
         self.requests.append(request)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    open = fetch
+        channel = self.answers.pop(0)
+        if isinstance(channel, Exception):
+            raise channel
+        channel.sink = sink
+        return channel
 
 
 def source(gate, **scope):
@@ -84,7 +87,7 @@ def source(gate, **scope):
 
 def page(*items, version="7", more="", remaining=None):
     metadata = {"resourceVersion": version, "continue": more, "remainingItemCount": remaining}
-    return json.dumps({"kind": "PodList", "metadata": metadata, "items": list(items)}).encode()
+    return Channel([json.dumps({"kind": "PodList", "metadata": metadata, "items": list(items)}).encode()])
 
 
 def listed(gate, options, **scope):

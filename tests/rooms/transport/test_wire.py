@@ -142,8 +142,15 @@ def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch
     asyncio.run(go())
 
 
+class Parts(list):
+    """Keeps what a body brings."""
+
+    def feed(self, part):
+        self.append(bytes(part))
+
+
 def watching(serving, kubeconfig, stream, use):
-    """Open a watch on a server that writes `stream` to it, and do `use(client, channel)`."""
+    """Open a watch on a server that writes `stream` to it, and do `use(client, channel, parts)`."""
 
     async def answer(request):
         response = web.StreamResponse()
@@ -154,9 +161,10 @@ def watching(serving, kubeconfig, stream, use):
     async def go():
         async with serving(answer) as url:
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            channel = await client.wire.open(Request("WATCH", "/api/v1/pods", watch_seconds=300))
+            parts = Parts()
+            channel = await client.wire.open(Request("WATCH", "/api/v1/pods", watch_seconds=300), parts)
             try:
-                await use(client, channel)
+                await use(client, channel, parts)
             finally:
                 channel.close()
                 await client.close()
@@ -173,11 +181,13 @@ def test_a_watch_is_read_as_it_comes_until_its_end(serving, kubeconfig):
         await step.wait()
         await response.write(b"two\n")
 
-    async def use(client, channel):
-        assert await channel.read() == b"one\n"
+    async def use(client, channel, parts):
+        assert await channel.read()
+        assert parts == [b"one\n"]
         step.set()
-        assert await channel.read() == b"two\n"
-        assert await channel.read() == b""
+        assert await channel.read()
+        assert parts == [b"one\n", b"two\n"]
+        assert not await channel.read()
         figures = client.statistics()
         assert (figures.bytes_in, figures.requests) == (8, {("WATCH", 200): 1})
 
@@ -196,7 +206,7 @@ def test_closing_a_watch_closes_its_connection_at_once(serving, kubeconfig):
         finally:
             ended.set()
 
-    async def use(client, channel):
+    async def use(client, channel, _):
         await channel.read()
         assert client.statistics().open_watches == 1
         channel.close()
@@ -218,8 +228,10 @@ def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
     async def go():
         async with talking(die) as url:
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            channel = await client.wire.open(Request("WATCH", "/", watch_seconds=1))
-            assert await channel.read() == b"one\n"
+            parts = Parts()
+            channel = await client.wire.open(Request("WATCH", "/", watch_seconds=1), parts)
+            assert await channel.read()
+            assert parts == [b"one\n"]
             with pytest.raises(Unreachable, match="was cut off"):
                 await channel.read()
             channel.close()
@@ -236,7 +248,7 @@ def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
         await response.write(b"x\n")
         await done.wait()
 
-    async def use(_, channel):
+    async def use(_, channel, __):
         sock = channel._response.connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):
@@ -261,7 +273,8 @@ def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
             async with asyncio.timeout(20):
                 channels = [
-                    await client.wire.open(Request("WATCH", "/", watch_seconds=9)) for _ in range(101)
+                    await client.wire.open(Request("WATCH", "/", watch_seconds=9), Parts())
+                    for _ in range(101)
                 ]
             assert client.statistics().open_watches == 101
             done.set()

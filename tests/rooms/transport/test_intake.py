@@ -1,0 +1,539 @@
+"""Bodies as they come off a real socket: what is read here, what aiohttp reads, and how each ends."""
+
+import asyncio
+import contextlib
+import gzip
+import ssl
+
+import pytest
+
+from declctl.errors import MalformedAnswer, Unreachable
+from declctl.transport import Client
+from declctl.transport import wire as wires
+from declctl.transport.intake import Intake
+from declctl.transport.request import Request
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+LIST = Request("LIST", "/api/v1/pods")
+WATCH = Request("WATCH", "/api/v1/pods", watch_seconds=300)
+
+
+def chunk(content):
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+class Parts(list):
+    def feed(self, part):
+        self.append(bytes(part))
+
+    @property
+    def body(self):
+        return b"".join(self)
+
+
+class Server:
+    """Answers each request of each connection with what `script(writer, number)` writes."""
+
+    def __init__(self, script):
+        self.script = script
+        self.connections = 0
+        self.requests = []
+
+    async def serve(self, reader, writer):
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                await self.script(writer, len(self.requests))
+                await writer.drain()
+        writer.close()
+
+
+def talk(script, use, kubeconfig, *, certificates=None):
+    """Do `use(client)` with a server; returns the server and what `use` returned."""
+    server = Server(script)
+    tls = None
+    if certificates is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+
+    async def go():
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+        port = listening.sockets[0].getsockname()[1]
+        cluster = {"certificate-authority": str(certificates / "ca.crt")} if tls else {}
+        url = f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster))
+        try:
+            async with asyncio.timeout(30):
+                return await use(client)
+        finally:
+            await client.close()
+            listening.close()
+
+    return server, asyncio.run(go())
+
+
+async def to_end(channel):
+    while await channel.read():
+        pass
+
+
+async def whole(client, request=LIST):
+    """The body of an answer, and whether it was read here."""
+    parts = Parts()
+    channel = await client.wire.open(request, parts)
+    try:
+        await to_end(channel)
+    finally:
+        channel.close()
+    return parts.body, isinstance(channel._body, Intake)
+
+
+def writing(*pieces):
+    """Write these, one after the other, each on its way before the next."""
+
+    async def script(writer, _):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    return script
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(
+    kubeconfig, certificates, encrypted
+):
+    """Two hundred pages are one connection, and none of them goes through aiohttp's reader."""
+
+    async def use(client):
+        return [await whole(client) for _ in range(3)], client.statistics()
+
+    server, (bodies, figures) = talk(
+        writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n"),
+        use,
+        kubeconfig,
+        certificates=certificates if encrypted else None,
+    )
+    assert bodies == [(b"abc" + b"d" * 100_000, True)] * 3
+    assert server.connections == 1
+    assert (figures.bytes_in, figures.requests) == (300_009, {("LIST", 200): 3})
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_long_body_comes_unchanged(kubeconfig, certificates, encrypted):
+    """Ten megabytes in chunks of all sizes, faster than they are read."""
+    content = bytes(range(256)) * 40_000
+    pieces, at, size = [HEAD], 0, 1
+    while at < len(content):
+        pieces.append(chunk(content[at : at + size]))
+        at, size = at + size, size * 3 % 300_007 + 1
+
+    async def use(client):
+        return await whole(client)
+
+    _, (body, here) = talk(
+        writing(b"".join(pieces) + b"0\r\n\r\n"),
+        use,
+        kubeconfig,
+        certificates=certificates if encrypted else None,
+    )
+    assert here
+    assert body == content
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", b"a", b"bc"],
+        [HEAD[:30], HEAD[30:] + chunk(b"abc") + b"0\r\n\r\n"],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, chunk(b"abc"), b"0\r\n\r\n"],
+        [b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"abc") + b"0\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\nContent-Length: 3\n\nabc"],
+    ],
+)
+def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer):
+    """Proxies and old servers write heads in pieces and bodies with a length."""
+
+    async def use(client):
+        return [(await whole(client))[0] for _ in range(2)]
+
+    server, bodies = talk(writing(*answer), use, kubeconfig)
+    assert bodies == [b"abc", b"abc"]
+    assert server.connections == 1
+
+
+def test_a_body_that_ends_with_its_connection_is_read(kubeconfig):
+    """As HTTP/1.0 does it."""
+
+    async def script(writer, _):
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc")
+        await writer.drain()
+        writer.close()
+
+    async def use(client):
+        return (await whole(client))[0]
+
+    assert talk(script, use, kubeconfig)[1] == b"abc"
+
+
+def test_what_follows_the_last_chunk_does_not_harm(kubeconfig):
+    """Trailer fields are read by aiohttp, and the next answer begins where they end."""
+    end = b"0;last\r\nX-Trailer: 1\r\n\r\n"
+
+    async def use(client):
+        return [(await whole(client))[0] for _ in range(2)]
+
+    server, bodies = talk(writing(HEAD + chunk(b"abc") + end[:4], end[4:]), use, kubeconfig)
+    assert bodies == [b"abc", b"abc"]
+    assert server.connections == 1
+
+
+def test_a_body_that_is_here_before_anybody_asks_is_not_lost(kubeconfig):
+    """A server that answers and closes at once has answered."""
+
+    async def script(writer, _):
+        writer.write(HEAD + chunk(b"abc") + b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def use(client):
+        return (await whole(client))[0]
+
+    assert talk(script, use, kubeconfig)[1] == b"abc"
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_events_before_a_broken_connection_are_given(kubeconfig, certificates, encrypted):
+    """What a server wrote before it died has happened."""
+
+    async def script(writer, _):
+        writer.write(HEAD + chunk(b"one\n") + b"9\r\ntw")
+        await writer.drain()
+        writer.transport.abort() if not encrypted else writer.close()
+
+    async def use(client):
+        parts = Parts()
+        channel = await client.wire.open(WATCH, parts)
+        with pytest.raises(Unreachable, match="was cut off"):
+            await to_end(channel)
+        channel.close()
+        return parts.body
+
+    assert talk(script, use, kubeconfig, certificates=certificates if encrypted else None)[1] == b"one\ntw"
+
+
+def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
+    """Bytes that are no chunk end the watch with a sentence; what came before them is given."""
+
+    async def use(client):
+        parts = Parts()
+        channel = await client.wire.open(WATCH, parts)
+        assert await channel.read()
+        with pytest.raises(Unreachable, match="is no HTTP: a chunk begins with b'zz"):
+            await channel.read()
+        channel.close()
+        return parts, client.statistics()
+
+    _, (parts, figures) = talk(writing(HEAD, chunk(b"one\n") + b"zz\r\n"), use, kubeconfig)
+    assert parts == [b"one\n"]
+    assert "zz" in figures.last_error
+    assert figures.open_watches == 0
+
+
+def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
+    """A line that never ends is not read for ever."""
+
+    class Full(Parts):
+        def feed(self, part):
+            super().feed(part)
+            if len(self) == 2:
+                raise MalformedAnswer("too long")
+
+    async def use(client):
+        parts = Full()
+        channel = await client.wire.open(WATCH, parts)
+        with pytest.raises(MalformedAnswer, match="too long"):
+            await to_end(channel)
+        channel.close()
+        return parts
+
+    assert talk(writing(HEAD, chunk(b"a"), chunk(b"b"), chunk(b"c")), use, kubeconfig)[1] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("head", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
+def test_a_server_that_falls_silent_within_an_answer_is_given_up(kubeconfig, monkeypatch, head):
+    """A list of which half has come, and then nothing, fails in a time that is known."""
+    monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
+
+    async def use(client):
+        with pytest.raises(Unreachable, match="did not answer in time"):
+            await whole(client)
+        return client.statistics()
+
+    half = chunk(b"abc") if head is HEAD else b"abc"
+    figures = talk(writing(head + half), use, kubeconfig)[1]
+    assert figures.requests == {("LIST", 200): 1, ("LIST", 0): 1}
+
+
+class Transport(asyncio.Transport):
+    """A transport that reads nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.reading = True
+        self.protocol = None
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+
+class TimedLoop(asyncio.SelectorEventLoop):
+    """A loop on which it is as late as somebody says."""
+
+    now = 1000.0
+
+    def time(self):
+        return self.now
+
+    async def wait(self, seconds):
+        self.now += seconds
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def taken(use):
+    """Do `use(loop, transport, feed, intake)` with a body that falls silent after 30 seconds."""
+
+    async def go():
+        loop, transport = asyncio.get_running_loop(), Transport()
+        intake = Intake(transport, asyncio.Protocol())
+
+        def feed(content):
+            intake.get_buffer(len(content))[: len(content)] = content
+            intake.buffer_updated(len(content))
+
+        feed(HEAD)
+        assert intake.take(Parts(), silence=30)
+        try:
+            await use(loop, transport, feed, intake)
+        finally:
+            intake.close()
+
+    with asyncio.Runner(loop_factory=TimedLoop) as runner:
+        runner.run(go())
+
+
+def test_a_server_that_is_only_slow_is_not_given_up():
+    """The time that counts is since the last byte, and not since the first."""
+
+    async def use(loop, _, feed, intake):
+        for _ in range(5):
+            await loop.wait(29)
+            feed(chunk(b"x"))
+            assert await intake.read()
+        await loop.wait(31)
+        with pytest.raises(TimeoutError):
+            await intake.read()
+
+    taken(use)
+
+
+def test_the_time_in_which_nobody_reads_is_not_the_servers():
+    """A handler that stops everything for a minute does not make the server silent."""
+
+    async def use(loop, transport, feed, intake):
+        while transport.reading:
+            feed(chunk(b"x" * 10_000))
+        await loop.wait(100)
+        assert await intake.read()
+        assert transport.reading
+        await loop.wait(29)
+        feed(chunk(b"x"))
+        assert await intake.read()
+
+    taken(use)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_flood_that_nobody_reads_waits_at_the_server(kubeconfig, certificates, encrypted):
+    """While handlers are slow, what a watch brings does not fill our memory."""
+    written = 0
+    most = 200_000_000
+
+    async def script(writer, _):
+        nonlocal written
+        writer.write(HEAD)
+        while written < most:
+            writer.write(chunk(b"x" * 100_000))
+            written += 100_000
+            await writer.drain()
+
+    async def use(client):
+        parts = Parts()
+        channel = await client.wire.open(WATCH, parts)
+        before = -1
+        while before != written:  # as long as the server gets rid of something
+            before = written
+            for _ in range(200):
+                await asyncio.sleep(0)
+        assert len(parts.body) < 2_000_000
+        assert written < most
+        seen = len(parts.body)
+        assert await channel.read()
+        while len(parts.body) == seen:
+            assert await channel.read()  # and it goes on
+        channel.close()
+
+    talk(script, use, kubeconfig, certificates=certificates if encrypted else None)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, certificates, encrypted):
+    """A watch that is no longer wanted is gone from the server's side at once, in the middle of a flood."""
+    gone = asyncio.Event()
+
+    async def script(writer, _):
+        try:
+            writer.write(HEAD)
+            while True:
+                writer.write(chunk(b"x" * 50_000))
+                await writer.drain()
+        finally:
+            gone.set()
+
+    async def use(client):
+        parts = Parts()
+        channel = await client.wire.open(WATCH, parts)
+        assert await channel.read()
+        channel.close()
+        seen = len(parts)
+        await gone.wait()
+        assert len(parts) == seen
+        assert client.statistics().open_watches == 0
+
+    talk(script, use, kubeconfig, certificates=certificates if encrypted else None)
+
+
+def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
+    """Nothing waits for a second event, nor for a buffer to be full."""
+    step = asyncio.Event()
+
+    async def script(writer, _):
+        writer.write(HEAD)
+        for number in range(3):
+            writer.write(chunk(b"%d\n" % number))
+            await writer.drain()
+            await step.wait()
+            step.clear()
+
+    async def use(client):
+        parts = Parts()
+        channel = await client.wire.open(WATCH, parts)
+        for number in range(3):
+            assert await channel.read()
+            assert parts == [b"%d\n" % each for each in range(number + 1)]
+            step.set()
+        channel.close()
+
+    talk(script, use, kubeconfig, certificates=certificates)
+
+
+def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
+    """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
+    plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
+    packed = gzip.compress(plain, 1)
+    head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
+    pieces = [chunk(packed[at : at + 50_000]) for at in range(0, len(packed), 50_000)]
+
+    async def use(client):
+        return [await whole(client) for _ in range(2)], client.statistics()
+
+    server, (bodies, figures) = talk(writing(head, *pieces, b"0\r\n\r\n"), use, kubeconfig)
+    assert bodies == [(plain, True)] * 2
+    assert figures.bytes_in == 2 * len(packed)
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b"],
+        [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b"],
+    ],
+)
+def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
+    """Not by aiohttp and then once more."""
+    packed = gzip.compress(b"plain")
+    written = answer[0] % ((len(packed), packed) if b"%d" in answer[0] else packed)
+
+    async def script(writer, _):
+        writer.write(written)
+        await writer.drain()
+        writer.close()
+
+    async def use(client):
+        return (await whole(client))[0]
+
+    assert talk(script, use, kubeconfig)[1] == b"plain"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(gzip.compress(b"x" * 1000)[:-8], "ended too early"), (b"plain", "not what gzip makes")],
+)
+def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
+    """Half a list is no list."""
+    head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
+
+    async def use(client):
+        with pytest.raises(Unreachable, match=said):
+            await whole(client)
+
+    talk(writing(head + chunk(content) + b"0\r\n\r\n"), use, kubeconfig)
+
+
+def test_over_a_slow_network_lists_are_asked_for_in_gzip(kubeconfig, monkeypatch):
+    """The second list is compressed after a slow first one; watches never are."""
+    monkeypatch.setattr("declctl.transport.compression.SLOW", 1e15)  # this loopback is not fast enough
+    script = writing(HEAD + chunk(b"x" * 1_000_000) + b"0\r\n\r\n")
+
+    async def use(client):
+        await whole(client)
+        await whole(client)
+        await whole(client, WATCH)
+
+    server, _ = talk(script, use, kubeconfig)
+    asked = [request.lower().count(b"accept-encoding: gzip\r\n") for request in server.requests]
+    assert asked == [0, 1, 0]
+
+
+def test_a_session_of_ones_own_is_respected(kubeconfig):
+    """Who gives the official client another class of answers gets them, and lists work all the same."""
+    from aiohttp import ClientResponse
+
+    class Mine(ClientResponse):
+        pass
+
+    seen = []
+
+    async def use(client):
+        client._credentials.configuration.client_session_kwargs = {"response_class": Mine}
+        client._wire._connections = None
+        parts = Parts()
+        channel = await client.wire.open(LIST, parts)
+        seen.append(channel._response)
+        await to_end(channel)
+        channel.close()
+        return parts.body
+
+    assert talk(writing(HEAD + chunk(b"abc") + b"0\r\n\r\n"), use, kubeconfig)[1] == b"abc"
+    assert isinstance(seen[0], Mine)
