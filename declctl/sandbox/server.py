@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
@@ -34,6 +34,8 @@ from declctl.sandbox.watching import Hub, Subscription, Watcher, error_line
 
 _LARGEST_BODY: Final = 64 << 20
 _SHORTEST_WATCH: Final = 1800.0  # seconds; kube-apiserver's --min-request-timeout
+_BUFFERED: Final = 2048  # bytes; what is longer has no Content-Length
+_PACKED: Final = 128 * 1024  # bytes; what is longer is compressed for those who take it
 
 
 @dataclasses.dataclass(slots=True)
@@ -132,7 +134,7 @@ class Api:
         options = read_options(params, call.namespace, watch=False)
         form = self._form(request, params, several=True)
         page = list_page(self._parts.store.history, call.kind.resource, options)
-        return _bytes(form.page(call.kind, page))
+        return _long(request, form.page(call.kind, page))
 
     async def _watch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
         options = self._as_supported(read_options(params, call.namespace, watch=True))
@@ -272,6 +274,16 @@ def _decoded(body: bytes) -> Any:
 
 def _json(document: KubeObject, *, code: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     return _bytes(msgspec.json.encode(document), code=code, headers=headers)
+
+
+def _long(request: web.Request, body: bytes) -> web.Response:
+    """An answer that may be long: as Go's HTTP server writes it, and packed as kube-apiserver packs it."""
+    response = _bytes(body)
+    if len(body) > _BUFFERED and request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
+    if len(body) > _PACKED and "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
+    return response
 
 
 def _bytes(body: bytes, *, code: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

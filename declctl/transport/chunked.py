@@ -50,7 +50,7 @@ class ChunkDecoder:
                         self.ended, at = True, header.start(1)
                         break
                     self._header, at = _HEADER, header.end()
-                stop = at + left if at + left < end else end
+                stop = min(at + left, end)
                 if stop == at:
                     break
                 self._left = left = left - (stop - at)
