@@ -67,11 +67,7 @@ func (k *kind) path() string {
 var kinds = map[string]*kind{
 	"pods": {
 		version: "v1", resource: "pods", singular: "pod", name: "Pod", typed: true,
-		identify: func(number int, c chance) identity {
-			name := fmt.Sprintf("app-%d-%s-%s%d", number%deployments, c.hex(10), c.suffix(), number)
-			return identity{fmt.Sprintf("team-%d", number%namespaces), name}
-		},
-		make:  pod,
+		identify: podIdentity, make: pod,
 		empty: func(meta metav1.ObjectMeta) any { return &corev1.Pod{ObjectMeta: meta} },
 	},
 	"configmaps": {
@@ -105,6 +101,7 @@ func named(stem string) func(int, chance) identity {
 func lease(id identity, number int, c chance) any {
 	holder, seconds, renewed := fmt.Sprintf("node-%d", number), int32(40), metav1.NewMicroTime(c.moment().Add(time.Millisecond))
 	meta := id.meta(c)
+	meta.Labels = map[string]string{corev1.LabelHostname: holder}
 	return &coordinationv1.Lease{
 		ObjectMeta: meta,
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &renewed},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,24 +14,36 @@ const (
 	namespaces  = 20
 	nodes       = 200
 	deployments = 300
+	replicas    = 10 // of a ReplicaSet: they share its template, and differ in what runs
 )
 
-// pod is one of a deployment, as kubelet and the controllers leave it: about 4.5 KB as JSON.
+// podIdentity is that of a replica: the name of its ReplicaSet, and a suffix.
+func podIdentity(number int, c chance) identity {
+	set := number / replicas
+	name := fmt.Sprintf("app-%d-%s-%s%d", set%deployments, c.common(set).hex(10), c.suffix(), number)
+	return identity{fmt.Sprintf("team-%d", set%namespaces), name}
+}
+
+// pod is one of a deployment, as kubelet and the controllers leave it: about 4.5 KB as JSON. What stands in the template is that of
+// its ReplicaSet; ids, addresses, node and times are its own.
 func pod(id identity, number int, c chance) any {
-	app := fmt.Sprintf("app-%d", number%deployments)
-	hash := id.name[len(app)+1:][:10]
+	set := number / replicas
+	template := c.common(set)
+	app, hash := fmt.Sprintf("app-%d", set%deployments), template.hex(10)
 	meta := id.meta(c)
+	meta.CreationTimestamp = metav1.NewTime(template.moment().Add(time.Duration(c.IntN(120)) * time.Second))
 	meta.GenerateName = app + "-" + hash + "-"
-	meta.Labels = map[string]string{"app": app, "pod-template-hash": hash, "tier": []string{"web", "work"}[number%2]}
-	meta.Annotations["checksum/config"] = c.hex(64)
-	meta.OwnerReferences = []metav1.OwnerReference{owner("apps/v1", "ReplicaSet", app+"-"+hash, c.uid())}
-	containers := []corev1.Container{container(0, c), container(1, c)}
-	status := podStatus(meta.CreationTimestamp, containers, c)
+	meta.Labels = map[string]string{"app": app, "pod-template-hash": hash, "tier": []string{"web", "work"}[set%2]}
+	meta.Annotations["checksum/config"] = template.hex(64)
+	meta.OwnerReferences = []metav1.OwnerReference{owner("apps/v1", "ReplicaSet", app+"-"+hash, template.uid())}
+	containers := []corev1.Container{container(0, template), container(1, template)}
+	node := c.IntN(nodes)
+	status := podStatus(meta.CreationTimestamp, node, containers, template, c)
 	meta.ManagedFields = []metav1.ManagedFieldsEntry{
 		managed("kube-controller-manager", "", meta.CreationTimestamp, podFields),
 		managed("kubelet", "status", *status.StartTime, statusFields),
 	}
-	return &corev1.Pod{ObjectMeta: meta, Spec: podSpec(app, containers, c), Status: status}
+	return &corev1.Pod{ObjectMeta: meta, Spec: podSpec(app, node, containers), Status: status}
 }
 
 func owner(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
@@ -69,7 +82,7 @@ func container(position int, c chance) corev1.Container {
 	return made
 }
 
-func podSpec(app string, containers []corev1.Container, c chance) corev1.PodSpec {
+func podSpec(app string, node int, containers []corev1.Container) corev1.PodSpec {
 	grace, mode, links := int64(30), int32(420), true
 	spec := corev1.PodSpec{
 		Containers:                    containers,
@@ -78,7 +91,7 @@ func podSpec(app string, containers []corev1.Container, c chance) corev1.PodSpec
 		DNSPolicy:                     corev1.DNSClusterFirst,
 		ServiceAccountName:            "default",
 		DeprecatedServiceAccount:      "default",
-		NodeName:                      fmt.Sprintf("node-%d", c.IntN(nodes)),
+		NodeName:                      fmt.Sprintf("node-%d", node),
 		SecurityContext:               &corev1.PodSecurityContext{},
 		SchedulerName:                 corev1.DefaultSchedulerName,
 		EnableServiceLinks:            &links,
@@ -100,8 +113,9 @@ func podSpec(app string, containers []corev1.Container, c chance) corev1.PodSpec
 	return spec
 }
 
-func podStatus(created metav1.Time, containers []corev1.Container, c chance) corev1.PodStatus {
-	host, ip := c.address(), c.address()
+func podStatus(created metav1.Time, node int, containers []corev1.Container, template, c chance) corev1.PodStatus {
+	host, ip := fmt.Sprintf("10.255.0.%d", 1+node), c.address()
+	started := metav1.NewTime(created.Add(time.Duration(1+c.IntN(30)) * time.Second))
 	status := corev1.PodStatus{
 		Phase: corev1.PodRunning, HostIP: host, HostIPs: []corev1.HostIP{{IP: host}}, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
 		StartTime: &created, QOSClass: corev1.PodQOSBurstable,
@@ -109,18 +123,19 @@ func podStatus(created metav1.Time, containers []corev1.Container, c chance) cor
 	conditions := []corev1.PodConditionType{
 		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled,
 	}
-	for _, condition := range conditions {
+	for number, condition := range conditions {
+		since := []metav1.Time{created, started, started, created}[number]
 		status.Conditions = append(status.Conditions, corev1.PodCondition{
-			Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: c.moment(),
+			Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: since,
 		})
 	}
 	for _, container := range containers {
-		started := true
+		yes := true
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: container.Name, Ready: true, RestartCount: int32(c.IntN(3)), Image: container.Image, Started: &started,
-			ImageID:     "registry.example/app@sha256:" + c.hex(64),
+			Name: container.Name, Ready: true, RestartCount: int32(c.IntN(3)), Image: container.Image, Started: &yes,
+			ImageID:     "registry.example/app@sha256:" + template.hex(64),
 			ContainerID: "containerd://" + c.hex(64),
-			State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: c.moment()}},
+			State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
 		})
 	}
 	return status

@@ -12,10 +12,18 @@ import (
 
 // chance draws the varied parts of one object. Each object has its own, from the seed and its number: so any object can be made
 // at any time, by any thread, and is always the same.
-type chance struct{ *rand.Rand }
+type chance struct {
+	*rand.Rand
+	seed uint64
+}
 
 func chanceOf(seed uint64, number int) chance {
-	return chance{rand.New(rand.NewPCG(seed, uint64(number)))}
+	return chance{rand.New(rand.NewPCG(seed, uint64(number))), seed}
+}
+
+// common is the same for all objects of a group: what their template has drawn.
+func (c chance) common(group int) chance {
+	return chanceOf(^c.seed, group)
 }
 
 // bytes are n random ones.
