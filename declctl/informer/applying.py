@@ -62,7 +62,7 @@ class Applier:
         After each slice the store has what was told and nothing else. What is missing goes first.
         """
         indexer = self._indexer
-        listed = {record.key for record in replacement.records}
+        listed = {record.key for record in replacement.records} if indexer.known() else ()
         gone = iter([key for key in indexer.known() if key not in listed])
         del listed
         while keys := tuple(islice(gone, _SLICE)):
@@ -88,19 +88,16 @@ class Applier:
             indexer.put(key, record)
             initial = reason is _INITIAL
             told.append(Notification(_ADDED, record, None, initial, False, reason, now))
-        elif held.uid != record.uid and self._recreates:
+        elif held.revision == record.revision and held.resource_version:
+            if held.layout is not record.layout:
+                indexer.put(key, record)  # the same object, decoded anew: nobody has to hear of it
+        elif self._recreates and held.uid != record.uid:
             indexer.put(key, record)
             told.append(_tombstone(held, reason, now))
             told.append(Notification(_ADDED, record, None, False, False, reason, now))
-        elif (
-            held.resource_version != record.resource_version
-            or held.uid != record.uid
-            or not held.resource_version
-        ):
+        else:
             indexer.put(key, record)
             told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
-        elif held.layout is not record.layout:
-            indexer.put(key, record)  # the same object, decoded anew: nobody has to hear of it
 
     def _remove(self, key: str, last: Record | None, told: Told, *, reason: ChangeReason, now: float) -> None:
         """`last` is the final state; without it, it is unknown, or the object only left our sight."""

@@ -24,7 +24,7 @@ from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
-from declctl.objects.record import NO_LABELS, Layout, Record
+from declctl.objects.record import NO_LABELS, Layout, Record, revision_of
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
@@ -158,12 +158,18 @@ class Projection:
             return self._whole.read(raw)
         except UNREADABLE as fault:
             return self._whole.kept_raw(raw, fault)
-        name, namespace, uid, version = meta.name, meta.namespace, meta.uid, meta.resourceVersion
+        name, namespace = meta.name, meta.namespace
         if not name:
             raise no_name(raw)
         key = f"{namespace}/{name}" if namespace else name
+        revision = revision_of(meta.uid, meta.resourceVersion)
         held = None if known is nothing_known else known(key)
-        if held is not None and self._is_current(held, uid, version):
+        if (
+            held is not None
+            and held.revision == revision
+            and held.layout is self.layout
+            and meta.resourceVersion
+        ):
             self._objects += 1
             return held
         if self._transforming.transform is not None:
@@ -183,8 +189,7 @@ class Projection:
         self._objects += 1
         return Record(
             key,
-            uid,
-            version,
+            revision,
             self._interned.labels(bytes(meta.labels)) if meta.labels else NO_LABELS,
             self._interned.values(values),
             self.layout.codec.encode(raw),
@@ -209,14 +214,6 @@ class Projection:
             by.failed,
             by.last_fault,
             self.layout.codec.statistics(),
-        )
-
-    def _is_current(self, held: Record, uid: str, version: str) -> bool:
-        return (
-            held.resource_version == version
-            and version != ""
-            and held.uid == uid
-            and held.layout is self.layout
         )
 
     def _event_of_another_opening(self, line: bytes, known: Known) -> WatchEvent:

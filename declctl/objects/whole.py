@@ -14,7 +14,7 @@ from declctl.objects.held import Frame
 from declctl.objects.interning import Interning
 from declctl.objects.key import key_of
 from declctl.objects.reading import identity_of, mapping, named_object
-from declctl.objects.record import NO_LABELS, Layout, Projected, Record
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record, revision_of
 from declctl.objects.transforming import Transforming
 
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
@@ -109,8 +109,7 @@ class WholeObjects:
     ) -> Record:
         return Record(
             key=key_of(identity.get("namespace"), str(identity["name"])),
-            uid=str(identity.get("uid") or ""),
-            resource_version=str(identity.get("resourceVersion") or ""),
+            revision=revision_of(str(identity.get("uid") or ""), str(identity.get("resourceVersion") or "")),
             labels_json=self._interned.labels(msgspec.json.encode(labels)) if labels else NO_LABELS,
             values=self._interned.values(values),
             frame=frame,

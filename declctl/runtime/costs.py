@@ -13,7 +13,7 @@ import msgspec
 
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import FieldPath, Projection
+from declctl.objects import FieldPath, FrameStatistics, Projection
 from declctl.runtime.declared import FromHooks
 
 Json = dict[str, Any]
@@ -126,6 +126,9 @@ class _Sealed:
 
     def decode(self, frame: bytes) -> bytes:
         raise _Decoded(frame)
+
+    def statistics(self) -> FrameStatistics:
+        return FrameStatistics(ratio=1.0, trainings=0, dictionaries=0)
 
 
 def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
