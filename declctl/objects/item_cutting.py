@@ -19,8 +19,8 @@ from declctl.objects.reading import decoded
 from declctl.objects.splitting import end_of
 
 _ITEMS = b'"items":['
-# As far into an item as all items of a list are the same.
-_BEGIN = re.compile(rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*",)*"metadata":\{|\{"[^"\\]*":')
+# As far into an item as all items of a list are the same: what is longer is found faster.
+_BEGIN = re.compile(rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*",)*"metadata":\{(?:"name":")?|\{"[^"\\]*":')
 _LONGEST_BEGIN = 1024  # bytes
 
 

@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import gzip
 import ssl
+from types import SimpleNamespace
 
 import pytest
+from aiohttp import ClientResponse
 
 from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
+from declctl.transport.configuration import new_configuration
 from declctl.transport.intake import Intake
 from declctl.transport.request import Request
 
@@ -49,8 +52,8 @@ class Server:
         writer.close()
 
 
-def talk(script, use, kubeconfig, *, certificates=None):
-    """Do `use(client)` with a server; returns the server and what `use` returned."""
+def talk(script, use, kubeconfig, *, certificates=None, tunnel=None):
+    """Do `use(client)` with a server, behind a proxy if there is a `tunnel`; what both have to show."""
     server = Server(script)
     tls = None
     if certificates is not None:
@@ -61,6 +64,9 @@ def talk(script, use, kubeconfig, *, certificates=None):
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
         port = listening.sockets[0].getsockname()[1]
         cluster = {"certificate-authority": str(certificates / "ca.crt")} if tls else {}
+        proxy = await asyncio.start_server(tunnel or server.serve, "127.0.0.1", 0)
+        if tunnel:
+            cluster["proxy-url"] = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         url = f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
         client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster))
         try:
@@ -69,6 +75,7 @@ def talk(script, use, kubeconfig, *, certificates=None):
         finally:
             await client.close()
             listening.close()
+            proxy.close()
 
     return server, asyncio.run(go())
 
@@ -516,24 +523,54 @@ def test_over_a_slow_network_lists_are_asked_for_in_gzip(kubeconfig, monkeypatch
     assert asked == [0, 1, 0]
 
 
+def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates):
+    """Through a tunnel of proxy-url there is TLS from end to end, and one connection for all pages."""
+    asked = []
+    pumps = set()
+
+    async def pump(reader, writer):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def tunnel(reader, writer):
+        first, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        asked.append(first)
+        host, port = first.split()[1].decode().split(":")
+        there, back = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        pumps.update(asyncio.create_task(pump(*pair)) for pair in ((reader, back), (there, writer)))
+
+    async def use(client):
+        bodies = [await whole(client) for _ in range(2)]
+        await client.close()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        return bodies
+
+    script = writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
+    server, bodies = talk(script, use, kubeconfig, certificates=certificates, tunnel=tunnel)
+    assert bodies == [(b"abc" + b"d" * 100_000, True)] * 2
+    assert server.connections == 1
+    assert [line.split()[0] for line in asked] == [b"CONNECT"]
+
+
 def test_a_session_of_ones_own_is_respected(kubeconfig):
     """Who gives the official client another class of answers gets them, and lists work all the same."""
-    from aiohttp import ClientResponse
 
     class Mine(ClientResponse):
         pass
 
-    seen = []
-
     async def use(client):
-        client._credentials.configuration.client_session_kwargs = {"response_class": Mine}
-        client._wire._connections = None
+        configuration = new_configuration()
+        configuration.host = client.identity.server
+        configuration.client_session_kwargs = {"response_class": Mine}
+        given = Client.from_api_client(SimpleNamespace(configuration=configuration, default_headers={}))
         parts = Parts()
-        channel = await client.wire.open(LIST, parts)
-        seen.append(channel._response)
+        channel = await given.wire.open(LIST, parts)
+        assert isinstance(channel._response, Mine)
         await to_end(channel)
-        channel.close()
+        await given.close()
         return parts.body
 
     assert talk(writing(HEAD + chunk(b"abc") + b"0\r\n\r\n"), use, kubeconfig)[1] == b"abc"
-    assert isinstance(seen[0], Mine)
