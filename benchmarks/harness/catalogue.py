@@ -72,7 +72,7 @@ CANDIDATES = (
         "client-go-json",
         "client-go, typed, JSON",
         _client_go("typed-json"),
-        "the same, as a clientset is without settings",
+        "the same, for servers or types without protobuf",
         kinds=TYPED,
     ),
     Candidate(
