@@ -12,6 +12,8 @@ from declctl.transport.intake import Answer
 from declctl.transport.request import Request, Sink
 from declctl.transport.statistics import Tally
 
+_MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
+
 
 class Stream:
     """The body of a successful answer. It fails after `silence` seconds in which nothing came.
@@ -117,9 +119,11 @@ class _Content:
 
     async def read(self) -> bool:
         async with asyncio.timeout(self._silence):
-            part = await self._content.readany()
+            part = await self._content.read(_MOST)
         if not part:
             return False
+        if len(part) == _MOST:
+            await asyncio.sleep(0)  # the next part may be here already: let others go on
         self.count += len(part)
         self._sink.feed(memoryview(part))
         return True

@@ -172,6 +172,35 @@ def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer)
     assert server.connections == 1
 
 
+def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
+    """What comes of it is decoded part by part, and everything else goes on in between."""
+    content = bytes(range(256)) * 20_000
+
+    async def use(client):
+        parts, turns = Parts(), 0
+
+        async def other():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        going_on = asyncio.create_task(other())
+        channel = await client.wire.open(LIST, parts)
+        longest = 0
+        while await channel.read():
+            longest = max(longest, len(parts[-1]))
+        going_on.cancel()
+        channel.close()
+        assert turns >= len(parts)
+        return parts.body, longest
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
+    _, (body, longest) = talk(writing(head + content), use, kubeconfig)
+    assert body == content
+    assert longest <= 256 * 1024
+
+
 def test_a_body_that_ends_with_its_connection_is_read(kubeconfig):
     """As HTTP/1.0 does it."""
 
