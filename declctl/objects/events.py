@@ -29,14 +29,20 @@ class EventType(StrEnum):
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a WATCH. `record` is None for a bookmark, and for what was skipped.
 
-    `oddity` says why it was skipped, or why the object could be read in part only.
+    `version` is that of an event without a record. `oddity` says why it was skipped, or why the object
+    could be read in part only.
     """
 
     type: EventType
     record: Record | None
-    resource_version: str
+    version: str = ""
     initial_events_end: bool = False
     oddity: str = ""
+
+    @property
+    def resource_version(self) -> str:
+        """The version that is reached with it; empty if it tells none."""
+        return self.version if self.record is None else self.record.resource_version
 
 
 class DeltaType(StrEnum):

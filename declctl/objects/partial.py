@@ -50,6 +50,7 @@ class PartialDecoder:
         # One call reads the metadata and all paths as far as their first wildcard; the metadata is
         # named twice because attrgetter returns a tuple for two names at least.
         self._read = operator.attrgetter("metadata", "metadata", *(first for first, _ in getters))
+        self._decode = self._decoder.decode
         self._rests = [rest for _, rest in getters]
 
     def decode(self, raw: bytes) -> tuple[PartialMetadata, tuple[Projected, ...]]:
@@ -58,7 +59,7 @@ class PartialDecoder:
         Raises msgspec.ValidationError when the object has another shape than the paths expect,
         msgspec.DecodeError when it is no JSON, RecursionError when it is nested too deep.
         """
-        found = self._read(self._decoder.decode(raw))
+        found = self._read(self._decode(raw))
         values: tuple[Any, ...] = found[2:]
         for value in values:
             if value is not None and type(value) is not str:

@@ -24,7 +24,7 @@ from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
-from declctl.objects.record import NO_LABELS, Layout, Record, revision_of
+from declctl.objects.record import NO_LABELS, REVISION_BREAK, Layout, Record
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
@@ -74,12 +74,14 @@ class Projection:
         metadata_only: bool = False,
     ) -> None:
         self._partial = PartialDecoder(dict.fromkeys(paths))
+        self._decode = self._partial.decode
         self.layout = Layout(
             api_version=api_version, kind=kind, positions=self._partial.positions, codec=codec or FrameCodec()
         )
         self._drop_fields = tuple(drop_fields)
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._transforming = Transforming(transform)
+        self._transforms = transform is not None
         others = [path for path in drop_fields if path != MANAGED_FIELDS]
         self._cutter = FieldCutter(others) if others else None
         # What is indexed is what is left: fields that lie in a dropped one are read after the cut.
@@ -91,6 +93,7 @@ class Projection:
         self._envelopes = Envelopes(sent.api_version, sent.kind)
         self._opening = self._envelopes.openings[0]  # how the last line began: the next one does, too
         self._interned = Interning()
+        self._encode = self.layout.codec.encode
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
@@ -143,7 +146,7 @@ class Projection:
             return self._event_in_envelope(line, known)  # the object is not the last field of the event
         if record is None or self._whole.oddity:
             return self._odd_event(change, record, raw)
-        return WatchEvent(change, record, record.resource_version)
+        return WatchEvent(change, record)
 
     def record(self, raw: bytes, *, known: Known = nothing_known) -> Record | None:
         """The record of one object; None where the transform dropped it.
@@ -153,7 +156,7 @@ class Projection:
         MalformedAnswer if the object has no name.
         """
         try:
-            meta, values = self._partial.decode(raw)
+            meta, values = self._decode(raw)
         except msgspec.ValidationError:
             return self._whole.read(raw)
         except UNREADABLE as fault:
@@ -162,7 +165,7 @@ class Projection:
         if not name:
             raise no_name(raw)
         key = f"{namespace}/{name}" if namespace else name
-        revision = revision_of(meta.uid, meta.resourceVersion)
+        revision = f"{meta.uid.replace(REVISION_BREAK, '')}\n{meta.resourceVersion}"
         held = None if known is nothing_known else known(key)
         if (
             held is not None
@@ -172,7 +175,7 @@ class Projection:
         ):
             self._objects += 1
             return held
-        if self._transforming.transform is not None:
+        if self._transforms:
             return self._whole.read(raw)
         if self._drop_managed and meta.managedFields:
             cut = self._without_managed_fields(raw, bytes(meta.managedFields))
@@ -192,7 +195,7 @@ class Projection:
             revision,
             self._interned.labels(bytes(meta.labels)) if meta.labels else NO_LABELS,
             self._interned.values(values),
-            self.layout.codec.encode(raw),
+            self._encode(raw),
             self.layout,
         )
 
@@ -235,7 +238,7 @@ class Projection:
         if record is None:
             # The transform dropped it: whatever the cache holds of it has to go.
             change, record = EventType.DROPPED, self._whole.gone(raw)
-        return WatchEvent(change, record, record.resource_version, False, self._whole.take_oddity())
+        return WatchEvent(change, record, oddity=self._whole.take_oddity())
 
     def _without_managed_fields(self, raw: bytes, value: bytes) -> bytes | None:
         found = cut_managed_fields(raw, value)

@@ -338,7 +338,7 @@ def test_an_event_without_a_version_ends_it(clock):
         description = "pods"
 
         async def watch(self, options):
-            yield [WatchEvent(EventType.ADDED, record(), "")]
+            yield [WatchEvent(EventType.ADDED, record(version=""))]
 
     async def scenario():
         async with RetryWatcher(Versionless(), "1", clock=clock) as watcher:
