@@ -5,8 +5,8 @@ in chunks, as those of API servers do, it is then taken in here, on the way that
 the transport's protocol is exchanged for one that reads TLS straight into a buffer. With the last
 chunk everything is aiohttp's again, and the connection goes back into its pool.
 
-aiohttp's own reader costs some 10 µs of CPU for each chunk, and there is one for each event of a WATCH;
-this costs 3 µs, and the floor, TLS alone, is 6 µs for an event of 4.8 KB.
+For an event of 4.8 KB TLS alone costs 7 µs of CPU. From there to its line aiohttp's reader, which calls
+five Python functions for each chunk, costs 9 µs more, and this 3 µs.
 """
 
 import asyncio
