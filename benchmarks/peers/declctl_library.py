@@ -60,7 +60,7 @@ class Burning(Burner):
 async def main() -> None:
     """Keep the cache until the process is ended by `serve`."""
     asked = arguments(__doc__, listeners=("none", "sync", "async"))
-    sys.setswitchinterval(0.001)  # as docs/library.md says, for handlers that compute
+    sys.setswitchinterval(0.0002)  # as docs/library.md says, for handlers that compute
     kind = KINDS[asked.kind]
     client = await Client.connect(kubeconfig=asked.kubeconfig)
     async with SharedInformerFactory(client) as factory:

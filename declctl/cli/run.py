@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from declctl.transport import Client
 
 
-# How long a handler that computes may keep the interpreter from the caches and from other handlers. Python's
-# own 5 ms let a thousand changes a second pile up behind a handler that burns a core; a switch takes some µs.
-_SWITCH_SECONDS = 0.001
+# How long a handler that computes may keep the interpreter from the caches and from other handlers. An event
+# has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
+# changes a second pile up behind a handler that burns a core. A switch takes some µs.
+_SWITCH_SECONDS = 0.0002
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
 
