@@ -25,7 +25,7 @@ BROKEN = {
         "ImportFailed",
         "ended the process (signal 9)",
     ),
-    "hangs": (f"{GOOD}\nwhile True: pass\n", "ImportTimeout", "longer than 1 s"),
+    "hangs": (f"{GOOD}\nwhile True: pass\n", "ImportTimeout", "longer than 4 s"),
     "missing attribute": ("def tel(change): ...\n", "Invalid", "no 'tell'"),
     "unknown parameter": ("def tell(chnage): ...\n", "Invalid", "chnage"),
     "prepare raises": (
@@ -64,7 +64,7 @@ def _fingerprint(controller, sandbox):
 def running(rig, config_map):
     """A controller whose handler has heard of one object."""
     rig.handler("tell")
-    rig.reload_policy = "settle: 20ms, preflightTimeout: 1s, warmTimeout: 1s"
+    rig.reload_policy = "settle: 20ms, preflightTimeout: 4s, warmTimeout: 1s"
     controller = rig.run(GOOD, objects=[config_map("m")])
     controller.wait_idle()
     rig.folder.write("handlers.py", f"{GOOD}\nX = 1\n")  # the pre-flight's threads are there from now on
