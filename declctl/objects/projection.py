@@ -24,7 +24,7 @@ from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
-from declctl.objects.record import NO_LABELS, REVISION_BREAK, Layout, Record
+from declctl.objects.record import NO_LABELS, Layout, Record, revision_of
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
@@ -165,7 +165,7 @@ class Projection:
         if not name:
             raise no_name(raw)
         key = f"{namespace}/{name}" if namespace else name
-        revision = f"{meta.uid.replace(REVISION_BREAK, '')}\n{meta.resourceVersion}"
+        revision = revision_of(meta.uid, meta.resourceVersion)
         held = None if known is nothing_known else known(key)
         if (
             held is not None

@@ -52,12 +52,12 @@ def _labels_of(raw: bytes) -> Mapping[str, str]:
     return MappingProxyType({k: "" if v is None else str(v) for k, v in labels.items()})  # null is "" in Go
 
 
-REVISION_BREAK = "\n"
+_REVISION_BREAK = "\n"
 
 
 def revision_of(uid: str, resource_version: str) -> str:
     """Which state of which object: equal for the same. A line feed in a uid, which nobody writes, is lost."""
-    return f"{uid.replace(REVISION_BREAK, '')}\n{resource_version}"
+    return f"{uid.replace(_REVISION_BREAK, '')}{_REVISION_BREAK}{resource_version}"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -79,12 +79,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def uid(self) -> str:
         """`metadata.uid`."""
-        return self.revision.partition(REVISION_BREAK)[0]
+        return self.revision.partition(_REVISION_BREAK)[0]
 
     @property
     def resource_version(self) -> str:
         """`metadata.resourceVersion`; empty if it has none."""
-        return self.revision.partition(REVISION_BREAK)[2]
+        return self.revision.partition(_REVISION_BREAK)[2]
 
     @property
     def labels(self) -> Mapping[str, str]:
