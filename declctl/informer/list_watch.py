@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from declctl.informer.source import Source, stop_listening, supports_watch_list
+from declctl.informer.source import Progress, Source, list_page, stop_listening, supports_watch_list
 from declctl.objects import (
     Known,
     ListOptions,
@@ -117,9 +117,11 @@ class FilteredListWatch:
         """What the other source says."""
         return not supports_watch_list(self._source)
 
-    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+    async def list(
+        self, options: ListOptions, *, known: Known, progress: Progress = lambda: None
+    ) -> ListPage:
         """One page of a LIST."""
-        return await self._source.list(self._tweak(options), known=known)
+        return await list_page(self._source, self._tweak(options), known=known, progress=progress)
 
     def watch(
         self, options: WatchOptions, *, known: Known | None = None

@@ -1,9 +1,12 @@
 """Where a reflector lists and watches: a protocol, so that the line knows no HTTP."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, runtime_checkable
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 from declctl.objects import Known, ListOptions, ListPage, Projection, WatchEvent, WatchOptions
+
+Progress = Callable[[], object]
 
 
 class Source(Protocol):
@@ -24,6 +27,10 @@ class Source(Protocol):
         """One page of a LIST.
 
         `known` is what the cache holds, so that what has not changed is given back as it is.
+
+        A source may take `progress` as well, a function without arguments, and call it whenever more of
+        the answer has come: then a long answer may take as long as it goes on coming. Without that, an
+        answer has to be complete within two minutes.
         """
         ...
 
@@ -36,6 +43,20 @@ class Source(Protocol):
         one, which closes the connection. `known` is given for a streaming list, as for `list`.
         """
         ...
+
+
+class _ListWithProgress(Protocol):
+    def __call__(self, options: ListOptions, *, known: Known, progress: Progress) -> Awaitable[ListPage]: ...
+
+
+def list_page(
+    source: Source, options: ListOptions, *, known: Known, progress: Progress
+) -> Awaitable[ListPage]:
+    """One page of a LIST; `progress` is called while it comes, by a source that takes it."""
+    # Asked of the function and not of the class, so that one that is put in its place is judged by itself.
+    if "progress" in inspect.signature(source.list).parameters:
+        return cast("_ListWithProgress", source.list)(options, known=known, progress=progress)
+    return source.list(options, known=known)
 
 
 async def stop_listening(watch: AsyncIterator[object]) -> None:

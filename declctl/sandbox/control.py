@@ -4,9 +4,9 @@
     GET    /sandbox/faults                             what is in force; DELETE clears it
     POST   /sandbox/faults {"fault": "refuse", "status": 429, "verb": "list", "times": 2, "retryAfter": 1}
 
-The faults: refuse, delay {seconds}, cut {resource, clean}, cutMidLine, malformedLine, hugeLine {size},
-silence {resource}, speak, compact, bookmark {resource}, withholdInitialEventsEnd {on}, watchList {mode},
-expiredWatch {mode}, outage {seconds}.
+The faults: refuse, delay {seconds}, trickle {seconds}, cut {resource, clean}, cutMidLine, malformedLine,
+hugeLine {size}, silence {resource}, speak, compact, bookmark {resource}, withholdInitialEventsEnd {on},
+watchList {mode}, expiredWatch {mode}, outage {seconds}.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,6 +66,10 @@ def _delay(faults: Faults, given: KubeObject) -> None:
     faults.delay(float(given["seconds"]), _match(given), times=given.get("times"))
 
 
+def _trickle(faults: Faults, given: KubeObject) -> None:
+    faults.trickle(float(given["seconds"]), _match(given), times=given.get("times"))
+
+
 def _withhold(faults: Faults, given: KubeObject) -> None:
     faults.withhold_initial_events_end = bool(given.get("on", True))
 
@@ -85,6 +89,7 @@ def _expired_watch(faults: Faults, given: KubeObject) -> None:
 _FAULTS: Final[Mapping[str, Callable[[Faults, KubeObject], int | None]]] = {
     "refuse": _refuse,
     "delay": _delay,
+    "trickle": _trickle,
     "cut": lambda faults, given: faults.cut_watches(given.get("resource"), clean=bool(given.get("clean"))),
     "cutMidLine": lambda faults, given: faults.cut_mid_line(given.get("resource")),
     "malformedLine": lambda faults, given: faults.malformed_line(given.get("resource")),

@@ -72,14 +72,15 @@ class Match:
 
 @dataclass(slots=True)
 class Rule:
-    """One rule. `times` None lasts until it is cleared; `latency` is in seconds.
+    """One rule. `times` None lasts until it is cleared; `latency` and `pause` are in seconds.
 
-    `hits` counts the requests that it met.
+    `pause` is that between the parts of an answer. `hits` counts the requests that it met.
     """
 
     match: Match
     refusal: Refusal | None = None
     latency: float = 0.0
+    pause: float = 0.0
     times: int | None = None
     hits: int = 0
 
@@ -96,6 +97,7 @@ class Rule:
             "namespace": self.match.namespace,
             "status": self.refusal.code if self.refusal else None,
             "latency": self.latency,
+            "pause": self.pause,
             "times": self.times,
             "hits": self.hits,
         }
@@ -138,20 +140,35 @@ class Faults:
         """Answer matching requests this much later."""
         return self._add(Rule(match, latency=seconds, times=times))
 
+    def trickle(self, seconds: float, match: Match = Match(), *, times: int | None = None) -> Rule:
+        """Answer matching LISTs bit by bit, with so many seconds before each part but the first."""
+        return self._add(Rule(match, pause=seconds, times=times))
+
     def meet(self, verb: str, resource: str, namespace: str) -> tuple[float, Refusal | None]:
         """What befalls a request: seconds to wait, and a refusal if there is one.
 
         Counts the rules that it meets.
         """
         wait, refusal = 0.0, None
-        for rule in self.rules:
-            if rule.spent or not rule.match.fits(verb, resource, namespace) or (refusal and rule.refusal):
+        for rule in self._fitting(verb, resource, namespace):
+            if rule.pause or (refusal and rule.refusal):
                 continue
             rule.hits += 1
             wait += rule.latency
             refusal = refusal or rule.refusal
-        self.rules = [rule for rule in self.rules if not rule.spent]
+        self._drop_spent()
         return wait, refusal
+
+    def pace(self, resource: str, namespace: str) -> float:
+        """Seconds between the parts of the answer to a LIST; 0 for an answer in one go.
+
+        Counts the rules that it meets.
+        """
+        met = [rule for rule in self._fitting("list", resource, namespace) if rule.pause]
+        for rule in met:
+            rule.hits += 1
+        self._drop_spent()
+        return sum(rule.pause for rule in met)
 
     def would_refuse(self, verb: str, resource: str, namespace: str) -> bool:
         """Whether such a request would be forbidden now; for access reviews, without counting."""
@@ -231,6 +248,12 @@ class Faults:
             "withholdInitialEventsEnd": self.withhold_initial_events_end,
             "openWatches": len(self.streams),
         }
+
+    def _fitting(self, verb: str, resource: str, namespace: str) -> list[Rule]:
+        return [rule for rule in self.rules if not rule.spent and rule.match.fits(verb, resource, namespace)]
+
+    def _drop_spent(self) -> None:
+        self.rules = [rule for rule in self.rules if not rule.spent]
 
     def _add(self, rule: Rule) -> Rule:
         self.rules.append(rule)

@@ -35,6 +35,7 @@ from declctl.sandbox.watching import Hub, Subscription, Watcher, error_line
 _LARGEST_BODY: Final = 64 << 20
 _SHORTEST_WATCH: Final = 1800.0  # seconds; kube-apiserver's --min-request-timeout
 _BUFFERED: Final = 2048  # bytes; what is longer has no Content-Length
+_TRICKLED: Final = 8  # parts
 _PACKED: Final = 128 * 1024  # bytes; what is longer is compressed for those who take it
 
 
@@ -134,7 +135,21 @@ class Api:
         options = read_options(params, call.namespace, watch=False)
         form = self._form(request, params, several=True)
         page = list_page(self._parts.store.history, call.kind.resource, options)
-        return _long(request, form.page(call.kind, page))
+        body = form.page(call.kind, page)
+        pause = self._parts.faults.pace(call.resource, call.namespace)
+        return await self._trickled(request, body, pause) if pause else _long(request, body)
+
+    async def _trickled(self, request: web.Request, body: bytes, pause: float) -> web.StreamResponse:
+        """An answer over a slow network: in parts, and seconds between them."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        size = len(body) // _TRICKLED + 1
+        for start in range(0, len(body), size):
+            if start:
+                await self._parts.clock.sleep(pause)
+            await response.write(body[start : start + size])
+        await response.write_eof()
+        return response
 
     async def _watch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
         options = self._as_supported(read_options(params, call.namespace, watch=True))

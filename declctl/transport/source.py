@@ -4,7 +4,7 @@ A source decides nothing about versions, back-off or fallbacks: that is the refl
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Protocol
 
 from declctl.errors import InvalidRequest, NotFound
@@ -90,10 +90,17 @@ class ResourceSource:
         """Whether its objects live in namespaces."""
         return (await self._gate.discover(self._gvk)).namespaced
 
-    async def list(self, options: ListOptions = _EVERYTHING, *, known: Known | None = None) -> ListPage:
+    async def list(
+        self,
+        options: ListOptions = _EVERYTHING,
+        *,
+        known: Known | None = None,
+        progress: Callable[[], object] = lambda: None,
+    ) -> ListPage:
         """One page, by default of everything; raises the ApiError family.
 
-        `known` tells what the cache holds of a key.
+        `known` tells what the cache holds of a key. `progress` is called whenever more of the answer has
+        come.
         """
         path = await self._path("list")
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
@@ -108,6 +115,7 @@ class ResourceSource:
         )
         try:
             while await channel.read():
+                progress()
                 cutter.cut()
         finally:
             channel.close()

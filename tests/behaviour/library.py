@@ -149,11 +149,15 @@ async def cluster(
     *,
     kind: str = "ConfigMap",
     speed: float = 50.0,
+    clock: Clock | None = None,
     sandbox: Sandbox | None = None,
     options: ReflectorOptions = DEFAULT_OPTIONS,
 ) -> AsyncIterator[Cluster]:
-    """A sandbox, a client and an informer, not started yet, on a clock that is `speed` times as fast."""
-    clock = HurriedClock(speed)
+    """A sandbox, a client and an informer, not started yet, on a clock that is `speed` times as fast.
+
+    Or on another `clock`.
+    """
+    clock = clock or HurriedClock(speed)
     async with sandbox or Sandbox() as server:
         client = await Client.from_kubeconfig_dict(server.kubeconfig())
         path = FieldPath.parse("data.colour")

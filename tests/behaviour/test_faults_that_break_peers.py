@@ -168,6 +168,28 @@ def test_pages_that_outlive_their_version_become_one_whole_list():
     play(scenario, sandbox=sandbox, options=ReflectorOptions(page_size=500))
 
 
+def test_a_list_over_a_slow_network_is_waited_for():
+    """Twelve minutes for one answer: as long as it goes on coming, nobody begins it anew."""
+    clock = ManualClock()
+
+    async def scenario(it: Cluster) -> None:
+        for name in "abcdefgh":
+            it.put(name, text="x" * 200)
+        it.faults.watch_list = "invalid"
+        it.faults.trickle(100.0, Match(verb="list"))
+        it.start()
+        for _ in range(7):
+            await eventually(lambda: it.figures().last_event_age == 0.0)
+            assert not it.informer.has_synced
+            await clock.advance(100.0)
+        await it.registration.synced.wait()
+        await it.same()
+        assert len(it.asked("list")) == 1
+        assert it.figures().failures == 0
+
+    play(scenario, clock=clock, sandbox=Sandbox(clock=clock))
+
+
 @pytest.mark.client_go("An initial stream that is cut before its end")
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_initial_stream_that_breaks_off_is_begun_again(clean):

@@ -27,7 +27,7 @@ from declctl.informer.reflector.pager import ListPager
 from declctl.informer.reflector.states import BackingOff, Listing, Starting, State, Streaming, Watching
 from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
 from declctl.informer.reflector.streams import InitialEvents, OpenWatch
-from declctl.informer.source import Source, supports_watch_list
+from declctl.informer.source import Source, list_page, supports_watch_list
 from declctl.kit import Clock
 from declctl.objects import (
     Delta,
@@ -44,7 +44,7 @@ from declctl.objects import (
 
 _SHORT_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
 _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming list is given up
-_PAGE_DEADLINE = 120.0  # seconds until an answer to a LIST is given up
+_PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
 _BREATH = 256  # events until the loop may do something else
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
@@ -179,8 +179,12 @@ class Reflector:
 
     async def _page(self, options: ListOptions) -> ListPage:
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
-            page = await self.source.list(options, known=self._known)
-            self._figures.last_event_at = deadline.touch()
+
+            def heard() -> None:
+                self._figures.last_event_at = deadline.touch()
+
+            page = await list_page(self.source, options, known=self._known, progress=heard)
+            heard()
         self._figures.page(page, first=options.continue_token is None)
         return page
 

@@ -151,3 +151,26 @@ def test_a_source_is_asked_with_other_options(able):
             assert {r.label_selector for r in b.source.requests} == {"app=web"}
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_filtered_source_tells_the_progress_that_the_other_one_tells(tells):
+    """And one that tells none is asked as ever."""
+    heard = []
+
+    async def scenario():
+        async with bench(begin=False) as b:
+
+            async def telling(options, *, known, progress, _list=b.source.list):
+                progress()
+                return await _list(options, known=known)
+
+            if tells:
+                b.source.list = telling
+            page = await FilteredListWatch(b.source, lambda options: options).list(
+                ListOptions(), known=b.store.get_by_key, progress=lambda: heard.append("more")
+            )
+            assert [record.key for record in page.records] == ["demo/a", "demo/b"]
+
+    asyncio.run(scenario())
+    assert heard == ["more"] * tells

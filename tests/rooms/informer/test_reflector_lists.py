@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from declctl.errors import InvalidRequest
+from declctl.errors import InvalidRequest, WatchSilent
 from declctl.objects import ListOptions, status_error
 from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import fresh_projection, pod
@@ -225,6 +225,55 @@ def test_a_list_that_hangs_is_given_up():
             await b.begin()
             await b.advance(122)
             assert b.names == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_long_list_lives_as_long_as_it_goes_on_coming():
+    """Ten minutes over a slow network are no fault; a source says that more has come if it can."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False) as b:
+            arrived = asyncio.Semaphore(0)
+
+            async def slow(options, *, known, progress, _list=b.source.list):
+                for _ in range(6):
+                    await arrived.acquire()
+                    progress()
+                return await _list(options, known=known)
+
+            b.source.list = slow
+            await b.begin()
+            for _ in range(6):
+                await b.advance(100)
+                arrived.release()
+                await b.settle()
+                assert b.figures.last_event_at == b.clock.monotonic()
+            assert (b.names, b.faults, b.figures.lists) == (["a", "b"], [], 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_long_list_that_stops_coming_is_given_up():
+    """Two minutes after the last that was heard of it, and not before."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False) as b:
+            more, never = asyncio.Event(), asyncio.Event()
+
+            async def stops(options, *, known, progress):
+                await more.wait()
+                progress()
+                await never.wait()
+
+            b.source.list = stops
+            await b.begin()
+            await b.advance(100)
+            more.set()
+            await b.advance(119)
+            assert b.faults == []
+            await b.advance(1)
+            assert [type(fault) for fault in b.faults] == [WatchSilent]
 
     asyncio.run(scenario())
 

@@ -66,6 +66,15 @@ def test_latency_adds_up():
     assert (wait, refusal.code) == (0.75, 500)
 
 
+def test_a_list_that_trickles_is_not_late():
+    """It is answered at once, bit by bit; with `times` only so many are."""
+    given = faults()
+    given.trickle(5.0, Match(resource="pods"), times=1)
+    assert given.meet("list", "pods", "") == (0.0, None)
+    assert [given.pace("nodes", ""), given.pace("pods", ""), given.pace("pods", "")] == [0.0, 5.0, 0.0]
+    assert given.rules == []
+
+
 def test_orders_reach_the_watches_of_one_resource():
     """Cuts and broken lines go to the watches of that resource only, and say how many."""
     given = faults()
@@ -120,6 +129,7 @@ def test_compaction_on_demand():
     [
         {"fault": "refuse", "status": 429, "verb": "list", "times": 2},
         {"fault": "delay", "seconds": 1},
+        {"fault": "trickle", "seconds": 1},
         {"fault": "cut", "resource": "pods"},
         {"fault": "cutMidLine"},
         {"fault": "malformedLine"},

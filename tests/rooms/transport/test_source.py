@@ -109,6 +109,20 @@ def test_a_page_is_given_as_records_with_how_to_go_on():
     assert (found.resource_version, found.continue_token, found.remaining) == ("7", "next", 40)
 
 
+def test_whoever_waits_for_a_page_hears_that_it_is_coming():
+    """Once for each part, so that a long answer over a slow network is not taken for a silent one."""
+    body = page(pod("a", 1), pod("b", 2)).parts[0]
+    heard = []
+
+    async def scenario():
+        pods = source(Gate(Channel([body[:40], body[40:60], body[60:]])))
+        found = await pods.list(ListOptions(), progress=lambda: heard.append("more"))
+        assert [record.key for record in found.records] == ["team-a/a", "team-a/b"]
+
+    asyncio.run(scenario())
+    assert len(heard) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "params"),
     [
