@@ -1,8 +1,10 @@
 """Views and records: an object as a handler and an index read it."""
 
 import gc
+from collections.abc import Mapping
 
 import pytest
+from rich.pretty import pretty_repr
 
 from declctl.objects import FieldPath, ObjectKey, ObjectView
 from declctl.objects.record import Layout
@@ -54,6 +56,48 @@ def test_view_is_the_whole_object_as_a_mapping():
     assert (dict(view), len(view), view["spec"]["nodeName"]) == (pod(), 5, "node-1")
     assert view.get("absent") is None
     assert dict(view.annotations) == {"note": 'said "hello"'}
+
+
+def test_view_is_a_mapping_to_everybody_who_asks():
+    """`isinstance`, `match`, `**`, comparisons, and each method that a mapping has."""
+    view, same, other = ObjectView(record(pod())), ObjectView(record(pod())), ObjectView(record(pod("web-2")))
+    assert isinstance(view, Mapping)
+    match view:
+        case {"spec": {"nodeName": node}}:
+            assert node == "node-1"
+        case _:
+            pytest.fail("a view has the form of a mapping")
+    assert {**view} == pod()
+    assert (view == same, view == pod(), pod() == view, view == other) == (True, True, True, False)
+    assert (view != same, view == list(pod()), view != 7) == (False, False, True)
+    assert ("spec" in view, "absent" in view, view.get("absent", 7)) == (True, False, 7)
+    assert (list(view), list(view.keys()), list(view.values()), list(view.items())) == (
+        list(pod()),
+        list(pod()),
+        list(pod().values()),
+        list(pod().items()),
+    )
+    with pytest.raises(KeyError, match="absent"):
+        view["absent"]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(view)
+
+
+def test_who_prints_a_view_shows_no_more_than_its_name():
+    """Logs and tracebacks with local variables are read by people who may not see Secrets."""
+    view = ObjectView(record(pod()))
+    assert "web-1" in pretty_repr(view)
+    assert "nodeName" in str(dict(view))
+    for shown in (repr(view), str(view), f"{view}", pretty_repr(view)):
+        assert "nodeName" not in shown
+
+
+def test_views_cost_the_garbage_collector_nothing_until_they_are_read():
+    """A list of thousands makes no collection longer; a cycle that a reader makes is found all the same."""
+    view = ObjectView(record(pod()))
+    assert not gc.is_tracked(view)
+    assert view["spec"]
+    assert gc.is_tracked(view)
 
 
 def test_object_is_decoded_once_for_a_view():
