@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
+from declctl.manifest.checks.fitting import fits
 from declctl.manifest.checks.wrong_types import report_wrong_type
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, mapping_at
@@ -51,7 +52,9 @@ class SchemaFault(Protocol):
 
 def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
-    # Imported here because it costs as much as all the rest, and only who validates needs it.
+    if fits(shape, findings.data):
+        return
+    # Imported here because it costs as much as all the rest, and only a manifest with faults needs it.
     from jsonschema import Draft202012Validator
 
     faults = [cast("SchemaFault", error) for error in Draft202012Validator(shape).iter_errors(findings.data)]
