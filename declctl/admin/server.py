@@ -1,10 +1,12 @@
 """The server: an address is listened on while the process runs. Here the parts of this room meet."""
 
+import asyncio
 import errno
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from declctl.admin import answers
 from declctl.admin.access import Access
@@ -14,7 +16,6 @@ from declctl.admin.page import page
 from declctl.admin.probes import Probes
 from declctl.admin.reading import CacheReads
 from declctl.admin.reloading import Reloads
-from declctl.admin.scrape import Metrics
 from declctl.errors import UsageError
 from declctl.manifest.model import Address
 from declctl.runtime.log import Log
@@ -73,13 +74,27 @@ def application(runtime: Controlled, access: Access, reloads: Reloads) -> web.Ap
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", probes.ready)
     app.router.add_get("/status", probes.status)
-    app.router.add_get("/metrics", Metrics(runtime).scrape)
+    app.router.add_get("/metrics", _metrics(runtime))
     app.router.add_get("/cache/{resource}", access.guarded(reads.keys))
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     not_yet(app.router)
     return app
+
+
+def _metrics(runtime: Controlled) -> Handler:
+    def scraper() -> Handler:
+        # Late: prometheus-client takes 20 ms, which a process that nobody scrapes need not spend.
+        from declctl.admin.scrape import Metrics
+
+        return Metrics(runtime).scrape
+
+    async def scrape(request: web.Request) -> web.StreamResponse:
+        scraped = await asyncio.to_thread(scraper)  # not on the loop: it loads for so long the first time
+        return await scraped(request)
+
+    return scrape
 
 
 async def _listen(runner: web.AppRunner, address: Address) -> None:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
-
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.markers import PROJECT
@@ -127,6 +124,10 @@ def _not_installed(name: str) -> EntryPointError:
 
 def _is_in(version: str, allowed: str) -> bool:
     """Whether a version is in a range; one that can't be read never is."""
+    # Late: 10 ms that only a plugin with a range is worth.
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion
+
     try:
         return SpecifierSet(allowed).contains(version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
