@@ -22,6 +22,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
 from declctl.informer.stores.undelta_store import UndeltaStore
+from declctl.informer.stores.views import Views
 
 __all__ = [
     "NAMESPACE_INDEX",
@@ -40,6 +41,7 @@ __all__ = [
     "ThreadSafeStore",
     "TimestampedEntry",
     "UndeltaStore",
+    "Views",
     "field_index",
     "function_index",
     "namespace_index",

@@ -1,13 +1,13 @@
 """Listers: read-only views of the store, as handlers read it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declctl.errors import UnknownIndex
 from declctl.informer.stores.indexer import Indexer
-from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
+from declctl.informer.stores.views import Views, views_of
+from declctl.objects import LabelSelector, ObjectKey, ObjectView
 
-Views = list[ObjectView]
 Keys = list[ObjectKey]
 Selector = LabelSelector | str | Mapping[str, Any]
 """kubectl's text, metav1's matchLabels and matchExpressions, or labels that have to be equal."""
@@ -16,9 +16,10 @@ Selector = LabelSelector | str | Mapping[str, Any]
 class Lister:
     """One resource, over one store or several (a resource in several namespaces). Safe from any thread.
 
-    Views are made for the caller and decode nothing until they are read. `index_names` maps the
-    names that callers know to those in the store, for a generation that defines an index in its own
-    way; without it they are the same.
+    What it gives of one store is complete at one moment, and stays as it was then. Views are made for
+    the caller, those of `list` and `by_index` when they are asked for, and decode nothing until they are
+    read. `index_names` maps the names that callers know to those in the store, for a generation that
+    defines an index in its own way; without it they are the same.
     """
 
     def __init__(self, indexers: Sequence[Indexer], *, index_names: Mapping[str, str] | None = None) -> None:
@@ -33,22 +34,22 @@ class Lister:
                 return ObjectView(record)
         return None
 
-    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> list[ObjectView]:
+    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
         """Every object, or those in a namespace, or those whose labels are selected.
 
         A store with `namespace_index()` as NAMESPACE_INDEX lists a namespace by it; else each object
         is looked at. A selector that is empty selects everything and looks at nothing.
         """
         wanted = _selector(selector)
-        records = self._records(namespace)
+        found = [i.list_by_namespace(namespace) if namespace else i.list() for i in self._indexers]
         if wanted is not None and wanted.requirements:
-            records = (record for record in records if wanted.matches(record.labels))
-        return [ObjectView(record) for record in records]
+            found = [[record for record in part if wanted.matches(record.labels)] for part in found]
+        return views_of(found)
 
     def by_index(self, name: str, value: str) -> Views:
         """The objects that have a value in an index; raises UnknownIndex."""
         internal = self._internal(name)
-        return [ObjectView(record) for i in self._indexers for record in i.by_index(internal, value)]
+        return views_of([indexer.by_index(internal, value) for indexer in self._indexers])
 
     def index_values(self, name: str) -> Sequence[str]:
         """Every value of an index, each once; raises UnknownIndex."""
@@ -70,10 +71,6 @@ class Lister:
 
     def __contains__(self, key: object) -> bool:
         return any(key in indexer for indexer in self._indexers)
-
-    def _records(self, namespace: str | None) -> Iterable[Record]:
-        for indexer in self._indexers:
-            yield from indexer.list_by_namespace(namespace) if namespace else indexer.list()
 
     def _internal(self, name: str) -> str:
         if self._index_names is None:
