@@ -43,6 +43,7 @@ class StatusCollector(Collector):
         status = self._status()
         yield from _process(status)
         yield from _caches(status.resources)
+        yield from _decoding(status.resources)
         yield from _handlers(status.handlers)
 
     def describe(self) -> Iterable[Metric]:
@@ -91,6 +92,43 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
         for kind, count in sorted(resource.events.items()):
             events.add_metric((resource.name, str(kind)), count)
     yield from (objects, size, lists, watches, events, mutations)
+
+
+def _decoding(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
+    by = ("resource",)
+    decoded = CounterMetricFamily(
+        "declctl_decoded_objects",
+        "Objects that were read: projected in part, or decoded whole.",
+        labels=("resource", "how"),
+    )
+    unread = CounterMetricFamily(
+        "declctl_unread_objects", "Objects that can't be decoded and are kept as they came.", labels=by
+    )
+    left_out = CounterMetricFamily(
+        "declctl_transform_left_out",
+        "Objects that are not cached: dropped by the transform, or because it failed.",
+        labels=("resource", "result"),
+    )
+    ratio = GaugeMetricFamily(
+        "declctl_frame_ratio", "Bytes of objects to those of their frames, lately.", labels=by
+    )
+    trainings = CounterMetricFamily(
+        "declctl_frame_trainings", "Attempts to learn a dictionary that makes frames smaller.", labels=by
+    )
+    dictionaries = GaugeMetricFamily(
+        "declctl_frame_dictionaries", "Dictionaries that frames are made with.", labels=by
+    )
+    for resource in resources:
+        name, figures = resource.name, resource.decoding
+        decoded.add_metric((name, "projected"), figures.projected)
+        decoded.add_metric((name, "whole"), figures.whole)
+        unread.add_metric((name,), figures.unread)
+        left_out.add_metric((name, "dropped"), figures.dropped)
+        left_out.add_metric((name, "failed"), figures.failed)
+        ratio.add_metric((name,), figures.frame_ratio)
+        trainings.add_metric((name,), figures.trainings)
+        dictionaries.add_metric((name,), figures.dictionaries)
+    yield from (decoded, unread, left_out, ratio, trainings, dictionaries)
 
 
 def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:

@@ -10,6 +10,7 @@ from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
+_UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
 
 def print_status(document: Document, *, now: datetime) -> None:
@@ -117,8 +118,17 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
 def _how(resource: Document) -> str:
     """The fault or the state, and what of the figures somebody should know: those that are not zero."""
     notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
+    notable += _undecoded(resource.get("decoding") or {})
     state = resource["error"] or resource.get("state")
     return ", ".join([str(state), *notable] if state else notable)
+
+
+def _undecoded(decoding: Document) -> list[str]:
+    """What the decoder met that it did not expect."""
+    notable = [f"{decoding[name]} {words}" for name, words in _UNEXPECTED if decoding.get(name)]
+    if decoding.get("failed"):
+        notable.append(f"{decoding['failed']} failed in the transform (the last: {decoding['lastFault']})")
+    return notable
 
 
 def _handlers(document: Document) -> list[tuple[object, ...]]:

@@ -13,6 +13,7 @@ from typing import cast
 from declctl.errors import CacheError
 from declctl.informer.applying import Applier, UidChange
 from declctl.informer.controller import Config, Controller, QueueKind, alone, make_queue
+from declctl.informer.decoding import Decoding
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.indexing import AnyIndexFunc, index_functions
 from declctl.informer.informer_statistics import InformerStatistics, informer_statistics
@@ -25,7 +26,7 @@ from declctl.informer.source import Source
 from declctl.informer.stores import IndexBuild, Indexer, Lister
 from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock
-from declctl.objects import Delta, Transform
+from declctl.objects import Delta, Projection, Transform
 
 
 class SharedIndexInformer:
@@ -55,6 +56,7 @@ class SharedIndexInformer:
         self.resync_period = resync_period
         self.indexer = Indexer(index_functions(indexers or {}))
         self._clock: Clock = clock or SystemClock()
+        self._decoding = Decoding(source)
         self.processor = SharedProcessor(self._clock)
         self._applier = Applier(self.indexer, uid_change=uid_change)
         self._slices = Slices()
@@ -88,7 +90,7 @@ class SharedIndexInformer:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
         if self._transform is not None:
-            self.source.projection = self.source.projection.with_transform(self._transform)
+            self.reproject(self.source.projection.with_transform(self._transform))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._controller.run(), name=f"informer {self.name}")
@@ -115,6 +117,10 @@ class SharedIndexInformer:
         """
         self._refuse_started("another watch error handler")
         self._controller.reflector.on_fault = handler
+
+    def reproject(self, projection: Projection) -> None:
+        """Decode with another projection from now on; what is in the cache stays as it is."""
+        self._decoding.exchange(projection)
 
     def process(self, batch: Sequence[Entry]) -> Iterator[None]:
         """Apply what was queued to the store, and tell the listeners after each step of it."""
@@ -239,7 +245,8 @@ class SharedIndexInformer:
 
     def statistics(self) -> InformerStatistics:
         """The figures of this moment."""
-        return informer_statistics(self.name, self.indexer, self._controller, self.processor, self._clock)
+        stations = (self.indexer, self._controller, self.processor)
+        return informer_statistics(self.name, self._decoding.statistics(), *stations, self._clock)
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
         return self.processor.add_listener(

@@ -8,6 +8,7 @@ from declctl.informer.processor import ProcessorStatistics, SharedProcessor
 from declctl.informer.reflector import ReflectorStatistics
 from declctl.informer.stores import Indexer
 from declctl.kit import Clock
+from declctl.objects import ProjectionStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class InformerStatistics:
 
     `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
     says that the server does not have the kind, `forbidden` that it does not let us see it. What
-    each station says of itself is in `reflector`, `controller` (the queue and its processing) and
-    `processor` (the listeners).
+    each station says of itself is in `projection` (what was decoded, since the start), `reflector`,
+    `controller` (the queue and its processing) and `processor` (the listeners).
     """
 
     name: str
@@ -38,13 +39,19 @@ class InformerStatistics:
     missing: bool
     forbidden: bool
     index_faults: Mapping[str, tuple[int, str | None]]
+    projection: ProjectionStatistics
     reflector: ReflectorStatistics
     controller: ControllerStatistics
     processor: ProcessorStatistics
 
 
 def informer_statistics(
-    name: str, indexer: Indexer, controller: Controller, processor: SharedProcessor, clock: Clock
+    name: str,
+    projection: ProjectionStatistics,
+    indexer: Indexer,
+    controller: Controller,
+    processor: SharedProcessor,
+    clock: Clock,
 ) -> InformerStatistics:
     """The figures of this moment."""
     reflector = controller.reflector.statistics()
@@ -68,6 +75,7 @@ def informer_statistics(
         missing=reflector.missing,
         forbidden=reflector.forbidden,
         index_faults=indexer.index_faults(),
+        projection=projection,
         reflector=reflector,
         controller=controller.statistics(),
         processor=processor.statistics(),

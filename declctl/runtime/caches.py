@@ -165,7 +165,7 @@ class Caches:
             cached, paths = self._cached[identity], _paths(users)
             if not paths <= cached.paths:
                 cached.paths = paths
-                cached.informer.source.projection = self._projection(identity, users, cached.codec)
+                cached.informer.reproject(self._projection(identity, users, cached.codec))
 
     def of(self, wanted: Wanted) -> list[Cached]:
         """The informers of a resource."""

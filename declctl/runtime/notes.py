@@ -16,6 +16,10 @@ class Notes:
         """What is new and worth a line, each with its resource, what happened, how often and why."""
         if self._is_news((resource.name, "", "mutations"), resource.mutations):
             yield f"{resource.name}: {_mutated(resource)}"
+        decoding = resource.decoding
+        if self._is_news((resource.name, "", "transform"), decoding.failed):
+            left_out = f"{_objects(decoding.failed)} left out of the cache"
+            yield f"{resource.name}: {left_out}; the last: {decoding.last_fault}"
         for part in resource.informers:
             for subject, times, text in _notable(part):
                 if self._is_news((resource.name, part.name, subject), times):

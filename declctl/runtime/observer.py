@@ -9,6 +9,7 @@ from dataclasses import replace
 from declctl.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.runtime.caches import Caches, Wanted
+from declctl.runtime.decoding import decoding_of
 from declctl.runtime.log import Log
 from declctl.runtime.notes import Notes
 from declctl.runtime.outcome import Outcome, Result
@@ -139,12 +140,14 @@ class Observer:
 
     def _resource(self, wanted: Wanted) -> ResourceStatus:
         cached = self._caches.of(wanted)
-        found = joined(wanted.plan.name, [one.informer.statistics() for one in cached])
+        parts = [one.informer.statistics() for one in cached]
+        found = joined(wanted.plan.name, parts)
         detectors = [one.mutations for one in cached if one.mutations is not None]
         return replace(
             found,
             mutations=sum(detector.count for detector in detectors),
             last_mutation=next((d.last for d in detectors if d.last is not None), None),
+            decoding=decoding_of(parts, transformed=wanted.transform is not None),
         )
 
     def _tell(self, resource: ResourceStatus) -> None:

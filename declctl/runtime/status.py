@@ -4,13 +4,14 @@ The document of `declctl status` and `GET /status`, and its conditions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from typing import Any, cast
 
 from declctl.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.objects import Mutation
+from declctl.runtime.decoding import DecodingStatus
 from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.foreign import ForeignPlugin
 
@@ -67,8 +68,8 @@ class ResourceStatus:
 
     `bytes` counts frames, or the JSON of objects that are kept decoded. `queued` changes are not in the
     cache yet, `skipped` objects could not be used, `slow` steps of processing held up others,
-    `mutations` counts cached objects that a reader changed and that were put right. `informers` has the
-    figures of each watch.
+    `mutations` counts cached objects that a reader changed and that were put right. `decoding` says what
+    came of their bytes, and `informers` has the figures of each watch.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ResourceStatus:
     slow: int = 0
     mutations: int = 0
     last_mutation: Mutation | None = None
+    decoding: DecodingStatus = field(default_factory=DecodingStatus)
     informers: Sequence[InformerStatistics] = ()
 
     def document(self) -> dict[str, Any]:
@@ -110,6 +112,7 @@ class ResourceStatus:
             "slow": self.slow,
             "mutations": self.mutations,
             "lastMutation": self.last_mutation.places if self.last_mutation is not None else None,
+            "decoding": self.decoding.document(),
             "informers": [_informer(informer) for informer in self.informers],
         }
 
@@ -175,6 +178,7 @@ def _informer(figures: InformerStatistics) -> dict[str, Any]:
         "state": figures.state,
         "synced": figures.synced,
         "indexFaults": {name: {"count": n, "last": last} for name, (n, last) in figures.index_faults.items()},
+        "projection": _plain(figures.projection),
         "reflector": _plain(figures.reflector),
         "controller": _plain(figures.controller),
         "processor": _plain(figures.processor),

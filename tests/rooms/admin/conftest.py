@@ -14,6 +14,7 @@ from declctl.errors import UnknownIndex
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Address, Controller
 from declctl.objects import ObjectKey
+from declctl.runtime.decoding import DecodingStatus
 from declctl.runtime.foreign import ForeignPlugin
 from declctl.runtime.handler import HandlerStatistics
 from declctl.runtime.status import Condition, ResourceStatus, Status
@@ -35,6 +36,18 @@ PODS = ResourceStatus(
     state="Watching",
     items_listed=2,
     events={"ADDED": 5, "MODIFIED": 2},
+    decoding=DecodingStatus(
+        objects=9,
+        whole=3,
+        unexpected=3,
+        unread=1,
+        dropped=4,
+        failed=2,
+        last_fault="the transform raised KeyError on a: 'x'",
+        frame_ratio=12.5,
+        trainings=2,
+        dictionaries=1,
+    ),
 )
 NOTIFY = HandlerStatistics(
     name="notify",

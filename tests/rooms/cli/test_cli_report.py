@@ -106,6 +106,25 @@ def test_a_resource_says_what_somebody_should_know_and_nothing_else(capsys: pyte
     assert [line.partition("ago")[2].strip() for line in lines] == ["Watching", notable]
 
 
+def test_a_resource_says_what_its_decoder_did_not_expect(capsys: pytest.CaptureFixture[str]):
+    """Objects of another shape than their kind's, and why the transform fails; the rest is no news."""
+    well = {"objects": 9, "whole": 9, "unexpected": 0, "unread": 0, "dropped": 4, "failed": 0}
+    fault = "the transform raised KeyError on a: 'x'"
+    ill = {**well, "unexpected": 3, "unread": 1, "failed": 2, "lastFault": fault}
+    pods = DOCUMENT["resources"][0]
+    print_status(
+        document(
+            resources=[{**pods, "name": "quiet", "decoding": well}, {**pods, "name": "odd", "decoding": ill}]
+        ),
+        now=NOW,
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("quiet", "odd"))]
+    assert [line.partition("ago")[2].strip() for line in lines] == [
+        "Watching",
+        f"Watching, 3 decoded whole, 1 kept unread, 2 failed in the transform (the last: {fault})",
+    ]
+
+
 @pytest.mark.parametrize(
     ("moment", "said"),
     [

@@ -8,6 +8,7 @@ import pytest
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects import Difference, Mutation
+from declctl.runtime.decoding import DecodingStatus
 from declctl.runtime.notes import Notes
 from declctl.runtime.observer import joined
 from tests.rooms.informer.shapes import pod
@@ -60,6 +61,21 @@ def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
         "With cache.mode Objects all readers share an object: change what obj.to_dict() gives"
     )
     assert lines[3][0].startswith("pods: 2 objects were changed")
+
+
+def test_objects_that_a_transform_fails_on_are_told(clock):
+    """They are missing from the cache: the log says how many and why."""
+    notes, fault = Notes(), "the transform raised KeyError on a: 'x'"
+    lines = [
+        list(notes.of(replace(joined("pods", []), decoding=DecodingStatus(failed=n, last_fault=fault))))
+        for n in (0, 1, 1, 2)
+    ]
+    assert lines == [
+        [],
+        [f"pods: 1 object was left out of the cache; the last: {fault}"],
+        [],
+        [f"pods: 2 objects were left out of the cache; the last: {fault}"],
+    ]
 
 
 def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):
