@@ -98,6 +98,10 @@ class HandlerFailed(HookError):
     """A call into foreign code raised; `__cause__` is what it raised."""
 
 
+class FilterFailed(HandlerFailed):
+    """A handler's filter raised, so that it is not known whether the handler wants to hear of a change."""
+
+
 class ReloadRefused(DeclctlError):
     """A reload failed before its commit, so that nothing has changed.
 

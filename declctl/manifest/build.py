@@ -78,8 +78,15 @@ def _handler(path: Path, fields: dict[str, Json]) -> model.HandlerSpec:
         plugin=plugin if isinstance(plugin, str) else None,
         queue=_read(model.QueueSpec, mapping_at(fields, "queue"), _QUEUE),
         retry=_read(model.RetrySpec, mapping_at(fields, "retry"), _RETRY),
+        filter=_filter((*path, "filter"), mapping_at(fields, "filter")),
         path=path,
     )
+
+
+def _filter(path: Path, fields: dict[str, Json]) -> model.FilterSpec | None:
+    """None for a filter that lets everything pass."""
+    found = _read(model.FilterSpec, fields, _FILTER, path=path)
+    return None if found == model.FilterSpec() else found
 
 
 def _plugin(path: Path, fields: dict[str, Json]) -> model.PluginSpec:
@@ -127,7 +134,7 @@ def _field_path(value: str) -> str:
     return str(FieldPath.parse(value))
 
 
-def _dropped(value: Json) -> tuple[str, ...]:
+def _paths(value: Json) -> tuple[str, ...]:
     return tuple(sorted({_field_path(text) for text in _texts(value)}))
 
 
@@ -160,7 +167,7 @@ _RESOURCE: _Table = {
     "idleTimeout": ("idle_timeout", parse_duration),
 }
 _TRANSFORM: _Table = {
-    "dropFields": ("drop_fields", _dropped),
+    "dropFields": ("drop_fields", _paths),
     "entryPoint": ("entry_point", parse_entry_point),
 }
 _INDEXER: _Table = {
@@ -178,6 +185,11 @@ _HANDLER: _Table = {
     "bufferBytes": ("buffer_bytes", parse_quantity),
     "timeout": ("timeout", parse_duration),
     "onFailure": ("on_failure", model.OnFailure),
+}
+_FILTER: _Table = {
+    "labelSelector": ("label_selector", _label_selector),
+    "changedPaths": ("changed_paths", _paths),
+    "entryPoint": ("entry_point", parse_entry_point),
 }
 _QUEUE: _Table = {"name": ("name", str), "concurrency": ("concurrency", int)}
 _RETRY: _Table = {

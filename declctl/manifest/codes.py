@@ -136,7 +136,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         FORBIDDEN: "The cluster doesn't allow to list and watch this resource.",
         CLUSTER_UNREACHABLE: "The cluster didn't answer, so that kinds and permissions could not be checked.",
         MODE_RECONCILE: "`mode: Reconcile` is not done yet by this version.",
-        FILTER: "`filter` is not done yet by this version.",
+        FILTER: "`filter.expression` (CEL) is not done yet by this version.",
         INCLUDE_SNAPSHOTS: "`includeSnapshotsFrom` is not done yet by this version.",
         DEBOUNCE: "`debounce` is not done yet by this version.",
         NAMED_QUEUE: "Queues other than `default` are not done yet by this version.",

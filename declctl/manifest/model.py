@@ -188,10 +188,24 @@ class RetrySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FilterSpec:
+    """Which changes a handler is told; every part that is given has to agree.
+
+    `label_selector` and `entry_point` judge an object, `changed_paths` what a Modified has changed.
+    """
+
+    label_selector: str = ""  # canonical, empty for everything
+    changed_paths: tuple[str, ...] = ()  # canonical, sorted
+    entry_point: EntryPoint | None = None
+    path: Path = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerSpec:
     """Who listens to what; exactly one of `entry_point` and `plugin` is set.
 
-    `resync_period` is None for the resource's own, 0 for never. `timeout` is None for none.
+    `resync_period` is None for the resource's own, 0 for never. `timeout` is None for none, and so is
+    a `filter` that lets everything pass.
     """
 
     name: str
@@ -207,6 +221,7 @@ class HandlerSpec:
     retry: RetrySpec = RetrySpec()
     timeout: float | None = None
     on_failure: OnFailure = OnFailure.IGNORE
+    filter: FilterSpec | None = None
     path: Path = field(default=(), compare=False, repr=False)
 
 

@@ -15,6 +15,7 @@ from declctl.manifest.model import (
     Controller,
     Delivery,
     EntryPoint,
+    FilterSpec,
     HandlerSpec,
     IndexerSpec,
     InitialSync,
@@ -106,6 +107,7 @@ class HandlerPlan:
     retry: RetrySpec
     timeout: float | None
     on_failure: OnFailure
+    filter: FilterSpec | None = None
     path: Path = field(default=(), compare=False, repr=False)
 
 
@@ -207,5 +209,6 @@ def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
         retry=spec.retry,
         timeout=spec.timeout,
         on_failure=spec.on_failure,
+        filter=spec.filter,
         path=spec.path,
     )

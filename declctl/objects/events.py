@@ -94,7 +94,8 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
     It holds records, so that waiting costs frames and not objects.
 
-    `record` is the object now (for Deleted: its last known state), `old` the one before.
+    `record` is the object now (for Deleted: its last known state), `old` the one before. A Deleted that
+    was merged with a Modified keeps the `old` of that: a filter has to know whether it was told of it.
     `received_at` is in seconds since the epoch, when the event came off the wire.
     """
 
@@ -161,6 +162,8 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
             return [msgspec.structs.replace(new, old=waiting.old)]
         case ChangeType.ADDED, ChangeType.DELETED if not attempted:
             return []
+        case (ChangeType.MODIFIED | ChangeType.DELETED), ChangeType.DELETED if waiting.old is not None:
+            return [msgspec.structs.replace(new, old=waiting.old)]
         case ((ChangeType.MODIFIED | ChangeType.ADDED | ChangeType.DELETED), ChangeType.DELETED):
             return [new]
         case _:

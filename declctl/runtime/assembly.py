@@ -21,6 +21,7 @@ from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
 from declctl.runtime.check import Checked, diagnose
 from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo, World
+from declctl.runtime.filtering import Filter
 from declctl.runtime.foreign import Foreign, build_foreign
 from declctl.runtime.generation import Generation
 from declctl.runtime.handler import Binding
@@ -115,7 +116,9 @@ def _binding(
 ) -> Binding:
     config = foreign.configs.get(handler.name)
     world = around.world(handler.name, number, listers=listers, config=config)
-    return Binding(number, handler, foreign.targets[handler.name], world)
+    found = handler.filter
+    made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
+    return Binding(number, handler, foreign.targets[handler.name], world, made)
 
 
 def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:

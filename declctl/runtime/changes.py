@@ -136,6 +136,7 @@ _POLICY = (
     "entry_point",
     "plugin",
     "events",
+    "filter",
     "initial_sync",
     "delivery",
     "buffer_bytes",

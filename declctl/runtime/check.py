@@ -170,6 +170,10 @@ def _entries(controller: Controller) -> Iterable[Entry]:
             plugin=handler.plugin,
             path=(*handler.path, field),
         )
+    for handler in controller.handlers:
+        if handler.filter is not None and handler.filter.entry_point is not None:
+            path = (*handler.filter.path, "entryPoint")
+            yield _entry("filter", handler.name, handler.resource, handler.filter.entry_point, path)
     for resource in controller.resources:
         if resource.transform.entry_point is not None:
             path = (*resource.path, "transform", "entryPoint")

@@ -12,7 +12,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 
 _LONGEST = 2000  # characters of a message: what foreign code raises may be of any length
-Use = Literal["handler", "indexer", "transform", "startup", "shutdown"]
+Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
 ManifestPath = tuple[str | int, ...]
 
 

@@ -19,6 +19,7 @@ class HandlerStatistics:
     retried: int
     merged: int
     dropped: int
+    filtered: int
     queued: int
     running: int
     zombies: int
@@ -36,6 +37,7 @@ class Counts:
     succeeded: int = 0
     failed: int = 0
     retried: int = 0
+    filtered: int = 0
     zombies: int = 0
     last_error: str | None = None
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))

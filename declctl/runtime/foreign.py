@@ -14,6 +14,7 @@ from declctl.hooks.calling import EventTarget, Implementation, call
 from declctl.hooks.config import PluginConfigError, check_config
 from declctl.hooks.loading import GenerationNamespace
 from declctl.hooks.plugins import find, load
+from declctl.hooks.predicates import Predicate, predicate
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import KubeObject, ObjectView, Transform
 from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
@@ -61,6 +62,7 @@ class Foreign:
         self.targets: dict[str, EventTarget] = {}
         self.configs: dict[str, Mapping[str, Any]] = {}
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
+        self.filters: dict[str, Predicate] = {}
         self.transforms: dict[str, Transform] = {}
         self.indexers: dict[str, list[ForeignIndexer]] = {}
         self.from_hooks = FromHooks()
@@ -160,6 +162,9 @@ class _Builder:
         try:
             if entry.use == "handler":
                 self._handler(entry)
+            elif entry.use == "filter":
+                found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
+                self.foreign.filters[entry.name] = found
             elif entry.use == "transform":
                 self._transform(entry)
             elif entry.use == "indexer":

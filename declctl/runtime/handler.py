@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from declctl.errors import FilterFailed
 from declctl.hooks.awaiting import begin_async, call_async
 from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
 from declctl.hooks.faults import told
@@ -25,6 +26,7 @@ from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
 from declctl.runtime.context import HandlerContext, Memo, World
 from declctl.runtime.figures import Counts, HandlerStatistics
+from declctl.runtime.filtering import Filter, Judged, entering_or_leaving
 from declctl.runtime.log import Log
 from declctl.work import Backoff
 
@@ -47,13 +49,14 @@ class Binding:
     plan: HandlerPlan
     target: EventTarget
     world: World
+    filter: Filter | None = None
 
 
 class Run(msgspec.Struct, eq=False):
     """One call under way.
 
     `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
-    that is late by its own timeout has failed by that.
+    that is late by its own timeout has failed by that. `judged` is what a filter made of the change.
     """
 
     ticket: Ticket[Notification]
@@ -64,6 +67,7 @@ class Run(msgspec.Struct, eq=False):
     overdue: bool = False
     timed_out: str = ""
     timer: asyncio.TimerHandle | None = None
+    judged: Judged | None = None
     scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
     failed: list[Implementation] = []
     failures: list[BaseException] = []
@@ -86,6 +90,7 @@ class Handler:
         self._counts = Counts()
         # ticket → implementations that have not succeeded yet
         self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
+        self._judged: dict[int, Judged] = {}  # ticket → what is tried again
         self._memos: dict[str, Memo] = {}
         self._initial: set[str] = set()
         self._initial_complete = False
@@ -175,6 +180,8 @@ class Handler:
         False if the thread was replaced meanwhile and has to leave.
         """
         run = self._begin(ticket)
+        if run.binding.filter is not None and not self._passes(run, run.binding.filter):
+            return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
             try:
@@ -190,6 +197,8 @@ class Handler:
     async def work_async(self, ticket: Ticket[Notification]) -> bool:
         """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
         run = self._begin(ticket)
+        if run.binding.filter is not None and not self._passes(run, run.binding.filter):
+            return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
             try:
@@ -216,12 +225,13 @@ class Handler:
             name=self.name,
             generation=self.binding.generation,
             synced=self._initial_complete and self.initial_done,
-            delivered=lanes.taken,
+            delivered=lanes.taken - counts.filtered,
             succeeded=counts.succeeded,
             failed=counts.failed,
             retried=counts.retried,
             merged=lanes.merged,
             dropped=lanes.dropped,
+            filtered=counts.filtered,
             queued=lanes.waiting + lanes.backing_off,
             running=lanes.running,
             zombies=counts.zombies,
@@ -242,16 +252,21 @@ class Handler:
     def _bind(self, binding: Binding, epoch: int) -> None:
         self._bindings[epoch] = binding
         self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
-        self._wanted = frozenset(ChangeType(name) for name in binding.plan.events)
+        events = frozenset(ChangeType(name) for name in binding.plan.events)
+        self._wanted = events if binding.filter is None else binding.filter.heeded
         self.lanes.limit = binding.plan.buffer_bytes
         self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
 
     def _begin(self, ticket: Ticket[Notification]) -> Run:
         # An epoch that was handed over a moment ago may be forgotten by now.
         binding = self._bindings.get(self.lanes.epoch_of(ticket)) or self.binding
-        notification = ticket.value
+        notification, before, judged = ticket.value, None, None
+        if ticket.attempts:
+            before, judged = self._left.pop(id(ticket), None), self._judged.get(id(ticket))
+            if judged is not None and judged.change is notification:
+                notification = judged.told  # it was decided what is told, and is told again
         kind, record = notification.type, notification.record
-        old = notification.old if kind is not _RESYNC else record
+        old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
         change = Change(
             type=kind,
             resource=binding.plan.resource,
@@ -264,15 +279,44 @@ class Handler:
             received=notification.received_at,
         )
         wanted = binding.target.select(kind)
-        if ticket.attempts and (before := self._left.pop(id(ticket), None)):
+        if before:
             # Only what failed is tried again; code that is new since then is called whole.
             wanted = tuple(i for i in wanted if _identity(i) in before) or wanted
-        run = Run(ticket, binding, change, self._clock.monotonic(), wanted)
+        run = Run(ticket, binding, change, self._clock.monotonic(), wanted, judged=judged)
         with self._lock:
             self._running[id(run)] = run
         if binding.plan.timeout is not None and not binding.target.all_async:
             self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
         return run
+
+    def _passes(self, run: Run, by: Filter) -> bool:
+        """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
+        change, judged = run.ticket.value, run.judged
+        if judged is not None and judged.change is change:
+            return True
+        try:
+            made = by.judge(change, run.change.obj, run.change.old, judged and judged.told)
+        except FilterFailed as failure:
+            run.failures.append(failure)
+            run.wanted = ()
+            return True
+        if made is None:
+            return False
+        run.judged = Judged(change, made)
+        if made is not change:
+            run.change = entering_or_leaving(run.change, made)
+            run.wanted = run.binding.target.select(made.type)
+        return True
+
+    def _leave_out(self, run: Run) -> bool:
+        with self._lock:
+            del self._running[id(run)]
+            self._counts.filtered += 1
+            self._counts.zombies -= run.overdue
+        if run.timer is not None:
+            self._loop.call_soon_threadsafe(run.timer.cancel)
+        self._end(run)
+        return not run.overdue
 
     def _arguments(self, run: Run, implementation: Implementation) -> dict[str, object]:
         change = run.change
@@ -339,7 +383,7 @@ class Handler:
         attempt = ticket.attempts + 1
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
         delay = Backoff(plan.retry.initial_backoff, plan.retry.max_backoff).delay(attempt) if again else 0.0
-        what = told(run.failures[0].__cause__ or run.failures[0])[:_LONGEST_MESSAGE]
+        what = _what_failed(run.failures[0])[:_LONGEST_MESSAGE]
         with self._lock:
             self._counts.last_error = f"{ticket.key}: {what}"
             if again:
@@ -358,6 +402,8 @@ class Handler:
         )
         if again:
             self._left[id(ticket)] = frozenset(_identity(i) for i in run.failed)
+            if run.judged is not None:
+                self._judged[id(ticket)] = run.judged
             self.lanes.retry(ticket, delay)
             self.on_pending()
         else:
@@ -367,6 +413,7 @@ class Handler:
         ticket = run.ticket
         if ticket.attempts:
             self._left.pop(id(ticket), None)
+            self._judged.pop(id(ticket), None)
         if self._initial:
             self._initial.discard(ticket.key)
         if run.change.type is _DELETED:
@@ -374,6 +421,12 @@ class Handler:
                 self._memos.pop(run.change.obj.uid, None)
         if self.lanes.done(ticket):
             self.on_pending()
+
+
+def _what_failed(failure: BaseException) -> str:
+    if isinstance(failure, FilterFailed):
+        return str(failure)
+    return told(failure.__cause__ or failure)
 
 
 def _identity(implementation: Implementation) -> tuple[str, str, str]:

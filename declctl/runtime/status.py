@@ -159,6 +159,7 @@ def _handler(handler: HandlerStatistics) -> dict[str, Any]:
         "retried": handler.retried,
         "merged": handler.merged,
         "dropped": handler.dropped,
+        "filtered": handler.filtered,
         "queued": handler.queued,
         "running": handler.running,
         "p95Seconds": round(handler.p95_seconds, 6),

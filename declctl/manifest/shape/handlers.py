@@ -2,6 +2,7 @@
 
 from declctl.manifest import codes
 from declctl.manifest.shape import words
+from declctl.manifest.shape.resources import label_selector
 from declctl.manifest.shape.words import Schema
 
 
@@ -103,17 +104,29 @@ def _selection() -> dict[str, Schema]:
 
 def _filter() -> Schema:
     expression = "obj.status.phase != old.status.phase"
-    schema = words.record(
-        "Which changes, by what is in the objects.",
+    return words.record(
+        "Which changes, by what is in the objects; every part that is given has to agree.",
         {
-            "expression": words.text("A CEL expression over obj and old.", examples=[expression]),
+            "labelSelector": label_selector(
+                "Only objects with these labels: one that gets them is Added, one that loses them Deleted."
+            ),
             "changedPaths": words.listing(
-                "Only if something changed below one of these.",
+                "A Modified is told only if something changed at or below one of these.",
                 words.text("A field path.", value="fieldPath"),
+                minItems=1,
+                uniqueItems=True,
+                examples=[["spec", "metadata.labels"]],
+            ),
+            "entryPoint": words.entry_point(
+                "A function that takes the object and says whether it is wanted, asked for each change.",
+                function=True,
+                examples=["handlers.filters:interesting"],
+            ),
+            "expression": words.refused(
+                words.text("A CEL expression over obj and old.", examples=[expression]), codes.FILTER
             ),
         },
     )
-    return words.refused(schema, codes.FILTER, accepts=({},))
 
 
 def _pace() -> dict[str, Schema]:

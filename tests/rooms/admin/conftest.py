@@ -59,6 +59,7 @@ NOTIFY = HandlerStatistics(
     retried=2,
     merged=3,
     dropped=0,
+    filtered=2,
     queued=4,
     running=1,
     zombies=1,

@@ -13,7 +13,7 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
     ("fragment", "code"),
     [
         (HANDLER % "mode: §Reconcile", "DCL060"),
-        (HANDLER % "§filter: {expression: obj.x}", "DCL061"),
+        (HANDLER % "filter: {§expression: obj.x}", "DCL061"),
         (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
         (HANDLER % "debounce: §500ms", "DCL063"),
         (HANDLER % "queue: {name: §slow}", "DCL064"),

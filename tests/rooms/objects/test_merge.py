@@ -1,5 +1,6 @@
 """The table of the contract: what becomes of two pending changes of one key."""
 
+import msgspec
 import pytest
 
 from declctl.objects import ChangeReason, ChangeType, Notification, merge
@@ -41,8 +42,9 @@ def test_modified_twice_is_modified_from_the_first_old_to_the_last_new():
 
 @pytest.mark.parametrize("attempted", [False, True])
 def test_modified_and_deleted_is_deleted(attempted):
-    """Only the end counts."""
-    assert merge(MODIFIED, DELETED, attempted) == [DELETED]
+    """Only the end counts; how it was at first is kept for filters."""
+    (merged,) = merge(MODIFIED, DELETED, attempted)
+    assert merged == msgspec.structs.replace(DELETED, old=V1)
 
 
 def test_added_and_deleted_is_nothing_unless_the_handler_has_seen_it():

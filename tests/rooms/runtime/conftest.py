@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Projection, Record
 from declctl.runtime.context import Listers, World
+from declctl.runtime.filtering import Filter
 from declctl.runtime.handler import Binding, Handler
 from declctl.testing import BundleDir, Logged
 
@@ -121,8 +123,6 @@ class Bench:
 
     def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> Binding:
         """One generation of the handler."""
-        from dataclasses import replace
-
         from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 
         defaults = {
@@ -145,9 +145,12 @@ class Bench:
 
     def slot(self, *functions: Any, **policy: Any) -> Handler:
         """The handler, bound for the first time."""
-        self.handler = Handler(
-            self.binding(*functions, **policy), clock=self.clock, log=self.log, loop=self.loop.loop
-        )
+        return self.bound(self.binding(*functions, **policy))
+
+    def bound(self, binding: Binding, filter: Filter | None = None) -> Handler:  # noqa: A002 - its name
+        """The handler with that binding, and a filter."""
+        binding = replace(binding, filter=filter)
+        self.handler = Handler(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
         return self.handler
 
     def work(self) -> int:

@@ -156,3 +156,36 @@ def test_a_folder_that_never_rests_is_a_fault(tmp_path, bundle, monkeypatch) -> 
     (fault,) = check(str(bundle.path)).errors
     assert fault.code == "DCL000"
     assert "changed while it was read" in fault.message
+
+
+FILTERS = {
+    "asynchronous": ("async def wanted(obj): return True\n", "DCL048", "handlers.py", 2),
+    "a generator": ("def wanted(obj): yield True\n", "DCL048", "handlers.py", 2),
+    "two parameters": ("def wanted(obj, old): return True\n", "DCL046", "handlers.py", 2),
+    "no parameter": ("def wanted(): return True\n", "DCL046", "handlers.py", 2),
+    "by name only": ("def wanted(*, obj): return True\n", "DCL046", "handlers.py", 2),
+    "a class": ("class wanted: ...\n", "DCL048", "manifest.yaml", 9),
+    "a number": ("wanted = 5\n", "DCL048", "manifest.yaml", 9),
+    "missing": ("wnated = 5\n", "DCL041", "manifest.yaml", 9),
+}
+
+
+@pytest.mark.parametrize("what", FILTERS)
+def test_a_filter_that_cannot_be_asked_is_a_fault(what, bundle) -> None:
+    """Found when the file is loaded, not at the first change."""
+    code, number, file, line = FILTERS[what]
+    bundle.write("handlers.py", f"def notify(change): ...\n{code}")
+    bundle.edit("manifest.yaml", 'notify"}', 'notify",\n       filter: {entryPoint: "handlers:wanted"}}')
+    (fault,) = check(_write(bundle)).errors
+    assert fault.code == number, fault
+    assert (fault.file.rsplit("/", 1)[-1], fault.line) == (file, line), fault
+
+
+@pytest.mark.parametrize(
+    "code", ["def wanted(obj): return True\n", "def wanted(pod, /, *rest, x=1): ...\n", "wanted = len\n"]
+)
+def test_a_filter_is_any_function_of_one_object(code, bundle) -> None:
+    """Its parameter may be called as it likes."""
+    bundle.write("handlers.py", f"def notify(change): ...\n{code}")
+    bundle.edit("manifest.yaml", 'notify"}', 'notify", filter: {entryPoint: "handlers:wanted"}}')
+    assert check(_write(bundle)).diagnostics == ()

@@ -1,0 +1,297 @@
+"""A handler's filter: what it hears of objects that enter and leave, of retries, and of what is merged."""
+
+import itertools
+import json
+
+import pytest
+
+from declctl.errors import FilterFailed
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.predicates import predicate
+from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
+from declctl.objects import ChangeReason, ChangeType, Notification, Projection
+from declctl.runtime.filtering import Filter
+
+ADDED, MODIFIED, DELETED, RESYNC = ChangeType
+WEB, API = {"app": "web"}, {"app": "api"}
+ALL = ("Added", "Modified", "Deleted", "Resync")
+_versions = itertools.count(1)
+_reader = Projection(api_version="v1", kind="Pod")
+
+
+def pod(labels=WEB, name="a", **fields):
+    """A pod, of a newer version each time."""
+    version = str(next(_versions))
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": version}
+    obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "labels": labels}, **fields}
+    return _reader.record(json.dumps(obj).encode())
+
+
+def filtered(bench, function, *, events=ALL, accepts=None, labels="", paths=(), **policy):
+    """A slot whose handler has a filter."""
+    spec = FilterSpec(labels, tuple(paths))
+    binding = bench.binding(function, events=events, **policy)
+    return bench.bound(binding, Filter(spec, events, accepts))
+
+
+def modified(old, new, **more):
+    """What a Modified from one state to another is."""
+    return Notification(MODIFIED, new, old, **more)
+
+
+@pytest.fixture
+def heard():
+    """What a handler has been told."""
+    return []
+
+
+@pytest.fixture
+def tell(heard):
+    """A handler that says what it was told."""
+
+    def told(change, obj, old):
+        labels = obj.labels.get("app"), None if old is None else old.labels.get("app")
+        heard.append((str(change.type), *labels, str(change.reason), change.initial))
+
+    return told
+
+
+def _adds_up(slot):
+    figures, lanes = slot.statistics(), slot.lanes.statistics()
+    told_and_not = figures.delivered + figures.merged + figures.dropped + figures.filtered
+    assert told_and_not + lanes.waiting == lanes.added
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (WEB, WEB, [("Modified", "web", "web", "Watch", False)]),
+        (API, WEB, [("Added", "web", None, "Watch", False)]),
+        (WEB, API, [("Deleted", "web", None, "OutOfScope", False)]),
+        (API, API, []),
+    ],
+)
+def test_entering_is_an_add_and_leaving_a_delete(bench, tell, heard, before, after, told):
+    """As client-go's FilteringResourceEventHandler (client-go 96); who left is told as it was last seen."""
+    slot = filtered(bench, tell, labels="app=web")
+    slot.add_all([modified(pod(before), pod(after))])
+    bench.work()
+    assert heard == told
+    figures = _adds_up(slot)
+    assert (figures.delivered, figures.succeeded, figures.filtered) == (len(told), len(told), 1 - len(told))
+
+
+@pytest.mark.parametrize("kind", [ADDED, DELETED, RESYNC])
+def test_other_changes_pass_if_the_object_passes(bench, tell, heard, kind):
+    """Their type stays what it is."""
+    slot = filtered(bench, tell, labels="app=web", paths=["spec"])
+    slot.add_all([Notification(kind, pod(WEB)), Notification(kind, pod(API, "b"))])
+    bench.work()
+    assert [row[:2] for row in heard] == [(str(kind), "web")]
+    assert _adds_up(slot).filtered == 1
+
+
+def test_a_modified_that_changes_nothing_at_the_paths_is_not_told(bench, tell, heard):
+    """`changedPaths` judges pairs; who enters by a change elsewhere is told all the same."""
+    slot = filtered(bench, tell, labels="app=web", paths=["spec"])
+    slot.add_all(
+        [
+            modified(pod(spec={"a": 1}), pod(spec={"a": 1}, status={"x": 1})),
+            modified(pod(spec={"a": 1}), pod(spec={"a": 2})),
+            modified(pod(API), pod(WEB)),
+        ]
+    )
+    bench.work()
+    assert [row[0] for row in heard] == ["Modified", "Added"]
+
+
+def test_all_parts_have_to_agree(bench, tell, heard):
+    """Labels and a function: both judge the object, and the function is asked only where labels agree."""
+    asked = []
+
+    def accepts(obj):
+        asked.append(obj.labels["app"])
+        return obj["spec"]["wanted"]
+
+    slot = filtered(bench, tell, labels="app=web", accepts=accepts)
+    slot.add_all(
+        [
+            Notification(ADDED, pod(WEB, "a", spec={"wanted": True})),
+            Notification(ADDED, pod(WEB, "b", spec={"wanted": False})),
+            Notification(ADDED, pod(API, "c", spec={"wanted": True})),
+        ]
+    )
+    bench.work()
+    assert len(heard) == 1
+    assert asked == ["web", "web"]
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [(("Added",), ["Added"]), (("Deleted",), ["Deleted"]), (("Modified",), ["Modified"]), (("Resync",), [])],
+)
+def test_events_are_those_that_the_handler_is_told(bench, tell, heard, events, told):
+    """`events: [Added]` hears of who enters, which is a Modified for the cache."""
+    slot = filtered(bench, tell, events=events, labels="app=web")
+    slot.add_all([modified(pod(API), pod(WEB)), modified(pod(WEB), pod(WEB)), modified(pod(WEB), pod(API))])
+    bench.work()
+    assert [row[0] for row in heard] == told
+    _adds_up(slot)
+
+
+def test_the_merged_pair_is_judged(bench, tell, heard):
+    """What came and went between two deliveries is nobody's business; who has left for good is Deleted."""
+    slot = filtered(bench, tell, labels="app=web", delivery=Delivery.KEYED)
+    web, api = pod(WEB), pod(API)
+    slot.add_all([modified(web, api), modified(api, pod(WEB))])
+    slot.add_all([modified(pod(WEB, "b"), last := pod(API, "b")), Notification(DELETED, last)])
+    slot.add_all([modified(pod(API, "c"), last := pod(API, "c")), Notification(DELETED, last)])
+    bench.work()
+    assert [row[:4] for row in heard] == [
+        ("Modified", "web", "web", "Watch"),
+        ("Deleted", "api", None, "Watch"),
+    ]
+    figures = _adds_up(slot)
+    assert (figures.delivered, figures.merged, figures.filtered) == (2, 3, 1)
+
+
+def test_a_retry_is_what_was_told_before(bench, heard, clock):
+    """A change is judged once: the filter's second thoughts, and another generation's, change nothing."""
+    answers = iter([True, False])
+
+    def fails(change):
+        heard.append(str(change.type))
+        if len(heard) < 3:
+            raise ValueError
+
+    slot = filtered(bench, fails, accepts=lambda _: next(answers))
+    slot.add_all([modified(pod(), pod())])
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+    slot.rebind(bench.binding(fails, generation=2))
+    clock.set(10.0)
+    bench.work()
+    assert heard == ["Added", "Added", "Added"]
+    figures = _adds_up(slot)
+    assert (figures.delivered, figures.retried, figures.succeeded, figures.filtered) == (1, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        ((API, WEB), API, ["Added", "Deleted"]),  # it may know of it: it can't be taken back
+        ((API, WEB), WEB, ["Added", "Added"]),
+        ((WEB, API), WEB, ["Deleted", "Added"]),
+        ((WEB, API), API, ["Deleted", "Deleted"]),
+        ((WEB, WEB), API, ["Modified", "Deleted"]),
+    ],
+)
+def test_what_a_handler_has_failed_on_is_not_taken_back(bench, heard, clock, first, then, told):
+    """Keyed: a newer change takes the place of the one that failed; the two make sense together."""
+
+    def fails_once(change):
+        heard.append(str(change.type))
+        if len(heard) == 1:
+            raise ValueError
+
+    slot = filtered(bench, fails_once, labels="app=web", delivery=Delivery.KEYED)
+    old, new = (pod(labels) for labels in first)
+    slot.add_all([modified(old, new)])
+    bench.work()
+    slot.add_all([modified(new, pod(then))])
+    clock.set(1.0)
+    bench.work()
+    assert heard == told
+    _adds_up(slot)
+
+
+def test_a_filter_that_raises_fails_the_change(bench, tell, heard, clock, log):
+    """It is logged and retried like the handler's own raise, and the message says that it was the filter."""
+    times = itertools.count()
+
+    def broken(obj):
+        if next(times) < 2:
+            raise KeyError("spec")
+        return True
+
+    accepts = predicate("handlers:broken", broken, Bundle("/", {}))
+    slot = filtered(bench, tell, accepts=accepts, retry=RetrySpec(max_attempts=3, initial_backoff=1.0))
+    slot.add_all([Notification(ADDED, pod())])
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+    assert heard == []
+    figures = _adds_up(slot)
+    assert (figures.retried, figures.filtered) == (2, 0)
+    assert figures.last_error == "default/a: the filter handlers:broken raised KeyError: 'spec'"
+    told = [line for line in log.lines if line.level == "error"]
+    assert "in broken" in told[0].fields["traceback"]
+    clock.set(10.0)
+    bench.work()
+    assert [row[0] for row in heard] == ["Added"]
+    assert slot.statistics().succeeded == 1
+
+
+def test_a_filter_that_always_raises_is_given_up(bench, tell, heard):
+    """The change counts as failed, and neither the worker nor the process ends."""
+    accepts = predicate("handlers:exit", lambda obj: exit(3), Bundle("/", {}))
+    slot = filtered(bench, tell, accepts=accepts, retry=RetrySpec(max_attempts=1))
+    slot.add_all([Notification(ADDED, pod())])
+    assert bench.work() == 1
+    figures = _adds_up(slot)
+    assert (heard, figures.failed, figures.succeeded, figures.running) == ([], 1, 0, 0)
+
+
+def test_a_filter_that_returns_a_coroutine_fails():
+    """A lambda that calls an asynchronous function: nobody would wait for it."""
+
+    async def later(obj):
+        return True
+
+    with pytest.raises(FilterFailed, match="coroutine"):
+        predicate("m:f", lambda obj: later(obj), Bundle("/", {}))(None)  # noqa: PLW0108 - that is the mistake
+
+
+def test_asynchronous_handlers_are_filtered_too(bench, heard):
+    """The filter is asked on the handlers' loop, before the hook."""
+
+    async def hook(change):
+        heard.append(str(change.type))
+
+    slot = filtered(bench, hook, labels="app=web")
+    slot.add_all([Notification(ADDED, pod(WEB)), Notification(ADDED, pod(API, "b"))])
+    while (ticket := slot.lanes.take()) is not None:
+        assert bench.loop.submit(slot.work_async(ticket)).result(5)
+    assert heard == ["Added"]
+    assert _adds_up(slot).filtered == 1
+
+
+def test_nothing_is_decoded_for_labels_and_for_what_did_not_change(bench):
+    """The last state of an object and its labels stand in the record."""
+
+    def hook(change):
+        return None
+
+    slot = filtered(bench, hook, labels="app=web", paths=["metadata.labels"])
+    web = pod(WEB)
+    slot.add_all([modified(web, pod(WEB, status={"a": 1})), modified(web, pod({**WEB, "b": "c"}))])
+    decoded = []
+    codec, decode = web.layout.codec, web.layout.codec.decode
+    codec.decode = lambda frame: decoded.append(frame) or decode(frame)
+    try:
+        bench.work()
+    finally:
+        del codec.decode
+    assert decoded == []
+    assert (slot.statistics().succeeded, slot.statistics().filtered) == (1, 1)
+
+
+def test_what_entered_is_told_when_it_happened(bench):
+    """Time and reason are those of the change behind it."""
+    seen = []
+    slot = filtered(bench, lambda change: seen.append((change.received, change.reason)), labels="app=web")
+    slot.add_all([modified(pod(API), pod(WEB), reason=ChangeReason.RELIST, received_at=5.0)])
+    bench.work()
+    assert seen == [(5.0, "Relist")]
