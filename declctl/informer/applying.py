@@ -19,9 +19,32 @@ _SLICE = 500  # objects of a replacement until the loop may do something else
 _GONE, _SYNC, _REPLACED = DeltaType.DELETED, DeltaType.SYNC, DeltaType.REPLACED
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 _WATCH, _INITIAL, _RELIST = ChangeReason.WATCH, ChangeReason.INITIAL, ChangeReason.RELIST
+_RESYNC, _RESYNCED = ChangeType.RESYNC, ChangeReason.RESYNC
 
-Told = list[Notification]
 UidChange = Literal["recreate", "update"]
+
+
+class Additions:
+    """The notifications of objects that are all new. Each is made when it is read: for whoever listens."""
+
+    __slots__ = ("_now", "_reason", "_records")
+
+    def __init__(self, records: Sequence[Record], reason: ChangeReason, now: float) -> None:
+        self._records = records
+        self._reason = reason
+        self._now = now
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Notification]:
+        reason, now, initial = self._reason, self._now, self._reason is _INITIAL
+        for record in self._records:
+            yield Notification(_ADDED, record, None, initial, False, reason, now)
+
+
+Told = list[Notification] | Additions
+"""What listeners have to be told, in its order."""
 
 
 class Applier:
@@ -33,16 +56,17 @@ class Applier:
     def __init__(self, indexer: Indexer, *, uid_change: UidChange = "recreate") -> None:
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
-        self._held = indexer.known().get
+        self._known = indexer.known()
+        self._held = self._known.get
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Told:
         """Apply deltas in their order; what listeners have to be told of them."""
-        told: Told = []
+        told: list[Notification] = []
         for delta in deltas:
             kind, key, record = delta.type, delta.key, delta.record
             if kind is _GONE:
                 last = None if delta.final_state_unknown or delta.out_of_scope else record
-                self._remove(key, last, told, reason=_reason_of(delta), now=now)
+                self._remove(key, last, told, _reason_of(delta), now)
             elif kind is _SYNC:
                 if (held := self._held(key)) is not None:
                     told.append(resync_of(held, now))
@@ -50,7 +74,9 @@ class Applier:
                 reason = _WATCH
                 if kind is _REPLACED:
                     reason = _INITIAL if delta.initial else _RELIST
-                self._put(record, told, reason=reason, now=now)
+                held = self._held(record.key)
+                if held is not record:
+                    self._put(record, held, told, reason, now)
         last_record = deltas[-1].record if deltas else None
         if last_record is not None:
             self._indexer.bookmark(last_record.resource_version)
@@ -66,40 +92,47 @@ class Applier:
         gone = iter([key for key in indexer.known() if key not in listed])
         del listed
         while keys := tuple(islice(gone, _SLICE)):
-            told: Told = []
+            told: list[Notification] = []
             for key in keys:
-                self._remove(key, None, told, reason=_RELIST, now=now)
+                self._remove(key, None, told, _RELIST, now)
             yield told
-        reason = _INITIAL if replacement.initial else _RELIST
-        records = iter(replacement.records)
-        while part := tuple(islice(records, _SLICE)):
-            told = []
-            for record in part:
-                self._put(record, told, reason=reason, now=now)
-            yield told
+        reason, records = _INITIAL if replacement.initial else _RELIST, replacement.records
+        for start in range(0, len(records), _SLICE):
+            yield self._put_all(records[start : start + _SLICE], reason, now)
         indexer.bookmark(replacement.resource_version)
 
-    def _put(self, record: Record, told: Told, *, reason: ChangeReason, now: float) -> None:
-        indexer, key = self._indexer, record.key
-        held = self._held(key)
-        if held is record:
-            return
+    def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Told:
+        if records[0].key not in self._known:
+            added = {record.key: record for record in records}
+            if len(added) == len(records) and self._indexer.put_new(added):
+                return Additions(records, reason, now)
+        told: list[Notification] = []
+        for record in records:
+            held = self._held(record.key)
+            if held is not record:  # a relist brings the record that is held, where nothing has changed
+                self._put(record, held, told, reason, now)
+        return told
+
+    def _put(
+        self, record: Record, held: Record | None, told: list[Notification], reason: ChangeReason, now: float
+    ) -> None:
+        """`held` is what the store has of the object, and another record."""
         if held is None:
-            indexer.put(key, record)
-            initial = reason is _INITIAL
-            told.append(Notification(_ADDED, record, None, initial, False, reason, now))
+            told.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
         elif held.revision == record.revision and held.resource_version:
-            if held.layout is not record.layout:
-                indexer.put(key, record)  # the same object, decoded anew: nobody has to hear of it
+            if held.layout is record.layout:
+                return
+            # The same object, decoded anew: nobody has to hear of it.
         elif self._recreates and held.uid != record.uid:
-            indexer.put(key, record)
             told.append(_tombstone(held, reason, now))
             told.append(Notification(_ADDED, record, None, False, False, reason, now))
         else:
-            indexer.put(key, record)
             told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
+        self._indexer.put(record.key, record)
 
-    def _remove(self, key: str, last: Record | None, told: Told, *, reason: ChangeReason, now: float) -> None:
+    def _remove(
+        self, key: str, last: Record | None, told: list[Notification], reason: ChangeReason, now: float
+    ) -> None:
         """`last` is the final state; without it, it is unknown, or the object only left our sight."""
         held = self._indexer.take(key)
         if held is None:
@@ -114,7 +147,7 @@ class Applier:
 
 def resync_of(record: Record, now: float) -> Notification:
     """The notification that replays a record; its old state is the same."""
-    return Notification(ChangeType.RESYNC, record, reason=ChangeReason.RESYNC, received_at=now)
+    return Notification(_RESYNC, record, reason=_RESYNCED, received_at=now)
 
 
 def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:

@@ -1,13 +1,8 @@
 """Stores: records by key and by index, and the views that readers have of them."""
 
+from typing import TYPE_CHECKING
+
 from declctl.informer.stores.building import IndexBuild
-from declctl.informer.stores.expiration_cache import (
-    ExpirationCache,
-    ExpirationPolicy,
-    FakeExpirationPolicy,
-    TimestampedEntry,
-    TTLPolicy,
-)
 from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
@@ -19,9 +14,34 @@ from declctl.informer.stores.indices import (
     namespace_index,
 )
 from declctl.informer.stores.lister import Lister
-from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
-from declctl.informer.stores.undelta_store import UndeltaStore
+from declctl.kit.exports import late
+
+if TYPE_CHECKING:
+    from declctl.informer.stores.expiration_cache import (
+        ExpirationCache,
+        ExpirationPolicy,
+        FakeExpirationPolicy,
+        TimestampedEntry,
+        TTLPolicy,
+    )
+    from declctl.informer.stores.mutation_cache import MutationCache
+    from declctl.informer.stores.undelta_store import UndeltaStore
+else:  # no informer uses these
+    __getattr__ = late(
+        __name__,
+        {
+            "expiration_cache": (
+                "ExpirationCache",
+                "ExpirationPolicy",
+                "FakeExpirationPolicy",
+                "TimestampedEntry",
+                "TTLPolicy",
+            ),
+            "mutation_cache": ("MutationCache",),
+            "undelta_store": ("UndeltaStore",),
+        },
+    )
 from declctl.informer.stores.views import Views
 
 __all__ = [

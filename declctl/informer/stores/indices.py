@@ -5,7 +5,7 @@ while the loop writes.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from declctl.errors import CacheError
@@ -108,12 +108,17 @@ class Index:
 
     def put(self, key: str, record: Record, before: Record | None) -> None:
         """Let the record be found under its values, and `before`, its last state, no longer."""
-        if not self._given and record.layout is self._layout and self._position is not None:
+        layout, at = self._layout, self._position
+        if (
+            at is not None
+            and record.layout is layout
+            and (before is None or before.layout is layout)
+            and not self._given
+        ):
             # The common case, for which nothing is made: one projected value, now and before.
-            value = record.values[self._position]
-            known = before is None or before.layout is self._layout
-            last = before.values[self._position] if before is not None and known else None
-            if known and type(value) is str and (last is None or type(last) is str):
+            value = record.values[at]
+            last = None if before is None else before.values[at]
+            if type(value) is str and (last is None or type(last) is str):
                 bucket = self._buckets.get(value)
                 if bucket is None:
                     self._buckets[value] = {key: record}
@@ -132,6 +137,22 @@ class Index:
                 bucket[key] = record
         if held != values:
             self._leave(key, [value for value in held if value not in values])
+
+    def put_new(self, records: Mapping[str, Record]) -> None:
+        """Let records be found under their values, by keys that are not in the index yet."""
+        layout, at, buckets = self._layout, self._position, self._buckets
+        for key, record in records.items():
+            if at is not None and record.layout is layout:
+                value = record.values[at]
+                if type(value) is str:
+                    bucket = buckets.get(value)
+                    if bucket is None:
+                        buckets[value] = {key: record}
+                    else:
+                        bucket[key] = record
+                    continue
+            self.put(key, record, None)
+            layout, at = self._layout, self._position
 
     def remove(self, key: str, record: Record) -> None:
         """Let the record be found no longer."""

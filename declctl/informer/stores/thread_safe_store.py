@@ -3,9 +3,10 @@
 One loop writes. Any thread may read: what a reader gets is a copy made in one step under the
 interpreter's lock, so that it is complete at one moment; no single write makes a reader wait. For
 the loop, a write to the store and to its indexes is one step. A reader in another thread that asks
-twice may find a write half done in between: an object whose value changes stands under both values
-for a moment, never under none and never under one that it did not have. `transaction` and a
-replacement are one step for every thread: whoever asks meanwhile waits for the end.
+twice may find a write half done in between: objects that are new are in the store first, then in each
+index; one whose value changes stands under both values for a moment, never under none and never under
+one that it did not have. `transaction` and a replacement are one step for every thread: whoever asks
+meanwhile waits for the end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +45,19 @@ class IndexedRecords:
         for index in self._written:
             index.put(key, record, before)
 
+    def put_new(self, records: Mapping[str, Record]) -> bool:
+        """Put records, if none of their keys is stored; else nothing is changed. Whether they were put.
+
+        As `put` one by one, and cheaper: they are in the store at once, then in one index after the other.
+        """
+        if not self._records.keys().isdisjoint(records):
+            return False
+        self._records.update(records)
+        self._bytes += sum([len(record.frame) for record in records.values()])
+        for index in self._written:
+            index.put_new(records)
+        return True
+
     def take(self, key: str) -> Record | None:
         """Take a record out, of the store and of every index; returns it, None if it wasn't there."""
         held = self._records.pop(key, None)
@@ -58,8 +72,9 @@ class IndexedRecords:
         with self._batches:
             for key in [key for key in self._records if key not in records]:
                 self.take(key)
-            for key, record in records.items():
-                self.put(key, record)
+            if not self.put_new(records):
+                for key, record in records.items():
+                    self.put(key, record)
             self.last_store_sync_resource_version = resource_version
 
     def transaction(self, changes: Iterable[Delta]) -> None:
@@ -162,9 +177,8 @@ class IndexedRecords:
         if taken:
             raise CacheError(f"an index named {taken[0]!r} exists already")
         fresh = {name: Index(function) for name, function in indexers.items()}
-        for key, record in self._records.items():
-            for index in fresh.values():
-                index.put(key, record, None)
+        for index in fresh.values():
+            index.put_new(self._records)
         for name in fresh:
             self._building.pop(name, None)
         self._publish({**self._indices, **fresh})
