@@ -4,6 +4,8 @@ source → `reflector` → `queues` → `stores` → `processor` → `listener`,
 by `factory`. What knows HTTP, manifests or plugins does not belong here.
 """
 
+from typing import TYPE_CHECKING
+
 from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
@@ -12,7 +14,6 @@ from declctl.informer.event_handlers import (
     ResourceEventHandlerFuncs,
     name_for_handler,
 )
-from declctl.informer.exclusive import new_informer
 from declctl.informer.factory import SharedInformerFactory
 from declctl.informer.factory_options import (
     FactoryOptions,
@@ -21,22 +22,11 @@ from declctl.informer.factory_options import (
     SourceProvider,
     TweakSelection,
 )
-from declctl.informer.fake_source import FakeControllerSource
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.informer_statistics import InformerStatistics
-from declctl.informer.list_watch import FilteredListWatch, ListWatch, TweakListOptions
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
-from declctl.informer.queues import (
-    FIFO,
-    DeltaFIFO,
-    Heap,
-    Queue,
-    QueueClosed,
-    RealFIFO,
-    Transformer,
-    key_of_entry,
-)
+from declctl.informer.queues import DeltaFIFO, Queue, QueueClosed, RealFIFO, Transformer, key_of_entry
 from declctl.informer.reflector import (
     Backoff,
     BackoffFactory,
@@ -51,22 +41,39 @@ from declctl.informer.reflector import (
 from declctl.informer.source import Source, WatchListSemantics, supports_watch_list
 from declctl.informer.stores import (
     NAMESPACE_INDEX,
-    ExpirationCache,
     FieldIndex,
     FunctionIndex,
     IndexBuild,
     Indexer,
     IndexFunc,
     Lister,
-    MutationCache,
     ThreadSafeStore,
-    UndeltaStore,
     field_index,
     function_index,
     namespace_index,
 )
-from declctl.informer.synctrack import AsyncTracker, Lazy, SingleFileTracker
 from declctl.informer.wait import SyncResult, Waitable, wait_for, wait_for_cache_sync
+from declctl.kit.exports import late
+
+if TYPE_CHECKING:
+    from declctl.informer.exclusive import new_informer
+    from declctl.informer.fake_source import FakeControllerSource
+    from declctl.informer.list_watch import FilteredListWatch, ListWatch, TweakListOptions
+    from declctl.informer.queues import FIFO, Heap
+    from declctl.informer.stores import ExpirationCache, MutationCache, UndeltaStore
+    from declctl.informer.synctrack import AsyncTracker, Lazy, SingleFileTracker
+else:  # what few programs use: 8 ms, or 20 without compiled files
+    __getattr__ = late(
+        __name__,
+        {
+            "exclusive": ("new_informer",),
+            "fake_source": ("FakeControllerSource",),
+            "list_watch": ("FilteredListWatch", "ListWatch", "TweakListOptions"),
+            "queues": ("FIFO", "Heap"),
+            "stores": ("ExpirationCache", "MutationCache", "UndeltaStore"),
+            "synctrack": ("AsyncTracker", "Lazy", "SingleFileTracker"),
+        },
+    )
 
 __all__ = [
     "FIFO",

@@ -5,6 +5,9 @@ field paths and projections (how bytes become records). What belongs here could 
 or thrown away. What does I/O does not belong here.
 """
 
+from typing import TYPE_CHECKING
+
+from declctl.kit.exports import late
 from declctl.objects.envelopes import ListPage
 from declctl.objects.events import (
     Change,
@@ -23,7 +26,6 @@ from declctl.objects.held import Codec, Frame, HeldObject, ObjectCodec
 from declctl.objects.item_cutting import ItemCutter
 from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
 from declctl.objects.metadata import MetadataCodec
-from declctl.objects.mutations import Difference, Mutation, MutationDetector
 from declctl.objects.options import ListOptions, WatchOptions
 from declctl.objects.projection import (
     MANAGED_FIELDS,
@@ -38,6 +40,11 @@ from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
 from declctl.objects.status import status_error
 from declctl.objects.transforming import Transform
 from declctl.objects.view import ObjectView
+
+if TYPE_CHECKING:
+    from declctl.objects.mutations import Difference, Mutation, MutationDetector
+else:  # only caches that keep objects decoded are looked after
+    __getattr__ = late(__name__, {"mutations": ("Difference", "Mutation", "MutationDetector")})
 
 __all__ = [
     "MANAGED_FIELDS",

@@ -4,6 +4,9 @@ What a key means does not belong here, and neither does the delivery of changes 
 is what lanes are for.
 """
 
+from typing import TYPE_CHECKING
+
+from declctl.kit.exports import late
 from declctl.work.backoff import (
     Backoff,
     BucketRateLimiter,
@@ -12,10 +15,22 @@ from declctl.work.backoff import (
     RateLimiter,
     default_rate_limiter,
 )
-from declctl.work.delay import DelayingQueue, Delays
-from declctl.work.limiting import RateLimitingQueue
-from declctl.work.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
-from declctl.work.worker import run_workers
+
+if TYPE_CHECKING:
+    from declctl.work.delay import DelayingQueue, Delays
+    from declctl.work.limiting import RateLimitingQueue
+    from declctl.work.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
+    from declctl.work.worker import run_workers
+else:  # `declctl run` needs no more than the back-off
+    __getattr__ = late(
+        __name__,
+        {
+            "delay": ("DelayingQueue", "Delays"),
+            "limiting": ("RateLimitingQueue",),
+            "queue": ("QueueEmpty", "QueueShutDown", "QueueStatistics", "WorkQueue"),
+            "worker": ("run_workers",),
+        },
+    )
 
 __all__ = [
     "Backoff",
