@@ -95,6 +95,10 @@ class Envelopes:
             for word, change in CHANGES.items()
         ]
 
+    def opening(self, line: bytes) -> Opening | None:
+        """How this line of a WATCH begins, if it is one of the openings."""
+        return next((opening for opening in self.openings if line.startswith(opening.prefix)), None)
+
     def line(self, line: bytes) -> tuple[str, bytes]:
         """The type and the object of any line of a WATCH; raises MalformedAnswer if it is no event."""
         try:

@@ -7,11 +7,16 @@ _MOST = 50_000  # entries; beyond it a table starts anew rather than grow for ev
 
 
 class Interning:
-    """The tables of one projection; used by one thread."""
+    """The tables of one projection; used by one thread.
+
+    `known_labels` and `known_values` look without adding: what was seen first, None if it was not.
+    """
 
     def __init__(self) -> None:
         self._labels: dict[bytes, bytes] = {}
         self._values: dict[tuple[Projected, ...], tuple[Projected, ...]] = {}
+        self.known_labels = self._labels.get
+        self.known_values = self._values.get
 
     def labels(self, raw: bytes) -> bytes:
         """These labels, as the bytes that were seen first; raises MalformedAnswer if they are no JSON."""

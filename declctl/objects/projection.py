@@ -6,7 +6,7 @@ as a frame. An object that the compiled decoder does not expect (a null where a 
 field of another type) is decoded whole instead: it is never refused.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,18 +24,13 @@ from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE, no_name
-from declctl.objects.record import NO_LABELS, Layout, Record, revision_of
+from declctl.objects.record import NO_LABELS, Known, Layout, Record, nothing_known, revision_of
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 from declctl.objects.transforming import Transform, Transforming
+from declctl.objects.usual import usual_reader
 from declctl.objects.whole import MANAGED_FIELDS, WholeObjects
 
 _LABELS = FieldPath.parse("metadata.labels")
-Known = Callable[[str], Record | None]
-
-
-def nothing_known(_: str) -> Record | None:
-    """What a cache that is empty, or not to be looked at, holds of a key."""
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +92,11 @@ class Projection:
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
+        self._usual = None
+        if self._cutter is None and transform is None:
+            self._usual = usual_reader(
+                self._partial, self._interned, self.layout, drops_managed_fields=self._drop_managed
+            )
         self._objects = 0
 
     def with_transform(self, transform: Transform | None) -> "Projection":
@@ -119,9 +119,22 @@ class Projection:
         `known` is as in `record`, for the objects of a streaming list.
         """
         events: list[WatchEvent] = []
+        read, append = self._usual, events.append
+        prefix, change, start = self._opening
         try:
             for line in lines:
-                events.append(self.event(line, known=known))  # noqa: PERF401 - what came before a fault is kept
+                # What every API server writes is recognised by its first and last bytes and never parsed
+                # as an envelope; everything else takes the long way.
+                if not line.startswith(prefix):
+                    prefix, change, start = self._opening = self._envelopes.opening(line) or self._opening
+                record = None
+                if read is not None and line.startswith(prefix) and line.endswith(b"}"):
+                    record = read(line, start, len(line) - 1, known)
+                if record is None:
+                    append(self._unusual_event(line, known))
+                else:
+                    self._objects += 1
+                    append(WatchEvent(change, record))
         except ApiError as fault:
             return events, fault
         return events, None
@@ -132,21 +145,10 @@ class Projection:
         An ERROR event is raised as the StatusError that it carries; a line that is no event raises
         MalformedAnswer.
         """
-        # What every API server writes is recognised by its first and last bytes and never parsed as
-        # an envelope; everything else takes the long way.
-        prefix, change, start = self._opening
-        if not line.startswith(prefix):
-            return self._event_of_another_opening(line, known)
-        if not line.endswith(b"}"):
-            return self._event_in_envelope(line, known)
-        raw = line[start:-1]
-        try:
-            record = self.record(raw, known=known)
-        except MalformedAnswer:
-            return self._event_in_envelope(line, known)  # the object is not the last field of the event
-        if record is None or self._whole.oddity:
-            return self._odd_event(change, record, raw)
-        return WatchEvent(change, record)
+        events, fault = self.events((line,), known=known)
+        if fault is not None:
+            raise fault
+        return events[0]
 
     def record(self, raw: bytes, *, known: Known = nothing_known) -> Record | None:
         """The record of one object; None where the transform dropped it.
@@ -155,6 +157,14 @@ class Projection:
         back as that record, so that a relist neither compresses it again nor holds it twice. Raises
         MalformedAnswer if the object has no name.
         """
+        if self._usual is not None:
+            record = self._usual(raw, 0, len(raw), known)
+            if record is not None:
+                self._objects += 1
+                return record
+        return self._unusual(raw, known)
+
+    def _unusual(self, raw: bytes, known: Known) -> Record | None:
         try:
             meta, values = self._decode(raw)
         except msgspec.ValidationError:
@@ -219,12 +229,18 @@ class Projection:
             self.layout.codec.statistics(),
         )
 
-    def _event_of_another_opening(self, line: bytes, known: Known) -> WatchEvent:
-        for opening in self._envelopes.openings:
-            if line.startswith(opening.prefix):
-                self._opening = opening
-                return self.event(line, known=known)
-        return self._event_in_envelope(line, known)
+    def _unusual_event(self, line: bytes, known: Known) -> WatchEvent:
+        prefix, change, start = self._opening
+        if not line.startswith(prefix) or not line.endswith(b"}"):
+            return self._event_in_envelope(line, known)
+        raw = line[start:-1]
+        try:
+            record = self._unusual(raw, known)
+        except MalformedAnswer:
+            return self._event_in_envelope(line, known)  # the object is not the last field of the event
+        if record is None or self._whole.oddity:
+            return self._odd_event(change, record, raw)
+        return WatchEvent(change, record)
 
     def _event_in_envelope(self, line: bytes, known: Known) -> WatchEvent:
         kind, raw = self._envelopes.line(line)

@@ -1,6 +1,6 @@
 """Records: what the cache holds of an object without decoding it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, cast
@@ -52,12 +52,13 @@ def _labels_of(raw: bytes) -> Mapping[str, str]:
     return MappingProxyType({k: "" if v is None else str(v) for k, v in labels.items()})  # null is "" in Go
 
 
-_REVISION_BREAK = "\n"
+REVISION_BREAK = "\n"
+"""Between the uid and the resource version of a revision."""
 
 
 def revision_of(uid: str, resource_version: str) -> str:
     """Which state of which object: equal for the same. A line feed in a uid, which nobody writes, is lost."""
-    return f"{uid.replace(_REVISION_BREAK, '')}{_REVISION_BREAK}{resource_version}"
+    return f"{uid.replace(REVISION_BREAK, '')}{REVISION_BREAK}{resource_version}"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -79,12 +80,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def uid(self) -> str:
         """`metadata.uid`."""
-        return self.revision.partition(_REVISION_BREAK)[0]
+        return self.revision.partition(REVISION_BREAK)[0]
 
     @property
     def resource_version(self) -> str:
         """`metadata.resourceVersion`; empty if it has none."""
-        return self.revision.partition(_REVISION_BREAK)[2]
+        return self.revision.partition(REVISION_BREAK)[2]
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -144,3 +145,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
                 return (self.uid,)
             case _:
                 return None
+
+
+Known = Callable[[str], Record | None]
+"""What a cache holds of a key."""
+
+
+def nothing_known(_: str) -> Record | None:
+    """What a cache that is empty, or not to be looked at, holds of a key."""
+    return None

@@ -1,0 +1,92 @@
+"""The usual object: what nearly all of them are, read in one function without a detour.
+
+It is compiled for one projection. An object that is in any way not as usual it leaves alone, and
+`Projection` reads that as carefully as it takes; what both of them make of an object is the same.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from declctl.objects.interning import Interning
+from declctl.objects.partial import PartialDecoder
+from declctl.objects.reading import UNREADABLE
+from declctl.objects.record import REVISION_BREAK, Known, Layout, Record, nothing_known
+
+_NAME = b"managedFields"
+_FIELD = b'"managedFields":['
+_MARK = b"-0e-0"  # a value that nobody writes
+_MARKED_FIELD = b'"managedFields":' + _MARK
+_ESCAPED_LETTER = b"\\u00"  # how a letter of the name could be written, too; nobody does
+_RAW_MARK, _NOTHING = msgspec.Raw(_MARK), msgspec.Raw()
+
+UsualReader = Callable[[bytes, int, int, Known], Record | None]
+"""Reads the object that is `text[start:stop]`; None if it is not as usual. `known` is as for a projection."""
+
+
+# In one function, because for each object a call costs as much as what would be called.
+def usual_reader(  # noqa: C901
+    partial: PartialDecoder, interned: Interning, layout: Layout, *, drops_managed_fields: bool
+) -> UsualReader:
+    """The reader of objects of which nothing but `managedFields` is dropped, and nothing is transformed.
+
+    `managedFields` are taken out before anything is decoded: they need not even be skipped. In their
+    place stands a mark, and where the decoder finds that in the metadata, it was those of the metadata.
+    What was taken for their value has one bracket that opens and one that closes, at its ends. These
+    belong together, or the last one is in a string. Then an odd number of quotes follows, and what is left
+    can't be decoded.
+    """
+    decode = partial.decode
+    encode = layout.codec.encode
+    known_labels, known_values = interned.known_labels, interned.known_values
+    skip = len(_FIELD)
+
+    def read(text: bytes, start: int, stop: int, known: Known) -> Record | None:  # noqa: C901, PLR0912
+        at = text.find(_NAME, start, stop) - 1 if drops_managed_fields else -1
+        if at < 0:
+            head = tail = b""
+            around, mark = text[start:stop], _NOTHING
+        else:
+            end = text.find(b"]", at, stop) + 1
+            if (
+                not end
+                or not text.startswith(_FIELD, at)
+                or text.find(b"[", at + skip, end) >= 0
+                or text.find(_ESCAPED_LETTER, start, at) >= 0
+            ):
+                return None
+            head, tail = text[start:at], text[end:stop]
+            around, mark = head + _MARKED_FIELD + tail, _RAW_MARK
+        try:
+            meta, values = decode(around)
+        except UNREADABLE:
+            return None
+        name, namespace, uid, version = meta.name, meta.namespace, meta.uid, meta.resourceVersion
+        if not name or not version or REVISION_BREAK in uid:
+            return None
+        if drops_managed_fields and meta.managedFields != mark:
+            return None
+        key = f"{namespace}/{name}" if namespace else name
+        revision = f"{uid}{REVISION_BREAK}{version}"
+        if known is not nothing_known:
+            held = known(key)
+            if held is not None and held.revision == revision and held.layout is layout:
+                return held
+        if not head:
+            plain = around
+        elif head.endswith(b","):
+            plain = head[:-1] + tail
+        elif head.endswith(b"{") and tail.startswith(b","):
+            plain = head + tail[1:]
+        else:
+            return None
+        raw_labels = bytes(meta.labels)
+        labels = known_labels(raw_labels)
+        if labels is None:
+            labels = interned.labels(raw_labels)
+        same_values = known_values(values)
+        if same_values is None:
+            same_values = interned.values(values)
+        return Record(key, revision, labels, same_values, encode(plain), layout)
+
+    return read
