@@ -15,6 +15,7 @@ from declctl.informer.stores.indices import (
 )
 from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
+from declctl.informer.stores.views import Views
 from declctl.kit.exports import late
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ else:  # no informer uses these
             "undelta_store": ("UndeltaStore",),
         },
     )
-from declctl.informer.stores.views import Views
 
 __all__ = [
     "NAMESPACE_INDEX",
