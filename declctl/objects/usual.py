@@ -52,7 +52,7 @@ def usual_reader(  # noqa: C901
                 not end
                 or not text.startswith(_FIELD, at)
                 or text.find(b"[", at + skip, end) >= 0
-                or text.find(_ESCAPED_LETTER, start, at) >= 0
+                or (text.find(b"\\", start, at) >= 0 and text.find(_ESCAPED_LETTER, start, at) >= 0)
             ):
                 return None
             head, tail = text[start:at], text[end:stop]
