@@ -56,8 +56,7 @@ class Applier:
     def __init__(self, indexer: Indexer, *, uid_change: UidChange = "recreate") -> None:
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
-        self._known = indexer.known()
-        self._held = self._known.get
+        self._held = indexer.held
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Told:
         """Apply deltas in their order; what listeners have to be told of them."""
@@ -102,7 +101,7 @@ class Applier:
         indexer.bookmark(replacement.resource_version)
 
     def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Told:
-        if records[0].key not in self._known:
+        if self._held(records[0].key) is None:
             added = {record.key: record for record in records}
             if len(added) == len(records) and self._indexer.put_new(added):
                 return Additions(records, reason, now)

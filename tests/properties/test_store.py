@@ -148,6 +148,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.put(pod.key, record(pod))
         self.hold(pod)
 
+    @rule(pods=st.dictionaries(st.sampled_from("abcdef"), PODS, max_size=4))
+    def put_new(self, pods: dict[str, Pod]) -> None:
+        new = {pod.key: pod for pod in (pod._replace(name=name) for name, pod in pods.items())}
+        put = self.store.put_new({key: record(pod) for key, pod in new.items()})
+        assert put is not bool(new.keys() & self.pods.keys())
+        for pod in new.values() if put else ():
+            self.hold(pod)
+
     @rule(pod=PODS, update=st.booleans())
     def add(self, pod: Pod, update: bool) -> None:
         (self.store.update if update else self.store.add)(record(pod))
@@ -360,3 +368,31 @@ def test_a_reader_in_another_thread_never_finds_an_object_under_a_value_it_never
     for reader in readers:
         reader.join()
     assert faults == []
+
+
+@pytest.mark.client_go("ThreadSafeStore indices")
+def test_a_reader_in_another_thread_finds_nothing_in_an_index_that_the_store_lacks() -> None:
+    """While many objects are put at once: an index never runs ahead of the store, nor counts one twice."""
+    made = [record(Pod(f"p{n}", "x", "1", f"n{n % 5}", (), False, True)) for n in range(4000)]
+    store = Indexer({"node": field_index("spec.nodeName"), "name": function_index(lambda obj: [obj.name])})
+    faults: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set() and not faults:
+            for value in store.list_index_func_values("node"):
+                found = store.by_index("node", value)
+                faults.extend(each.key for each in found if store.get_by_key(each.key) is not each)
+                faults.extend(["twice"] * (len(found) - len({each.key for each in found})))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, len(made), 100):
+        assert store.put_new({each.key: each for each in made[start : start + 100]})
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []
+    assert [len(store.by_index("node", f"n{n}")) for n in range(5)] == [800] * 5
+    assert len(store.list_index_func_values("name")) == len(made)

@@ -25,12 +25,14 @@ class IndexedRecords:
     """What every store of records can do, whoever decides about keys.
 
     Whoever asks for an index that isn't there gets UnknownIndex, naming those that are.
-    `last_store_sync_resource_version` is the newest version that the store has reached.
+    `last_store_sync_resource_version` is the newest version that the store has reached. `held` gives
+    the record of a key, or None, as `get_by_key` does, for the loop that writes and waits for nobody.
     """
 
     def __init__(self, indexers: Mapping[str, IndexFunc] | None = None) -> None:
         self.last_store_sync_resource_version = ""
         self._records: dict[str, Record] = {}
+        self.held = self._records.get  # no method, which would cost as much as all the rest of a lookup
         self._indices = {name: Index(function) for name, function in (indexers or {}).items()}
         self._building: dict[str, Index] = {}
         self._written: tuple[Index, ...] = tuple(self._indices.values())  # those that follow every change

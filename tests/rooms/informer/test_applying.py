@@ -148,6 +148,28 @@ def test_a_first_list_is_all_added():
     assert line.store.last_store_sync_resource_version == "99"
 
 
+def test_what_is_new_is_told_the_same_whoever_reads_it():
+    """A slice of new objects is counted, and told to each who reads it."""
+    line = Line()
+    [told] = line.applier.replace(Replacement([record("a"), record("b", 2)], "99", True), 7.0)
+    assert len(told) == 2
+    assert list(told) == list(told)
+    assert [n.received_at for n in told] == [7.0, 7.0]
+    [relisted] = line.applier.replace(Replacement([*line.store.list(), record("c")], "100", False), 8.0)
+    assert shown(relisted) == ["Added c 1 Relist"]
+
+
+def test_a_list_with_an_object_twice_ends_with_the_second():
+    """A server may bring an object again on a later page: it is one object, which has changed."""
+    line = Line()
+    told = line.replace(record("a"), record("b"), record("a", 2), record("b"), initial=True)
+    assert shown(told) == ["Added a 1 Initial", "Added b 1 Initial", "Modified a 2 Initial"]
+    assert line.versions == {"a": "2", "b": "1"}
+    again = line.replace(record("new"), record("a", 3), record("new", 2), record("b"))
+    assert shown(again) == ["Added new 1 Relist", "Modified a 3 Relist", "Modified new 2 Relist"]
+    assert line.versions == {"new": "2", "a": "3", "b": "1"}
+
+
 def test_a_relist_is_compared_in_place():
     """Missing, changed, made again, new; what has not changed is not told (client-go 45, 179)."""
     line = Line(record("gone", 1), record("same", 1), record("changed", 1), record("again", 1, uid="first"))

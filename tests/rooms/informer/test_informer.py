@@ -7,9 +7,12 @@ import pytest
 
 from declctl.errors import CacheError, NotFound, Unreachable
 from declctl.informer import FakeControllerSource, ResourceEventHandlerFuncs, SharedIndexInformer, field_index
+from declctl.informer.queues import Replacement
 from declctl.kit import ManualClock
 from declctl.objects import (
     ChangeReason,
+    Delta,
+    DeltaType,
     EventType,
     FieldPath,
     KubeObject,
@@ -17,7 +20,7 @@ from declctl.objects import (
     ObjectView,
     Projection,
 )
-from tests.rooms.informer.shapes import Recorder, made, pod, recreate_unseen, rest, running
+from tests.rooms.informer.shapes import Recorder, made, pod, record, recreate_unseen, rest, running
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 
@@ -266,6 +269,37 @@ def test_a_late_joiner_hears_the_cache_and_then_the_rest(queue):
     assert late.lines() == ["Added demo/a", "Modified demo/a", "Added demo/b"]
     assert [n.initial for n in late.told] == [True, False, False]
     assert live_only.lines() == ["Modified demo/a", "Added demo/b"]
+
+
+@pytest.mark.client_go(202, "Late joiner")
+@pytest.mark.parametrize("accompanied", [False, True])
+@pytest.mark.parametrize("steps", range(4))
+def test_who_joins_in_the_middle_of_a_first_list_hears_each_object_once(steps, accompanied):
+    """Whether others listened meanwhile or not: what nobody was told of, the cache has (client-go 202)."""
+    _, informer, clock = made(indexers={"node": field_index("spec.nodeName")})
+    records = [record(f"p{n}", node=f"n{n % 3}") for n in range(1700)]
+    first, late = Recorder(), Recorder()
+
+    async def scenario():
+        if accompanied:
+            informer.add_listener(first)
+        work = informer.process([Replacement(records, "9", True)])
+        for _ in range(steps):
+            next(work)
+        informer.add_listener(late)
+        for _ in work:
+            await asyncio.sleep(0)
+        await rest(clock)
+        for _ in informer.process([Delta(DeltaType.UPDATED, "demo/p5", record("p5", 7))]):
+            pass
+
+    asyncio.run(scenario())
+    everything = sorted([*(f"Added {each.key}" for each in records), "Modified demo/p5"])
+    assert sorted(late.lines()) == everything
+    assert sorted(first.lines()) == (everything if accompanied else [])
+    assert late.faults == first.faults == []
+    assert informer.statistics().processor.distributed == len(everything)
+    assert len(informer.lister.by_index("node", "n1")) == 567
 
 
 @pytest.mark.client_go("HasSynced (informer)")

@@ -6,8 +6,9 @@ import pytest
 
 from declctl.informer import SharedProcessor
 from declctl.informer import processor as module
+from declctl.informer.applying import Additions
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, Notification, Record
+from declctl.objects import ChangeReason, ChangeType, Notification, Record
 from tests.rooms.informer.shapes import Recorder, record
 
 
@@ -179,6 +180,28 @@ def test_another_period_keeps_the_phase(processor, clock, before, after, due_at)
         clock.set(1.0)
 
     assert found == due_at
+
+
+def test_what_nobody_listens_to_is_counted_and_not_made(processor):
+    """A cache without handlers pays for no notifications; its figures are the same as with one."""
+    unread = Additions([record("a"), record("b")], ChangeReason.INITIAL, 7.0)
+    reading: list[str] = []
+
+    class Noticing(Additions):
+        def __iter__(self):
+            reading.append("read")
+            return super().__iter__()
+
+    processor.distribute(unread)
+    processor.distribute(Noticing([record("c")], ChangeReason.INITIAL, 7.0))
+    assert (processor.statistics().distributed, reading) == (3, [])
+
+    one, other = Recorder(), Recorder()
+    processor.add_listener(one)
+    processor.add_listener(other)
+    processor.distribute(Noticing([record("d")], ChangeReason.INITIAL, 7.0))
+    assert (processor.statistics().distributed, reading) == (4, ["read"])
+    assert one.lines() == other.lines() == ["Added demo/d"]
 
 
 @pytest.mark.client_go(202, "Late joiner")
