@@ -140,12 +140,16 @@ def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
     merged = CounterMetricFamily(
         "declctl_handler_merged", "Changes that were merged with another.", labels=by
     )
+    filtered = CounterMetricFamily(
+        "declctl_handler_filtered", "Changes that its filter kept from it.", labels=by
+    )
     for handler in handlers:
         for result, count in zip(_RESULTS, (handler.succeeded, handler.failed, handler.retried), strict=True):
             results.add_metric((handler.name, result), count)
         depth.add_metric((handler.name,), handler.queued)
         merged.add_metric((handler.name,), handler.merged)
-    yield from (results, depth, merged)
+        filtered.add_metric((handler.name,), handler.filtered)
+    yield from (results, depth, merged, filtered)
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -6,48 +6,47 @@ count. What can't be read counts as changed: who is told will see for himself.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.objects.field_path import FieldPath
+from declctl.objects.field_path import FieldPath, Step, Wildcard
 from declctl.objects.record import Record
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FILLED_IN = ("apiVersion", "kind")  # lists leave them out of their items; who decodes fills them in
 _UNNAMEABLE = frozenset('"\\')  # no field of a struct can be called so
-_Tree = dict[str, Any]  # step → None for a path that ends there, else the tree below it
-_Values = Callable[[bytes], tuple[msgspec.Raw, ...]]
+_Tree = dict[str, Any]  # step → the tree below it, None where a place ends
+_Steps = tuple[Step, ...]
+_Places = dict[_Steps, list[_Steps]]  # a place that is cut out of a text → what is looked for in there
 
 
 class ChangedPaths:
     """Some field paths, compiled; any thread may ask it.
 
     A path that lies below another adds nothing. Labels are compared as records have them: none at all,
-    null and an empty map are the same.
+    null and an empty map are the same. `[*]` over a map means its values, in the order of their keys.
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
-        given = _outermost(dict.fromkeys(paths))
-        self._all_labels = any(path.steps == ("metadata", "labels") for path in given)
-        self._labels = tuple(name for path in given if (name := _label(path)) is not None)
-        others = [path for path in given if path.steps[:2] != ("metadata", "labels") or _is_odd_label(path)]
-        read = [path for path in others if _is_named(path)]
-        self._decoded = tuple(path for path in others if path not in read)
-        self._read = _reader(read) if read else None
-        self._undecided = tuple(others)
-
-    @property
-    def decodes(self) -> tuple[FieldPath, ...]:
-        """The paths for which both objects are decoded as soon as anything in them has changed."""
-        return self._decoded
+        given = _outermost(dict.fromkeys(path.steps for path in paths))
+        self._all_labels = ("metadata", "labels") in given
+        self._labels = tuple(name for steps in given if (name := _label(steps)) is not None)
+        self._others = [s for s in given if s != ("metadata", "labels") and _label(s) is None]
+        self._places, self._decoded = _places(self._others)
+        self._read = _reader(self._places) if self._places else None
 
     @property
     def reads(self) -> bool:
         """Whether texts are looked at; without, the labels of the records say everything."""
-        return bool(self._undecided)
+        return bool(self._others)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether both objects are decoded whole as soon as anything in them has changed."""
+        return bool(self._decoded)
 
     def differ(self, old: Record, new: Record) -> bool:
         """Whether something at or below one of the paths is not the same in both; never raises."""
@@ -73,10 +72,11 @@ class ChangedPaths:
             return False
         if self._read is not None:
             try:
-                if _any_differs(self._read(before), self._read(after)):
+                parts = zip(self._read(before), self._read(after), self._places.values(), strict=True)
+                if any(one != other and _part_differs(one, other, sought) for one, other, sought in parts):
                     return True
             except msgspec.ValidationError:  # another shape than the paths expect: null in place of a map
-                return _differ_decoded(self._undecided, old, new)
+                return _differ_decoded(self._others, old, new)
             except _UNREADABLE:
                 return True
         return bool(self._decoded) and _differ_decoded(self._decoded, old, new)
@@ -93,91 +93,111 @@ def same_json(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _outermost(paths: Iterable[FieldPath]) -> list[FieldPath]:
-    given = list(paths)
-    return [
-        path
-        for path in given
-        if not any(other is not path and path.steps[: len(other.steps)] == other.steps for other in given)
-    ]
+def _outermost(given: Iterable[_Steps]) -> list[_Steps]:
+    paths = list(given)
+    return [path for path in paths if not any(_is_below(path, other) for other in paths)]
 
 
-def _label(path: FieldPath) -> str | None:
-    match path.steps:
+def _is_below(path: _Steps, other: _Steps) -> bool:
+    return len(path) > len(other) and path[: len(other)] == other
+
+
+def _label(steps: _Steps) -> str | None:
+    match steps:
         case ("metadata", "labels", str(name)):
             return name
         case _:
             return None
 
 
-def _is_odd_label(path: FieldPath) -> bool:
-    """Whether it leads into labels, but to neither all of them nor one."""
-    return len(path.steps) > 2 and _label(path) is None
+def _places(given: Iterable[_Steps]) -> tuple[_Places, list[_Steps]]:
+    """Where paths can be cut out of a text, and those for which it can't; no place lies in another."""
+    cut = {steps: _named(steps) for steps in given}
+    decoded = [steps for steps, name in cut.items() if not name]
+    places: _Places = {}
+    for place in _outermost(dict.fromkeys(name for name in cut.values() if name)):
+        inside = [steps for steps in cut if steps[: len(place)] == place]
+        places[place] = [steps[len(place) :] for steps in inside]
+    return places, decoded
 
 
-def _is_named(path: FieldPath) -> bool:
-    """Whether every step can be the field of a struct."""
-    return path.steps[0] not in _FILLED_IN and all(
-        isinstance(step, str) and not _UNNAMEABLE.intersection(step) and step.isprintable()
-        for step in path.steps
-    )
+def _named(steps: _Steps) -> _Steps:
+    """The first steps, as far as they can be fields of structs; none for what a text may leave out."""
+    if steps[0] in _FILLED_IN:
+        return ()
+    for at, step in enumerate(steps):
+        if not isinstance(step, str) or _UNNAMEABLE.intersection(step) or not step.isprintable():
+            return steps[:at]
+    return steps
 
 
-def _reader(paths: Iterable[FieldPath]) -> _Values:
-    """What stands in a text at each path, as it is written there; empty where nothing does.
+def _reader(places: Iterable[_Steps]) -> Callable[[bytes], tuple[msgspec.Raw, ...]]:
+    """What stands in a text at each place, as it is written there; empty where nothing does.
 
     Raises msgspec.ValidationError for an object of another shape, and what decoding raises.
     """
     tree: _Tree = {}
-    for path in paths:
+    for steps in places:
         below = tree
-        for step in path.steps[:-1]:
+        for step in steps[:-1]:
             below = below.setdefault(cast("str", step), {})
-        below[cast("str", path.steps[-1])] = None
-    getters: list[str] = []
-    struct = _struct(tree, "", getters)
-    decode = msgspec.json.Decoder(struct).decode
+        below[cast("str", steps[-1])] = None
+    decode = msgspec.json.Decoder(_struct(tree)).decode
+    getters = [_getter(tree, steps) for steps in places]
     # The first is named twice: attrgetter returns a tuple for two names at least.
     values = operator.attrgetter(getters[0], *getters)
     return lambda text: values(decode(text))[1:]
 
 
-def _struct(tree: Mapping[str, Any], at: str, getters: list[str]) -> Any:
+def _struct(tree: _Tree) -> Any:
+    """Its fields are called by their number, and read by their name, which may be any text."""
     fields: list[tuple[str, Any, Any]] = []
-    names: dict[str, str] = {}
-    for number, (step, below) in enumerate(tree.items()):
-        name = f"f{number}"
-        names[name] = step
-        if below is None:
-            getters.append(at + name)
-            fields.append((name, msgspec.Raw, msgspec.Raw()))
-        else:
-            inner = _struct(below, f"{at}{name}.", getters)
-            fields.append((name, inner, inner()))
+    for number, below in enumerate(tree.values()):
+        kind = msgspec.Raw if below is None else _struct(below)
+        fields.append((f"f{number}", kind, kind()))
+    names = {f"f{number}": step for number, step in enumerate(tree)}
     return msgspec.defstruct("Changed", fields, rename=names, gc=False, frozen=True)
 
 
-def _any_differs(before: Iterable[msgspec.Raw], after: Iterable[msgspec.Raw]) -> bool:
-    return any(one != other and _raw_differs(one, other) for one, other in zip(before, after, strict=True))
+def _getter(tree: _Tree, steps: _Steps) -> str:
+    numbers: list[str] = []
+    for step in steps:
+        numbers.append(f"f{list(tree).index(cast('str', step))}")
+        tree = tree[cast("str", step)]
+    return ".".join(numbers)
 
 
-def _raw_differs(one: msgspec.Raw, other: msgspec.Raw) -> bool:
-    if not bytes(one) or not bytes(other):
-        return True  # it is there in one of them only
-    return not same_json(msgspec.json.decode(one), msgspec.json.decode(other))
+def _part_differs(one: msgspec.Raw, other: msgspec.Raw, sought: Iterable[_Steps]) -> bool:
+    before, after = _decoded(one), _decoded(other)
+    return any(not same_json(_found(before, steps), _found(after, steps)) for steps in sought)
 
 
-def _in_order(value: Any) -> Any:
-    """The same with the keys of its maps sorted, so that `[*]` finds their values in one order."""
-    if isinstance(value, dict):
-        fields = cast("_Tree", value)
-        return {name: _in_order(fields[name]) for name in sorted(fields)}
-    return [_in_order(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
+def _decoded(part: msgspec.Raw) -> list[Any]:
+    """The value, if it is there."""
+    return [msgspec.json.decode(part)] if bytes(part) else []
 
 
-def _differ_decoded(paths: Iterable[FieldPath], old: Record, new: Record) -> bool:
+def _differ_decoded(paths: Iterable[_Steps], old: Record, new: Record) -> bool:
     try:
-        before, after = _in_order(old.decode()), _in_order(new.decode())
-        return any(not same_json(list(path.find(before)), list(path.find(after))) for path in paths)
+        before, after = [old.decode()], [new.decode()]
+        return any(not same_json(_found(before, steps), _found(after, steps)) for steps in paths)
     except (MalformedAnswer, RecursionError):
         return True
+
+
+def _found(values: list[Any], steps: _Steps) -> list[Any]:
+    """What stands at a path below some values, in an order that the order of keys does not change."""
+    for at, step in enumerate(steps):
+        if isinstance(step, Wildcard):
+            values = [inner for value in values for inner in _inside(value)]
+        else:
+            path = FieldPath(steps[at : at + 1])
+            values = [found for value in values for found in path.find(value)]
+    return values
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        fields = cast("_Tree", value)
+        return [fields[name] for name in sorted(fields)]
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from declctl.manifest.model import CacheMode
-from declctl.manifest.plan import ResourcePlan
+from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import FieldPath, FrameStatistics, Projection
+from declctl.objects.changed_paths import ChangedPaths
 from declctl.runtime.declared import FromHooks
 
 Json = dict[str, Any]
@@ -28,6 +29,8 @@ class Price(StrEnum):
     CUT = "Cut"  # cut out of the bytes
     DECODES = "Decodes"
     REWRITES = "Rewrites"  # decoded, changed, written again
+    COMPARES = "Compares"  # two texts are read, and what differs in them is decoded
+    VIEWS = "Views"  # a function is asked, and decodes what it reads
 
 
 _ABOUT: Mapping[Price, tuple[float, str]] = {  # microseconds each, and in words
@@ -37,6 +40,11 @@ _ABOUT: Mapping[Price, tuple[float, str]] = {  # microseconds each, and in words
     Price.CUT: (1.0, "cut out of the bytes"),
     Price.DECODES: (15.0, "decodes every object"),
     Price.REWRITES: (25.0, "decodes and writes every object"),
+    Price.COMPARES: (10.0, "reads both states of each Modified, about 10 µs"),
+    Price.VIEWS: (
+        30.0,
+        "asked of both states of each Modified, about 15 µs each if it reads more than labels",
+    ),
 }
 _NOTABLE = (Price.DECODES, Price.REWRITES)
 
@@ -84,6 +92,23 @@ def costs(resource: ResourcePlan, hooks: FromHooks | None = None) -> Sequence[Co
     `hooks` is what plugins and handler classes add, if that is known.
     """
     return (*_indexes(resource, hooks or FromHooks()), *_changes(resource, hooks or FromHooks()))
+
+
+def filter_costs(handler: HandlerPlan, resource: ResourcePlan) -> Sequence[Cost]:
+    """What a handler's filter costs for each change that is delivered; nothing without one."""
+    spec, mode, found = handler.filter, resource.watches[0].cache, list[Cost]()
+    if spec is None:
+        return found
+    subject = f"filter {handler.name}"
+    if spec.label_selector:
+        found.append(Cost(f"{subject} labelSelector", Price.IN_RECORD))
+    if spec.changed_paths:
+        reads = ChangedPaths(map(FieldPath.parse, spec.changed_paths)).reads
+        found.append(Cost(f"{subject} changedPaths", Price.COMPARES if reads else Price.IN_RECORD))
+    if spec.entry_point is not None:
+        price = Price.HELD if mode is CacheMode.OBJECTS else Price.VIEWS
+        found.append(Cost(f"{subject} {spec.entry_point}", price))
+    return found
 
 
 def _indexes(resource: ResourcePlan, hooks: FromHooks) -> Iterator[Cost]:

@@ -11,7 +11,7 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.plan import ResourcePlan, WatchKey, WatchPlan
 from declctl.runtime.changes import Side, Step, changes
 from declctl.runtime.check import Checked
-from declctl.runtime.costs import Cost, costs
+from declctl.runtime.costs import Cost, costs, filter_costs
 from declctl.runtime.declared import FromHooks
 
 
@@ -77,7 +77,7 @@ def planned(
         steps=changes(old, new),
         listed=_listed(old, new, checked.hooks or FromHooks()),
         resources=[
-            PlannedResource(each, costs(each, checked.hooks), (objects or {}).get(each.name))
+            PlannedResource(each, _costs(each, new.plan, checked.hooks), (objects or {}).get(each.name))
             for each in new.plan.resources
         ],
         hooks_known=checked.hooks is not None or not _has_handlers(checked),
@@ -92,6 +92,13 @@ def notable_costs(checked: Checked) -> Sequence[str]:
         for cost in costs(resource, checked.hooks)
         if cost.is_notable
     ]
+
+
+def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequence[Cost]:
+    """Of what is done with each object that comes in, and of the filters of those who listen."""
+    listening = [handler for handler in of.handlers if handler.resource == resource.name]
+    filters = [cost for handler in listening for cost in filter_costs(handler, resource)]
+    return (*costs(resource, hooks), *filters)
 
 
 def _side(checked: Checked) -> Side:

@@ -25,6 +25,7 @@ TYPES = {
     "declctl_handler_results_total": "counter",
     "declctl_handler_queue_depth": "gauge",
     "declctl_handler_merged_total": "counter",
+    "declctl_handler_filtered_total": "counter",
     "declctl_zombie_invocations": "gauge",
     "declctl_leader": "gauge",
 }
@@ -73,6 +74,7 @@ def test_names_and_types_are_those_of_the_contract(samples):
         (("declctl_handler_results_total", "notify", "retried"), 2),
         (("declctl_handler_queue_depth", "notify"), 4),
         (("declctl_handler_merged_total", "notify"), 3),
+        (("declctl_handler_filtered_total", "notify"), 2),
         (("declctl_zombie_invocations",), 1),
         (("declctl_leader",), 1),
     ],

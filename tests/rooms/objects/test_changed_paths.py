@@ -145,7 +145,7 @@ def _canonical(value):
         return ("list", [_canonical(each) for each in value])
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return (type(value).__name__, str(value))
-    return ("number", repr(float(value)) if abs(value) < 1e15 else repr(value))
+    return ("number", repr(float(value) + 0.0) if abs(value) < 1e15 else repr(value))
 
 
 def _sorted(value):

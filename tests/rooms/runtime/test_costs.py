@@ -6,7 +6,7 @@ import pytest
 
 from declctl.manifest import ManifestSource, load, plan
 from declctl.objects import FieldPath, Projection
-from declctl.runtime.costs import Cost, Price, costs
+from declctl.runtime.costs import Cost, Price, costs, filter_costs
 from declctl.runtime.declared import FromHooks
 
 TEXT = """
@@ -133,3 +133,23 @@ def test_the_price_of_a_dropped_field_is_what_happens_to_a_pod(path):
     assert told(f"transform: {{dropFields: ['{path}']}}") == {
         f"drop {path}": "Rewrites" if decoded else "Cut"
     }
+
+
+def filter_told(fields: str, mode: str = "Frames") -> dict[str, str]:
+    """The price of each part of a handler's filter."""
+    text = (
+        f"{TEXT}      cache: {{mode: {mode}}}\n"
+        f"  handlers: [{{name: notify, resourceRef: {{name: pods}}, entryPoint: m, filter: {fields}}}]\n"
+    )
+    made = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller)
+    found = filter_costs(made.handlers[0], made.resources[0])
+    return {cost.subject.removeprefix("filter notify "): str(cost.price) for cost in found}
+
+
+def test_each_part_of_a_filter_has_its_price():
+    """Labels stand in the record, other paths are read in both texts, a function gets a view."""
+    parts = "{labelSelector: app=web, changedPaths: [spec, metadata.labels], entryPoint: 'm:f'}"
+    assert filter_told(parts) == {"labelSelector": "InRecord", "changedPaths": "Compares", "m:f": "Views"}
+    assert filter_told("{changedPaths: [metadata.labels, metadata.labels.a]}") == {"changedPaths": "InRecord"}
+    assert filter_told("{entryPoint: 'm:f'}", "Objects") == {"m:f": "Held"}
+    assert filter_told("{}") == {}
