@@ -11,6 +11,17 @@ def key_of(namespace: str | None, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
+def namespace_of(key: str) -> str | None:
+    """The namespace in a key; None for a cluster-scoped object."""
+    namespace, slash, _ = key.partition("/")
+    return namespace if slash else None
+
+
+def name_of(key: str) -> str:
+    """The name in a key."""
+    return key.rpartition("/")[2]
+
+
 class ObjectKey(str):
     """`namespace/name`, or `name` for cluster-scoped kinds (client-go's MetaNamespaceKeyFunc).
 
@@ -38,13 +49,12 @@ class ObjectKey(str):
     @property
     def namespace(self) -> str | None:
         """The namespace; None for a cluster-scoped object."""
-        namespace, slash, _ = self.partition("/")
-        return namespace if slash else None
+        return namespace_of(self)
 
     @property
     def name(self) -> str:
         """The name."""
-        return self.rpartition("/")[2]
+        return name_of(self)
 
 
 def meta_namespace_key(obj: object) -> ObjectKey:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from declctl.objects.key import ObjectKey
+from declctl.objects.key import ObjectKey, name_of, namespace_of
 from declctl.objects.record import KubeObject, Record
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
     @property
     def name(self) -> str:
         """`metadata.name`."""
-        return self._record.object_key.name
+        return name_of(self._record.key)
 
     @property
     def namespace(self) -> str | None:
         """`metadata.namespace`; None for a cluster-scoped object."""
-        return self._record.object_key.namespace
+        return namespace_of(self._record.key)
 
     @property
     def uid(self) -> str:
