@@ -51,6 +51,14 @@ def python(name: str) -> Path:
     return interpreter
 
 
+def checkout() -> Path:
+    """An interpreter that runs declctl as it stands here, compiled: pip does that for every other peer."""
+    _run(
+        [sys.executable, "-m", "compileall", "-q", str(BENCHMARKS.parent / "declctl"), str(PEERS)], BENCHMARKS
+    )
+    return Path(sys.executable)
+
+
 def peer_file(name: str) -> str:
     """The program of a Python peer."""
     return str(PEERS / f"{name}.py")

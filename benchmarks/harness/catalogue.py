@@ -1,10 +1,9 @@
 """The peers: what each is called, how it is made, what it can do."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.building import PEERS, cargo, go, peer_file, python
+from harness.building import PEERS, cargo, checkout, go, peer_file, python
 
 KINDS = ("pods", "configmaps", "secrets", "leases", "customs")
 TYPED = ("pods", "configmaps", "secrets", "leases")
@@ -30,7 +29,7 @@ class Candidate:
 
 
 def _declctl(name: str) -> Callable[[], Sequence[str]]:
-    return lambda: [sys.executable, peer_file(name)]
+    return lambda: [str(checkout()), peer_file(name)]
 
 
 def _client_go(mode: str) -> Callable[[], Sequence[str]]:
