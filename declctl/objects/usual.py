@@ -32,14 +32,12 @@ def usual_reader(  # noqa: C901
 
     `managedFields` are taken out before anything is decoded: they need not even be skipped. In their
     place stands a mark, and where the decoder finds that in the metadata, it was those of the metadata.
-    What was taken for their value has one bracket that opens and one that closes, at its ends. These
-    belong together, or the last one is in a string. Then an odd number of quotes follows, and what is left
-    can't be decoded.
+    What was taken for their value ends at the first bracket that closes. Where that one closes a list in
+    the list, or is in a string, what is left has a bracket or a quote too many, and can't be decoded.
     """
     decode = partial.decode
     encode = layout.codec.encode
     known_labels, known_values = interned.known_labels, interned.known_values
-    skip = len(_FIELD)
 
     def read(text: bytes, start: int, stop: int, known: Known) -> Record | None:  # noqa: C901, PLR0912
         at = text.find(_NAME, start, stop) - 1 if drops_managed_fields else -1
@@ -51,7 +49,6 @@ def usual_reader(  # noqa: C901
             if (
                 not end
                 or not text.startswith(_FIELD, at)
-                or text.find(b"[", at + skip, end) >= 0
                 or (text.find(b"\\", start, at) >= 0 and text.find(_ESCAPED_LETTER, start, at) >= 0)
             ):
                 return None
