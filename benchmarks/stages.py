@@ -53,6 +53,7 @@ from declctl.objects.partial import PartialDecoder
 from declctl.runtime.handler import Binding, Handler
 
 REPETITIONS = 9
+BATCH = 50  # lines of that size come with one read of the socket
 NODE = FieldPath.parse("spec.nodeName")
 TLS_READ = 256 * 1024  # bytes that asyncio asks for at once, too
 END = b"k8s.io/initial-events-end"
@@ -91,11 +92,11 @@ def stations(lines: Sequence[bytes], *, tls: float, reading: float) -> Iterator[
     parts = decoding(lines)
     decode, compress = parts["decode"], parts["compress"]
     yield Stage("partial decode", "identity, labels and projected fields", parts["fields"], decode)
-    yield Stage("cut", "`managedFields` taken out of the bytes", parts["cut"])
     yield Stage("frame", "what is left, compressed with the dictionary", parts["frame"], compress)
-    rest = parts["event"] - parts["fields"] - parts["cut"] - parts["frame"]
-    yield Stage("record", "envelope, key, interning, record, event", max(rest, 0.0))
-    events = [Projection(api_version="v1", kind="Pod", paths=[NODE]).event(line) for line in lines]
+    rest = parts["event"] - parts["fields"] - parts["frame"]
+    says = "envelope, `managedFields` cut out before, key, interning, record, event"
+    yield Stage("record", says, max(rest, 0.0))
+    events, _ = Projection(api_version="v1", kind="Pod", paths=[NODE]).events(lines)
     yield Stage("line", "delta, queue, comparison, store, one index, notification", cached(events))
     notifications = [Notification(ChangeType.ADDED, event.record, None) for event in events if event.record]
     waits, works, awaits = delivering(notifications)
@@ -105,28 +106,18 @@ def stations(lines: Sequence[bytes], *, tls: float, reading: float) -> Iterator[
 
 
 def decoding(lines: Sequence[bytes]) -> dict[str, float]:
-    """What `Projection.event` costs, and its parts one by one."""
+    """What `Projection.events` costs, and its parts one by one."""
     projection = Projection(api_version="v1", kind="Pod", paths=[NODE])
-    keeping = Projection(api_version="v1", kind="Pod", paths=[NODE], drop_fields=())
-    for line in lines[:1000]:
-        projection.event(line)  # the dictionary is learned
-    raws = [line[line.index(b'"object":') + 9 : -1] for line in lines]
-    kept = [projection.record(raw) for raw in raws]
-    plain = [record.layout.codec.decode(record.frame) for record in kept if record]
+    events, _ = projection.events(lines)  # the dictionary is learned
     codec = projection.layout.codec
+    plain = [codec.decode(event.record.frame) for event in events if event.record]
     bare = zstandard.ZstdCompressor(level=1, dict_data=zstandard.train_dictionary(32768, plain[:200]))
-    least = msgspec.json.Decoder(_Least)
-    partial = PartialDecoder([NODE])
-    whole = each(projection.event, lines)
-    cut_free = each(keeping.event, [b'{"type":"ADDED","object":' + part + b"}" for part in plain])
-    frame = each(codec.encode, plain)
-    fields, short = each(partial.decode, raws), each(partial.decode, plain)
+    batches = [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
     return {
-        "event": whole,
-        "fields": fields,
-        "decode": each(least.decode, raws),
-        "cut": max(whole - cut_free - (fields - short), 0.0),
-        "frame": frame,
+        "event": each(projection.events, batches) * len(batches) / len(lines),
+        "fields": each(PartialDecoder([NODE]).decode, plain),
+        "decode": each(msgspec.json.Decoder(_Least).decode, plain),
+        "frame": each(codec.encode, plain),
         "compress": each(bare.compress, plain),
     }
 
