@@ -1,5 +1,6 @@
 """Whole controllers over a sandbox in this process, and what the tests ask of them."""
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from declctl.testing import BundleDir, ControllerUnderTest
 from declctl.testing.pytest_plugin import bundle_dir, configmap_dir, controller, sandbox
+from tests.behaviour.storm.edits import PLUGIN
 
 __all__ = ["bundle_dir", "configmap_dir", "controller", "sandbox"]  # fixtures, for every test here
 
@@ -121,3 +123,18 @@ def asked(sandbox: Any) -> Callable[..., tuple[int, int]]:
         )
 
     return count
+
+
+@pytest.fixture
+def stormy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed plugin named `stormy` that writes down every change."""
+    site = tmp_path / "site"
+    info = site / "dc_stormy-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-stormy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[declctl]\nstormy = dc_stormy\n")
+    (site / "dc_stormy.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(site)
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("dc_stormy", None)
