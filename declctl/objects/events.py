@@ -96,7 +96,8 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
     `record` is the object now (for Deleted: its last known state), `old` the one before. A Deleted that
     was merged with a Modified keeps the `old` of that: a filter has to know whether it was told of it.
-    `received_at` is in seconds since the epoch, when the event came off the wire.
+    `received_at` is in seconds since the epoch, when the event came off the wire. `judged` says that no
+    filter has to be asked any more.
     """
 
     type: ChangeType
@@ -106,6 +107,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
     final_state_unknown: bool = False
     reason: ChangeReason = ChangeReason.WATCH
     received_at: float = 0.0
+    judged: bool = False
 
     @property
     def key(self) -> str:
@@ -157,13 +159,16 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
         case _, ChangeType.RESYNC:
             return [waiting]
         case ChangeType.ADDED, ChangeType.MODIFIED:
-            return [msgspec.structs.replace(waiting, record=new.record)]
+            return [msgspec.structs.replace(waiting, record=new.record, judged=False)]
         case ChangeType.MODIFIED, ChangeType.MODIFIED:
             return [msgspec.structs.replace(new, old=waiting.old)]
         case ChangeType.ADDED, ChangeType.DELETED if not attempted:
             return []
-        case (ChangeType.MODIFIED | ChangeType.DELETED), ChangeType.DELETED if waiting.old is not None:
-            return [msgspec.structs.replace(new, old=waiting.old)]
+        case ((ChangeType.MODIFIED | ChangeType.DELETED), ChangeType.DELETED) if (
+            waiting.old or waiting.judged
+        ):
+            # Whoever was to hear of it, or knew it, has to hear that it is gone.
+            return [msgspec.structs.replace(new, old=waiting.old, judged=waiting.judged)]
         case ((ChangeType.MODIFIED | ChangeType.ADDED | ChangeType.DELETED), ChangeType.DELETED):
             return [new]
         case _:

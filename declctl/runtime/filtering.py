@@ -37,12 +37,13 @@ class Judged(NamedTuple):
 class Filter:
     """A handler's filter in one generation; any thread may ask it.
 
-    `accepts` is the user's function. Raises what that raises, and nothing else.
+    `events` are those that the handler hears, `accepts` is the user's function. Raises what that raises,
+    and nothing else.
     """
 
     def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
         self.spec = spec
-        self._events = frozenset(ChangeType(name) for name in events)
+        self.events = frozenset(ChangeType(name) for name in events)
         self._selector = LabelSelector.parse(spec.label_selector) if spec.label_selector else None
         self._accepts = accepts
         paths = [FieldPath.parse(path) for path in spec.changed_paths]
@@ -56,9 +57,9 @@ class Filter:
     @property
     def heeded(self) -> frozenset[ChangeType]:
         """The changes that it has to see for the handler to hear its events: entering is a Modified."""
-        if self.judges_objects and self._events & {_ADDED, _DELETED}:
-            return self._events | {_MODIFIED}
-        return self._events
+        if self.judges_objects and self.events & {_ADDED, _DELETED}:
+            return self.events | {_MODIFIED}
+        return self.events
 
     def passes(self, obj: ObjectView) -> bool:
         """Whether an object is in it."""
@@ -75,15 +76,16 @@ class Filter:
         on, where that was merged with something newer: it may know of it, so it can't be taken back.
         """
         made = self._judged(change, obj, old, told)
-        return made if made is not None and made.type in self._events else None
+        return made if made is not None and made.type in self.events else None
 
     def _judged(
         self, change: Notification, obj: ObjectView, old: ObjectView | None, told: Notification | None
     ) -> Notification | None:
-        now = self.passes(obj)
         if change.type is _DELETED:
-            known = now or told is not None
-            return change if known or self._passed(change.old) else None
+            # One that was merged with a Modified is known by how it was before that.
+            known = told is not None or self.passes(obj if change.old is None else ObjectView(change.old))
+            return change if known else None
+        now = self.passes(obj)
         if told is not None:
             return _again(change, told, now=now)
         if change.type is not _MODIFIED or change.old is None:
@@ -95,10 +97,6 @@ class Filter:
         if now:
             return _entering(change)
         return _leaving(change, change.old) if before else None
-
-    def _passed(self, record: Record | None) -> bool:
-        """Of a Deleted that was merged with a Modified: whether it was in before that."""
-        return record is not None and self.passes(ObjectView(record))
 
 
 def entering_or_leaving(change: Change, told: Notification) -> Change:

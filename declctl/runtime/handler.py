@@ -292,7 +292,7 @@ class Handler:
     def _passes(self, run: Run, by: Filter) -> bool:
         """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
         change, judged = run.ticket.value, run.judged
-        if judged is not None and judged.change is change:
+        if change.judged or (judged is not None and judged.change is change):
             return True
         try:
             made = by.judge(change, run.change.obj, run.change.old, judged and judged.told)

@@ -13,7 +13,11 @@ from declctl.runtime.caches import Cached
 
 def differences(gone: Sequence[Cached], come: Sequence[Cached]) -> list[Notification]:
     """What a handler has to hear that leaves some caches for others: true differences only."""
-    before, after = _records(gone), _records(come)
+    return differences_between(_records(gone), _records(come))
+
+
+def differences_between(before: Mapping[str, Record], after: Mapping[str, Record]) -> list[Notification]:
+    """The same of objects by their keys."""
     told: list[Notification] = []
     for key, record in before.items():
         if key not in after or after[key].uid != record.uid:

@@ -5,13 +5,14 @@ fail. A start is the same walk without an old generation, and does not wait for 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.hooks.faults import told
 from declctl.kit import Clock
 from declctl.manifest import Diagnostic
+from declctl.objects import Notification
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, lifecycle_context
 from declctl.runtime.caches import Cached, Wanted
 from declctl.runtime.changes import Step, changes
@@ -22,6 +23,7 @@ from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.refiltering import Refilter, ask, changed_filters
 from declctl.runtime.slots import Ended, Slots
 
 _CATCH_UP_SECONDS = 2.0
@@ -35,6 +37,7 @@ class Staged:
 
     assembled: Assembled
     steps: Sequence[Step]
+    told: Mapping[str, Sequence[Notification]]  # to handlers whose filter has changed
 
     @property
     def generation(self) -> Generation:
@@ -145,18 +148,21 @@ class Reloader:
             if warm:
                 await self._warm(assembled.fresh, generation.plan.reload.warm_timeout)
             await self._around.caches.build_indexes(generation.wanted)
+            refilters = self._refilters(generation)
+            await ask(refilters, timeout=generation.plan.reload.warm_timeout)
             await self._catch_up(generation)
+            told = {refilter.name: refilter.told() for refilter in refilters}
         except BaseException:
             await self._undo(generation)
             raise
         self._last_number = number
         old = self.active.side if self.active is not None else None
-        return Staged(assembled, changes(old, generation.side) if old is not None else ())
+        return Staged(assembled, changes(old, generation.side) if old is not None else (), told)
 
     def _commit(self, staged: Staged) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
-        ended = self._slots.commit(new.places)
+        ended = self._slots.commit(new.places, staged.told)
         self._around.caches.reproject(new.wanted)
         self.active = new
         self.alive[new.number] = new
@@ -203,6 +209,11 @@ class Reloader:
         deadline = self._clock.monotonic() + _CATCH_UP_SECONDS
         while self._slots.is_behind(generation.places) and self._clock.monotonic() < deadline:
             await self._clock.sleep(_CATCH_UP_CHECK)
+
+    def _refilters(self, new: Generation) -> Sequence[Refilter]:
+        if (old := self.active) is None:
+            return ()
+        return changed_filters(old.places, new.places, same_code=old.inputs.code == new.inputs.code)
 
     async def tell(self, outcome: Outcome, *, timeout: float) -> None:
         """Call `declctl_reload` of the active generation with the outcome of an attempt."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from declctl.informer import Registration
 from declctl.kit import Clock
 from declctl.manifest.model import DrainPolicy
+from declctl.objects import Notification
 from declctl.runtime.caches import Cached, Identity
 from declctl.runtime.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handler import Binding, Handler
@@ -61,8 +62,13 @@ class Slots:
         self._slots: dict[str, Slot] = {}
         self._leaving: list[Slot] = []
 
-    def commit(self, places: Mapping[str, Place]) -> list[Ended]:
-        """Make `places` what is listening; returns the epochs that ended. Cannot fail."""
+    def commit(
+        self, places: Mapping[str, Place], told: Mapping[str, Sequence[Notification]] | None = None
+    ) -> list[Ended]:
+        """Make `places` what is listening; returns the epochs that ended. Cannot fail.
+
+        `told` has the differences that handlers hear whose filter has changed.
+        """
         ended: list[Ended] = []
         fresh: list[tuple[Slot, Place]] = []
         for name, place in places.items():
@@ -80,7 +86,8 @@ class Slots:
             ended.append(Ended(slot, slot.handler.lanes.epoch, closing=True))
         for epoch in ended:
             if not epoch.closing:
-                _rehome(epoch.slot, places[epoch.slot.handler.name])
+                name = epoch.slot.handler.name
+                _rehome(epoch.slot, places[name], (told or {}).get(name))
         for slot, place in fresh:
             _attach(slot, place, place.informers)
         self._slots = {name: self._slots[name] for name in places}
@@ -205,14 +212,15 @@ def _detach(slot: Slot, identities: Iterable[Identity]) -> None:
         slot.informers.pop(identity)
 
 
-def _rehome(slot: Slot, place: Place) -> None:
+def _rehome(slot: Slot, place: Place, refiltered: Sequence[Notification] | None) -> None:
     wanted = {cached.identity: cached for cached in place.informers}
     for identity in slot.registrations.keys() & wanted.keys():
         slot.registrations[identity].retime(place.binding.plan.resync_period)
     gone, come, missing = _move(slot, place)
     if not gone and not come and not missing:
+        slot.handler.add_all(refiltered or ())
         return
-    told = differences(gone, come)
+    told = differences(gone, come) if refiltered is None else refiltered
     _detach(slot, [cached.identity for cached in gone])
     slot.handler.add_all(told)
     _attach(slot, place, come, initial=False)

@@ -147,13 +147,14 @@ def test_the_merged_pair_is_judged(bench, tell, heard):
     slot.add_all([modified(web, api), modified(api, pod(WEB))])
     slot.add_all([modified(pod(WEB, "b"), last := pod(API, "b")), Notification(DELETED, last)])
     slot.add_all([modified(pod(API, "c"), last := pod(API, "c")), Notification(DELETED, last)])
+    slot.add_all([modified(pod(API, "d"), last := pod(WEB, "d")), Notification(DELETED, last)])
     bench.work()
     assert [row[:4] for row in heard] == [
         ("Modified", "web", "web", "Watch"),
         ("Deleted", "api", None, "Watch"),
     ]
     figures = _adds_up(slot)
-    assert (figures.delivered, figures.merged, figures.filtered) == (2, 3, 1)
+    assert (figures.delivered, figures.merged, figures.filtered) == (2, 4, 2)
 
 
 def test_a_retry_is_what_was_told_before(bench, heard, clock):

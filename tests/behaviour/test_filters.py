@@ -1,0 +1,113 @@
+"""Filters of a whole controller: what its handlers hear of a cluster, and of a changed filter (G16)."""
+
+from declctl.testing import until
+
+TELL = """
+from blackboard import tell as note
+
+def tell(change, obj):
+    note(str(change.type), obj.name, str(change.reason))
+
+def big(obj):
+    return int(obj["data"]["size"]) >= {size}
+"""
+
+
+def _labelled(config_map, name, app, **data):
+    obj = config_map(name, **data)
+    obj["metadata"]["labels"] = {"app": app}
+    return obj
+
+
+def _label(controller, name, app) -> None:
+    controller.sandbox.patch("ConfigMap", name, {"metadata": {"labels": {"app": app}}})
+    controller.wait_idle()
+
+
+def test_objects_enter_and_leave_as_their_labels_change(rig, config_map) -> None:
+    """Two handlers share one watch; the one with a filter hears of web only, and of its data."""
+    rig.handler("tell", rest="filter: {labelSelector: app=web, changedPaths: [data]}")
+    objects = [_labelled(config_map, "a", "web"), _labelled(config_map, "b", "api")]
+    controller = rig.run(TELL.format(size=0), objects=objects)
+    controller.wait_idle()
+    controller.sandbox.patch("ConfigMap", "a", {"metadata": {"annotations": {"x": "y"}}})
+    controller.sandbox.patch("ConfigMap", "a", {"data": {"x": "y"}})
+    controller.wait_idle()
+    _label(controller, "b", "web")
+    _label(controller, "a", "api")
+    controller.sandbox.delete("ConfigMap", "a")
+    controller.sandbox.delete("ConfigMap", "b")
+    until("b is gone", lambda: ("Deleted", "b", "Watch") in rig.told())
+    controller.wait_idle()
+    assert rig.told() == [
+        ("Added", "a", "Initial"),
+        ("Modified", "a", "Watch"),
+        ("Added", "b", "Watch"),
+        ("Deleted", "a", "OutOfScope"),
+        ("Deleted", "b", "Watch"),
+    ]
+    figures = controller.handler("tell")
+    assert (figures.delivered, figures.succeeded, figures.filtered) == (5, 5, 3)
+
+
+def test_a_changed_filter_tells_who_enters_and_who_leaves(rig, config_map, asked) -> None:
+    """Added and Deleted with OutOfScope for those; nothing for others, and nothing is asked of the server."""
+    rig.handler("tell", rest="filter: {labelSelector: 'app in (web,db)'}")
+    objects = [_labelled(config_map, app, app) for app in ("api", "db", "web")]
+    controller = rig.run(TELL.format(size=0), objects=objects)
+    controller.wait_idle()
+    rig.board.clear()
+    before = asked()
+    text = rig.manifest().replace("app in (web,db)", "app in (api,db)")
+    rig.folder.write("manifest.yaml", text)
+    outcome = controller.reload()
+    controller.wait_idle()
+    assert (outcome.result, [str(step) for step in outcome.steps]) == ("Applied", ["~handler tell (filter)"])
+    assert sorted(rig.told()) == [("Added", "api", "Initial"), ("Deleted", "web", "OutOfScope")]
+    assert asked() == before
+
+
+def test_a_changed_function_is_a_changed_filter(rig, config_map) -> None:
+    """The code behind `entryPoint` is reloaded with the handler's, and asked of what is cached."""
+    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
+    objects = [config_map(f"m{size}", size=str(size)) for size in range(4)]
+    controller = rig.run(TELL.format(size=2), objects=objects)
+    controller.wait_idle()
+    assert sorted(row[1] for row in rig.told()) == ["m2", "m3"]
+    rig.board.clear()
+    rig.folder.write("handlers.py", TELL.format(size=3))
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told() == [("Deleted", "m2", "OutOfScope")]
+    rig.board.clear()
+    rig.folder.write("handlers.py", TELL.format(size=1))
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert sorted(rig.told()) == [("Added", "m1", "Initial"), ("Added", "m2", "Initial")]
+
+
+def test_a_filter_that_fails_on_a_cached_object_refuses_the_reload(rig, config_map) -> None:
+    """All or nothing (G6): the old filter goes on, and the message says who, what and on which object."""
+    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
+    controller = rig.run(TELL.format(size=2), objects=[config_map("m", size="5")])
+    controller.wait_idle()
+    rig.folder.write("handlers.py", TELL.format(size=2).replace('"size"', '"weight"'))
+    outcome = controller.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "FilterFailed")
+    assert outcome.message == "tell: the filter handlers:big raised KeyError: 'weight' on default/m"
+    controller.sandbox.patch("ConfigMap", "m", {"data": {"size": "6"}})
+    controller.wait_idle()
+    assert rig.told() == [("Added", "m", "Initial"), ("Modified", "m", "Watch")]
+
+
+def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None:
+    """It is asked in a thread, for `warmTimeout` at most; the machinery goes on meanwhile."""
+    rig.reload_policy += ", warmTimeout: 1s"
+    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
+    controller = rig.run(TELL.format(size=2), objects=[config_map("m", size="5")])
+    controller.wait_idle()
+    stuck = TELL.format(size=2) + "\nimport threading\ndef big(obj): threading.Event().wait(30)\n"
+    rig.folder.write("handlers.py", stuck)
+    outcome = controller.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "FilterTimeout")
+    assert len(rig.told()) == 1

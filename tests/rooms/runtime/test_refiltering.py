@@ -1,0 +1,247 @@
+"""A filter changes under a living handler: what it hears, whatever happens meanwhile (G16)."""
+
+import asyncio
+import itertools
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.errors import FilterFailed, ReloadRefused
+from declctl.kit import ManualClock
+from declctl.manifest.model import EntryPoint, FilterSpec
+from declctl.objects import ChangeType, Notification, Projection
+from declctl.runtime.filtering import Filter
+from declctl.runtime.handler import Handler
+from declctl.runtime.refiltering import Refilter, may_differ
+from declctl.testing import Logged
+from tests.rooms.runtime.conftest import Bench
+
+ADDED, MODIFIED, DELETED, RESYNC = ChangeType
+EVENTS = ("Added", "Modified", "Deleted", "Resync")
+_reader = Projection(api_version="v1", kind="Pod")
+_versions = itertools.count(1)
+
+
+def pod(name, app, size=0):
+    """A pod with a label, and something that only a function looks at."""
+    metadata = {"name": name, "uid": name, "resourceVersion": str(next(_versions)), "labels": {"app": app}}
+    return _reader.record(json.dumps({"metadata": metadata, "spec": {"size": size}}).encode())
+
+
+class Cache:
+    """A cache that holds what a store holds at each moment."""
+
+    def __init__(self, store):
+        indexer = SimpleNamespace(list=lambda: list(store.values()))
+        self.informer = SimpleNamespace(indexer=indexer, has_synced=True)
+
+
+def labels(text):
+    """A filter by labels alone."""
+    return Filter(FilterSpec(text), EVENTS)
+
+
+def at_least(size):
+    """A filter by a function."""
+    spec = FilterSpec(entry_point=EntryPoint("m", "f"))
+    return Filter(spec, EVENTS, lambda obj: obj["spec"]["size"] >= size)
+
+
+def broken(spec="m:f"):
+    """A filter that raises."""
+
+    def accepts(obj):
+        raise FilterFailed(f"the filter {spec} raised KeyError: 'x'")
+
+    return Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
+
+
+def told(old, new, before, after=None):
+    """What a handler hears at once when its filter changes."""
+    first = [Cache(before)]
+    then = first if after is None else [Cache(after)]
+    refilter = Refilter("notify", old, new, before=first, after=then)
+    assert all(each.judged for each in refilter.told())
+    return [(str(each.type), each.key, str(each.reason), each.initial) for each in refilter.told()]
+
+
+def _store(*records):
+    return {record.key: record for record in records}
+
+
+def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
+    """As when a resource's scope changes: Initial, and OutOfScope; others hear nothing."""
+    store = _store(pod("a", "web"), pod("b", "api"), pod("c", "db"))
+    assert told(labels("app in (web,db)"), labels("app in (api,db)"), store) == [
+        ("Deleted", "a", "OutOfScope", False),
+        ("Added", "b", "Initial", True),
+    ]
+
+
+def test_a_filter_that_comes_or_goes() -> None:
+    """Without one, every object is in it."""
+    store = _store(pod("a", "web"), pod("b", "api"))
+    assert told(None, labels("app=web"), store) == [("Deleted", "b", "OutOfScope", False)]
+    assert told(labels("app=web"), None, store) == [("Added", "b", "Initial", True)]
+
+
+def test_events_narrow_this_too() -> None:
+    """A handler that hears no deletes hears none of these."""
+    store = _store(pod("a", "web"), pod("b", "api"))
+    assert told(labels("app=web"), Filter(FilterSpec("app=api"), ("Added",)), store) == [
+        ("Added", "b", "Initial", True)
+    ]
+
+
+def test_scope_and_filter_may_change_at_once() -> None:
+    """What counts is what the handler knew, and what it shall know."""
+    both, newer = pod("both", "web"), pod("newer", "web")
+    before = _store(both, newer, pod("gone", "web"), pod("never", "api"), pod("out", "db"))
+    after = _store(both, pod("newer", "web"), pod("new", "web"), pod("out", "db"), pod("other", "api"))
+    assert told(labels("app in (web,db)"), labels("app=web"), before, after) == [
+        ("Deleted", "gone", "OutOfScope", False),
+        ("Deleted", "out", "OutOfScope", False),
+        ("Modified", "newer", "Relist", False),
+        ("Added", "new", "Initial", True),
+    ]
+
+
+def test_a_new_filter_that_raises_refuses_the_reload() -> None:
+    """It would fail on every change of that object; nothing has been touched yet."""
+    with pytest.raises(ReloadRefused) as refused:
+        told(labels("app=web"), broken(), _store(pod("a", "web")))
+    assert refused.value.reason == "FilterFailed"
+    assert refused.value.message == "notify: the filter m:f raised KeyError: 'x' on a"
+
+
+def test_what_the_old_filter_failed_on_is_not_told() -> None:
+    """Nobody knows whether the handler knows it: its next change is judged by the mended filter."""
+    store = _store(pod("a", "web", 5), pod("b", "web", 0))
+    assert told(broken(), at_least(3), store) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same_code", "differ"),
+    [
+        (None, None, False, False),
+        (labels("a=b"), labels("a=b"), False, False),
+        (labels("a=b"), labels("a=c"), True, True),
+        (None, labels("a=b"), True, True),
+        (at_least(1), at_least(1), True, False),
+        (at_least(1), at_least(1), False, True),
+        (None, Filter(FilterSpec(changed_paths=("spec",)), EVENTS), True, False),
+    ],
+)
+def test_filters_are_asked_only_if_they_may_say_something_else(old, new, same_code, differ) -> None:
+    """Labels and entry points are compared; a function counts as changed with the code."""
+    assert may_differ(old, new, same_code=same_code) is differ
+
+
+class World:
+    """A cache, a handler with a filter, and what an observer makes of what the handler is told."""
+
+    def __init__(self, old: Filter | None) -> None:
+        self.clock, self.log, self.loop = ManualClock(), Logged(), asyncio.new_event_loop()
+        self.bench = Bench(self.clock, self.log, SimpleNamespace(loop=self.loop))
+        self.store: dict[str, object] = {}
+        self.known: dict[str, str] = {}
+        self.handler: Handler = self.bench.bound(self.bench.binding(self.hear), old)
+        self.filter = old
+
+    def hear(self, change) -> None:
+        """Check that each change makes sense after those before it."""
+        key, version = str(change.key), change.obj.resource_version
+        if change.type == ADDED:
+            assert key not in self.known, "it is told twice that an object is new"
+        else:
+            assert key in self.known, f"{change.type} of an object that the handler does not know"
+        if change.type == DELETED:
+            del self.known[key]
+        else:
+            self.known[key] = version
+
+    def happen(self, name: str, app: str | None, size: int) -> None:
+        """An object is made, changed or deleted."""
+        held = self.store.get(name)
+        if app is None:
+            if held is not None:
+                self.handler.add_all([Notification(DELETED, self.store.pop(name))])
+            return
+        record = self.store[name] = pod(name, app, size)
+        self.handler.add_all([Notification(ADDED if held is None else MODIFIED, record, held)])
+
+    def expected(self) -> dict[str, str]:
+        """What a handler knows that has always had the present filter."""
+        from declctl.objects import ObjectView
+
+        passes = self.filter.passes if self.filter is not None else lambda obj: True
+        return {key: r.resource_version for key, r in self.store.items() if passes(ObjectView(r))}
+
+    def work(self, most: int = 1000) -> None:
+        """Deliver that much of what waits."""
+        for _ in range(most):
+            ticket = self.handler.lanes.take()
+            if ticket is None:
+                return
+            self.handler.work(ticket)
+
+
+_FILTERS = st.one_of(
+    st.none(),
+    st.sampled_from(["app=web", "app=api", "app!=web", "app in (web,api)", "app"]).map(labels),
+    st.integers(0, 3).map(at_least),
+)
+_HAPPENING = st.tuples(
+    st.sampled_from("abcd"), st.sampled_from(["web", "api", "db", None]), st.integers(0, 3)
+)
+_HAPPENINGS = st.lists(_HAPPENING, max_size=12)
+
+
+@given(
+    first=_FILTERS,
+    start=_HAPPENINGS,
+    reloads=st.lists(
+        st.tuples(_FILTERS, _HAPPENINGS, _HAPPENINGS, st.integers(0, 6)), min_size=1, max_size=3
+    ),
+    keyed=st.booleans(),
+)
+def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads, keyed) -> None:
+    """Objects come, change and go before, during and after each reload; a part of it waits across the cut.
+
+    The handler hears of no object twice, of nothing that it does not know, and ends knowing the newest
+    state of exactly those objects that are in the newest filter.
+    """
+    world = World(first)
+    world.handler.lanes.keyed = keyed
+    try:
+        for happening in start:
+            world.happen(*happening)
+        for new, while_staging, after, delivered in reloads:
+            caches = [Cache(world.store)]
+            refilter = Refilter("notify", world.filter, new, before=caches, after=caches)
+            refilter.judge(refilter.stale())
+            for happening in while_staging:
+                world.happen(*happening)
+            world.work(delivered)
+            differences = refilter.told()
+            binding = world.bench.binding(world.hear, generation=2)
+            world.handler.rebind(_with(binding, new))
+            world.handler.lanes.keyed = keyed
+            world.handler.add_all(differences)
+            world.filter = new
+            for happening in after:
+                world.happen(*happening)
+        world.work()
+        assert world.log.lines == []
+        assert world.known == world.expected()
+    finally:
+        world.loop.close()
+
+
+def _with(binding, judge):
+    from dataclasses import replace
+
+    return replace(binding, filter=judge)
