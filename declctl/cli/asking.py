@@ -4,9 +4,9 @@ import http.client
 import json
 import os
 import socket
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 
 from declctl.errors import ManifestErrors, UsageError
@@ -19,8 +19,7 @@ _TOKEN = "DECLCTL_ADMIN_TOKEN"
 _SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """An answer of the admin address: its HTTP status, and its JSON."""
 
     status: int

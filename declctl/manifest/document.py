@@ -7,6 +7,8 @@ is read and kept in `faults`.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from declctl.manifest.diagnostics import Diagnostic, Severity
 from declctl.manifest.environment import has_reference
 from declctl.manifest.json_values import Json, Path
@@ -14,8 +16,7 @@ from declctl.manifest.source_text import Position, SourceText
 from declctl.manifest.yaml_nodes import Node
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A part of a document: the value at `path`, or with `key` the key that it stands under.
 
     `offset` is counted in characters into a text value, from 0.

@@ -6,7 +6,8 @@ asked, no handler is imported.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.manifest import codes
@@ -27,8 +28,7 @@ _GROUP = API_VERSION.partition("/")[0]
 _KINDS = ("Controller", "ControllerTest")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """A manifest without errors; `document` leads from the path of each spec back to the text."""
 
     controller: Controller
@@ -48,16 +48,14 @@ class Loaded:
         return self.document.fault(code, Place(path, key=key), message, suggestion=suggestion)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True):
     """A document that is, or was meant to be, a Controller."""
 
     source: SourceText
     root: Node
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """What the files of a source hold."""
 
     candidates: list[_Candidate]

@@ -8,8 +8,9 @@ adds them.
 import json
 import re
 import sys
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from declctl.errors import UsageError
 from declctl.manifest.codes import CODES
@@ -22,8 +23,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """What there is to know about one field.
 
     `default`, `enum` and `example` are as a person would write them. `live` says whether a change

@@ -3,8 +3,9 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path as FilePath
+
+import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.manifest import codes
@@ -16,8 +17,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 _LARGEST = 4 * 1024 * 1024  # bytes; a ConfigMap holds one
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestSource:
+class ManifestSource(msgspec.Struct, frozen=True):
     """The bytes of one or more files under the names by which people know them.
 
     `name` and `data` are those of the only file; a folder has `others` beside them.

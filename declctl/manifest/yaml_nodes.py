@@ -6,9 +6,9 @@ knows where it stands.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import yaml
 
 from declctl.manifest import codes
@@ -25,8 +25,7 @@ MAX_NODES = 100_000
 _LOADER: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     """One value of a document. A mapping has `pairs`, a sequence `items`, a scalar `text`.
 
     `plain` is True for a scalar without quotes, whose type YAML guesses from its looks.
@@ -37,8 +36,8 @@ class Node:
     text: str = ""
     plain: bool = False
     tag: str | None = None
-    items: list["Node"] = field(default_factory=list["Node"])
-    pairs: list[tuple["Node", "Node"]] = field(default_factory=list[tuple["Node", "Node"]])
+    items: list["Node"] = []
+    pairs: list[tuple["Node", "Node"]] = []
     weight: int = 1
 
     def position_inside(self, source: SourceText, offset: int) -> Position:

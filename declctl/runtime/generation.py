@@ -4,7 +4,8 @@ It is made aside, prepared, committed, drained and retired; nothing in it change
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from declctl.manifest import Plan
 from declctl.runtime.caches import Wanted
@@ -15,8 +16,7 @@ from declctl.runtime.inputs import Inputs
 from declctl.runtime.slots import Place
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
     `wanted` is what it wants of the caches, `places` where its handlers go.

@@ -8,8 +8,9 @@ half of one version and half of another.
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure
@@ -20,8 +21,7 @@ _LINK = "..data"  # what a kubelet swaps
 _ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """A manifest without faults, the handler files that it reaches, and their digests.
 
     `config_files` are those that plugins' configs name, without those that can't be read. `digest`

@@ -5,7 +5,8 @@ Called one after the other, off the machinery loop, each within a time limit.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import Implementation, call
@@ -13,9 +14,10 @@ from declctl.hooks.faults import told
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
+_CANCELLED_SECONDS = 5.0
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+
+class Failed(msgspec.Struct, frozen=True):
     """A life-cycle hook that raised or took too long."""
 
     hook: str
@@ -63,11 +65,33 @@ class Lifecycle:
     ) -> object:
         """Call one; returns what it returns. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
 
-        A synchronous hook that takes too long can't be stopped: its thread is left behind.
+        A synchronous hook that takes too long can't be stopped: its thread is left behind. Whoever is
+        cancelled waits for it, for 5 seconds at most: what undoes a hook should not run beside it.
         """
-        async with asyncio.timeout(timeout):
+        work = asyncio.ensure_future(self._work(implementation, arguments))
+        try:
+            done, _ = await asyncio.wait([work], timeout=timeout)
+        except asyncio.CancelledError:
             if implementation.is_async:
-                future = asyncio.run_coroutine_threadsafe(call_async(implementation, arguments), self._loop)
-                return await asyncio.wrap_future(future)
-            name = f"declctl-{implementation.hook}"
-            return await in_thread(lambda: call(implementation, arguments), name=name)
+                work.cancel()
+            await asyncio.wait([work], timeout=_CANCELLED_SECONDS)
+            raise
+        finally:
+            work.cancel()
+            work.add_done_callback(_looked_at)
+        if not done:
+            raise TimeoutError
+        return work.result()
+
+    async def _work(self, implementation: Implementation, arguments: Mapping[str, object]) -> object:
+        if implementation.is_async:
+            future = asyncio.run_coroutine_threadsafe(call_async(implementation, arguments), self._loop)
+            return await asyncio.wrap_future(future)
+        name = f"declctl-{implementation.hook}"
+        return await in_thread(lambda: call(implementation, arguments), name=name)
+
+
+def _looked_at(work: asyncio.Future[object]) -> None:
+    """What a hook raises after its time is over is nobody's business."""
+    if not work.cancelled():
+        work.exception()

@@ -1,9 +1,10 @@
 """What became of an attempt to reload."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from declctl.manifest import Diagnostic, render_json
 from declctl.runtime.changes import Step, summary
@@ -15,10 +16,10 @@ class Result(StrEnum):
     APPLIED = "Applied"
     UNCHANGED = "Unchanged"
     REFUSED = "Refused"
+    SUPERSEDED = "Superseded"  # given up before its commit: the files had changed again
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
 
     `lists` is the number of LISTs that the commit had to wait for; `reason` is a CamelCase word.
@@ -39,6 +40,9 @@ class Outcome:
         """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
             return f"reload refused, generation {self.generation} goes on: {self.message}"
+        if self.result is Result.SUPERSEDED:
+            took = f"{self.seconds * 1000:.0f} ms"
+            return f"reload of {self.bundle_hash[:12]} given up after {took}: files have changed again"
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: nothing changed"
         took = f"{self.seconds * 1000:.0f} ms"

@@ -8,8 +8,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.informer import Lister
@@ -44,8 +45,7 @@ _HOOK_SECONDS = 60.0
 _FLUSH_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True):
     """What `declctl run` was asked for.
 
     `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
