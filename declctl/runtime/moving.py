@@ -5,15 +5,21 @@ caches have seen all that its old ones have told it; what then differs is the di
 and what the new ones have seen since.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from declctl.objects import ChangeReason, ChangeType, LabelSelector, Notification, Record
 from declctl.runtime.caches import Cached
 
 
-def differences(gone: Sequence[Cached], come: Sequence[Cached]) -> list[Notification]:
-    """What a handler has to hear that leaves some caches for others: true differences only."""
-    return differences_between(_records(gone), _records(come))
+def differences(
+    gone: Sequence[Cached], come: Sequence[Cached], untold: Collection[str] = ()
+) -> list[Notification]:
+    """What a handler has to hear that leaves some caches for others: true differences only.
+
+    `untold` are the objects of those that it leaves of which it has not heard yet.
+    """
+    before = {key: record for key, record in _records(gone).items() if key not in untold}
+    return differences_between(before, _records(come))
 
 
 def differences_between(before: Mapping[str, Record], after: Mapping[str, Record]) -> list[Notification]:

@@ -5,7 +5,7 @@ changes meanwhile is asked again. At the commit, what is told stands ready.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -72,10 +72,17 @@ class Refilter:
                 raise ReloadRefused("FilterFailed", message) from failure
             self._verdicts[id(record)] = _Verdict(record, self._was(obj), now)
 
-    def told(self) -> list[Notification]:
-        """What the handler hears at the commit; asks the filters of what is stale."""
+    def told(self, untold: Mapping[Cached, Collection[str]]) -> list[Notification]:
+        """What the handler hears at the commit; asks the filters of what is stale.
+
+        `untold` has the objects that it has still to hear of, as it joined a moment ago: from a cache that it
+        goes on listening to it will, by the new filter.
+        """
         self.judge(self.stale())
-        found = self._crossing() if list(self._before) == list(self._after) else self._moving()
+        coming = {key for cached, keys in untold.items() if cached in self._after for key in keys}
+        going = {key for cached, keys in untold.items() if cached not in self._after for key in keys}
+        same = list(self._before) == list(self._after)
+        found = self._crossing(coming) if same else self._moving(coming, going)
         heard = ChangeType if self._new is None else self._new.events
         return [msgspec.structs.replace(each, judged=True) for each in found if each.type in heard]
 
@@ -85,24 +92,28 @@ class Refilter:
         except FilterFailed:
             return None
 
-    def _crossing(self) -> list[Notification]:
+    def _crossing(self, coming: Collection[str]) -> list[Notification]:
         told: list[Notification] = []
         for record in _records(self._before):
             _, was, now = self._verdicts[id(record)]
+            if record.key in coming:
+                continue
             if was and not now:
                 told.append(Notification(ChangeType.DELETED, record, reason=ChangeReason.OUT_OF_SCOPE))
             elif now and was is False:
                 told.append(Notification(ChangeType.ADDED, record, initial=True, reason=ChangeReason.INITIAL))
         return told
 
-    def _moving(self) -> list[Notification]:
+    def _moving(self, coming: Collection[str], going: Collection[str]) -> list[Notification]:
         """The same where caches change as well: some that are left may hold what others come with."""
         verdicts = self._verdicts
         synced = [cached for cached in self._after if cached.informer.has_synced]
         before = {r.key: r for r in _records(self._before) if verdicts[id(r)].was is not False}
         after = {r.key: r for r in _records(synced) if verdicts[id(r)].now}
+        for key in going:
+            before.pop(key, None)
         told = differences_between(before, after)
-        return [each for each in told if verdicts[id(each.record)].was is not None]
+        return [n for n in told if verdicts[id(n.record)].was is not None and n.key not in coming]
 
 
 def changed_filters(

@@ -151,7 +151,7 @@ class Reloader:
             refilters = self._refilters(generation)
             await ask(refilters, timeout=generation.plan.reload.warm_timeout)
             await self._catch_up(generation)
-            told = {refilter.name: refilter.told() for refilter in refilters}
+            told = {refilter.name: refilter.told(self._slots.untold(refilter.name)) for refilter in refilters}
         except BaseException:
             await self._undo(generation)
             raise

@@ -6,7 +6,7 @@ code.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declctl.informer import Registration
@@ -92,6 +92,11 @@ class Slots:
             _attach(slot, place, place.informers)
         self._slots = {name: self._slots[name] for name in places}
         return ended
+
+    def untold(self, name: str) -> Mapping[Cached, Collection[str]]:
+        """The objects of each cache that a handler has still to hear of, as it joined a moment ago."""
+        slot = self._slots.get(name)
+        return {} if slot is None else _untold(slot, slot.informers.values())
 
     def is_behind(self, places: Mapping[str, Place]) -> bool:
         """Whether a handler would be moved to caches that have yet to see what it has been told."""
@@ -220,11 +225,16 @@ def _rehome(slot: Slot, place: Place, refiltered: Sequence[Notification] | None)
     if not gone and not come and not missing:
         slot.handler.add_all(refiltered or ())
         return
-    told = differences(gone, come) if refiltered is None else refiltered
+    untold = {key for keys in _untold(slot, gone).values() for key in keys}
+    told = differences(gone, come, untold) if refiltered is None else refiltered
     _detach(slot, [cached.identity for cached in gone])
     slot.handler.add_all(told)
     _attach(slot, place, come, initial=False)
     _attach(slot, place, missing)
+
+
+def _untold(slot: Slot, caches: Iterable[Cached]) -> dict[Cached, Collection[str]]:
+    return {cached: slot.registrations[cached.identity].pending or () for cached in caches}
 
 
 def _move(slot: Slot, place: Place) -> tuple[list[Cached], list[Cached], list[Cached]]:

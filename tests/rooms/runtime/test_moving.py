@@ -31,6 +31,13 @@ def test_only_true_differences_are_told(record) -> None:
     ]
 
 
+def test_what_a_handler_has_not_heard_of_yet_is_new(record) -> None:
+    """It joined a moment ago, and leaves before it has heard all of the cache."""
+    kept, left = record("kept", version=1), record("left", version=1)
+    told = differences([_cache(kept, left)], [_cache(kept)], {"default/kept", "default/left"})
+    assert [(str(n.type), n.key) for n in told] == [("Added", "default/kept")]
+
+
 def test_an_object_that_was_made_again_is_two_changes(record) -> None:
     """Another uid under the same name: Deleted, then Added."""
     before, after = _cache(record("a", uid="1")), _cache(record("a", uid="2"))

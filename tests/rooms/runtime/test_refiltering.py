@@ -59,13 +59,14 @@ def broken(spec="m:f"):
     return Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
 
 
-def told(old, new, before, after=None):
+def told(old, new, before, after=None, still=()):
     """What a handler hears at once when its filter changes."""
     first = [Cache(before)]
     then = first if after is None else [Cache(after)]
     refilter = Refilter("notify", old, new, before=first, after=then)
-    assert all(each.judged for each in refilter.told())
-    return [(str(each.type), each.key, str(each.reason), each.initial) for each in refilter.told()]
+    made = refilter.told({first[0]: still})
+    assert all(each.judged for each in made)
+    return [(str(each.type), each.key, str(each.reason), each.initial) for each in made]
 
 
 def _store(*records):
@@ -106,6 +107,17 @@ def test_scope_and_filter_may_change_at_once() -> None:
         ("Deleted", "out", "OutOfScope", False),
         ("Modified", "newer", "Relist", False),
         ("Added", "new", "Initial", True),
+    ]
+
+
+def test_who_has_just_joined_hears_of_no_object_twice() -> None:
+    """It still hears of what is there, a slice at a time, by the new filter; unless it leaves that cache."""
+    store = _store(pod("a", "web"), pod("b", "api"), pod("c", "api"))
+    old, new = labels("app=web"), labels("app=api")
+    assert told(old, new, store, still={"a", "b"}) == [("Added", "c", "Initial", True)]
+    assert told(old, new, store, dict(store), still={"a", "b"}) == [
+        ("Added", "b", "Initial", True),
+        ("Added", "c", "Initial", True),
     ]
 
 
@@ -226,7 +238,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             for happening in while_staging:
                 world.happen(*happening)
             world.work(delivered)
-            differences = refilter.told()
+            differences = refilter.told({})
             binding = world.bench.binding(world.hear, generation=2)
             world.handler.rebind(_with(binding, new))
             world.handler.lanes.keyed = keyed
