@@ -59,7 +59,7 @@ def _process(status: Status) -> Iterable[Metric]:
         status.generations_alive,
     )
     reloads = CounterMetricFamily("declctl_reloads", "Attempts to reload, by result.", labels=("result",))
-    for result in ("Applied", "Unchanged", "Refused"):
+    for result in ("Applied", "Unchanged", "Refused", "Superseded"):
         reloads.add_metric((result,), status.reloads.get(result, 0))
     yield reloads
     yield _gauge("declctl_reload_seconds", "How long the last reload took.", status.last_reload_seconds)

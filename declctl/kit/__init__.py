@@ -7,6 +7,15 @@ does not belong here.
 from declctl.kit.clock import Clock, ManualClock, SystemClock
 from declctl.kit.lanes import Lanes, LanesStatistics
 from declctl.kit.latch import Latch
-from declctl.kit.loops import LoopThread
+from declctl.kit.loops import LoopThread, to_its_end
 
-__all__ = ["Clock", "Lanes", "LanesStatistics", "Latch", "LoopThread", "ManualClock", "SystemClock"]
+__all__ = [
+    "Clock",
+    "Lanes",
+    "LanesStatistics",
+    "Latch",
+    "LoopThread",
+    "ManualClock",
+    "SystemClock",
+    "to_its_end",
+]

@@ -9,6 +9,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns or raises, even if whoever awaits it is cancelled meanwhile.
+
+    Then the cancellation is raised when the work is over.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and (task.cancelled() or task.exception() is None):
+        raise cancelled
+    return task.result()
+
+
 class LoopThread:
     """An event loop that runs in a daemon thread from `start` to `stop`.
 

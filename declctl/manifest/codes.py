@@ -88,6 +88,7 @@ PLUGIN_CONFIG: Final = "DCL082"
 PLUGIN_LOAD_FAILED: Final = "DCL083"
 UNKNOWN_HOOK: Final = "DCL084"
 PLUGIN_HOOKSPEC_VERSION: Final = "DCL085"
+NO_CHILD_PROCESS: Final = "DCL086"
 
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -156,6 +157,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         PLUGIN_LOAD_FAILED: "A plugin could not be loaded.",
         UNKNOWN_HOOK: "A function is marked as a hook, and no hook has its name.",
         PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",
+        NO_CHILD_PROCESS: "The handlers could not be imported in a child process first (a warning).",
     }
 )
 """Each code with its meaning in one sentence."""

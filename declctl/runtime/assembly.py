@@ -8,9 +8,9 @@ Nothing is started here and nothing that runs is touched, except that informers 
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
@@ -21,6 +21,7 @@ from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
 from declctl.runtime.check import Checked, diagnose
 from declctl.runtime.context import Cluster, HandlerContext, Listers, Memo, World
+from declctl.runtime.declared import Declaration, Fault
 from declctl.runtime.filtering import Filter
 from declctl.runtime.foreign import Foreign, build_foreign
 from declctl.runtime.generation import Generation
@@ -65,21 +66,51 @@ class Assembled:
     fresh: Sequence[Cached]
 
 
+class _Import:
+    """An import that may be given up while it runs: what it makes after that is forgotten at once."""
+
+    def __init__(self, declaration: Declaration, number: int) -> None:
+        self._declaration = declaration
+        self._number = number
+        self._deciding = threading.Lock()
+        self._given_up = False
+        self._made: Foreign | None = None
+
+    def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
+        foreign, faults = build_foreign(self._declaration, number=self._number)
+        with self._deciding:
+            self._made = foreign
+            if self._given_up and foreign is not None:
+                foreign.close()
+        return foreign, faults
+
+    def give_up(self) -> None:
+        """Nobody waits for it any longer."""
+        with self._deciding:
+            self._given_up = True
+            if self._made is not None:
+                self._made.close()
+
+
 async def assemble(checked: Checked, number: int, around: Surroundings) -> Assembled:
     """Make generation `number`; raises ManifestErrors if its code can't be imported after all."""
     assert checked.inputs is not None
     assert checked.declaration is not None
     inputs = checked.inputs
     # Imports are user code, and user code never runs on this loop.
-    build = partial(build_foreign, checked.declaration, number=number)
+    build = _Import(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
     try:
         async with asyncio.timeout(limit):
             foreign, faults = await in_thread(build, name="declctl-import")
     except TimeoutError as error:
+        build.give_up()
         raise ReloadRefused(
             "ImportTimeout", f"importing the handlers took longer than {limit:g} s"
         ) from error
+    except asyncio.CancelledError:
+        build.give_up()
+        raise
     if foreign is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
     try:

@@ -21,6 +21,7 @@ from declctl.runtime.preflight import preflight
 
 _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
+_NO_CHILD = "DCL086"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
     policy = inputs.loaded.controller.reload
     if not policy.preflight:
         return checked
-    landed = preflight(declaration, timeout=policy.preflight_timeout, child=child)
+    try:
+        landed = preflight(declaration, timeout=policy.preflight_timeout, child=child)
+    except OSError as error:
+        return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
     return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks)
 
@@ -123,6 +127,16 @@ def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
         code=_UNREADABLE,
         message=f"a file of the bundle can't be read: {reason}",
         suggestion="check that it is there and may be read",
+    )
+
+
+def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
+    return inputs.loaded.document.fault(
+        _NO_CHILD,
+        Place(inputs.loaded.controller.reload.path),
+        f"the handlers were not imported in a child process first: {error.strerror or error}",
+        suggestion="let the process start others, or write preflight: Off under spec.reload",
+        severity="warning",
     )
 
 

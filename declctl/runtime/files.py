@@ -12,6 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from declctl.kit import Clock
+from declctl.manifest.model import WatchFiles
 
 _POLL_SECONDS = 1.0
 _SAFETY_POLL_SECONDS = 5.0
@@ -21,8 +22,10 @@ _LONGEST_SETTLE_SECONDS = 2.0
 class FileChanges:
     """Yields once for each settled change of what `digest` covers.
 
-    Files that the digest doesn't cover neither cause nor prolong anything. `folders` is asked again
-    after each change, since a new generation may read from others.
+    Files that the digest doesn't cover neither cause nor prolong anything. `folders`, `settle` and
+    `watch` are asked again and again, since a new generation may say something else. `last` says what
+    has been dealt with, or is being: whoever is told a digest remembers it before asking for the next.
+    `seen` is told, in a thread, when a change is first seen, which then has to settle.
     """
 
     def __init__(
@@ -32,32 +35,39 @@ class FileChanges:
         folders: Callable[[], Sequence[Path]],
         settle: Callable[[], float],
         clock: Clock,
-        last: str,
-        poll: Callable[[], bool] = lambda: False,
+        last: Callable[[], str],
+        watch: Callable[[], WatchFiles] = lambda: WatchFiles.AUTO,
+        seen: Callable[[], None] = lambda: None,
     ) -> None:
         self._digest = digest
         self._folders = folders
         self._settle = settle
         self._clock = clock
-        self._poll = poll
+        self._watch = watch
+        self._seen = seen
         self._last = last
 
     async def __aiter__(self) -> AsyncGenerator[str]:
         """The digest after each settled change, until cancelled."""
         async with aclosing(_Notices()) as notices:
             while True:
+                if self._watch() is WatchFiles.OFF:
+                    await notices.aclose()
+                    await self._clock.sleep(_POLL_SECONDS)  # a reload that was asked for may turn it on
+                    continue
                 # Looked at first: something may have changed while the last change was dealt with.
                 digest = await self._read()
-                if digest == self._last:
+                if digest == self._last():
                     await self._something_happened(notices)
                     continue
-                self._last = await self._settled(digest)
-                yield self._last
+                yield await self._settled(digest)
 
     async def _settled(self, digest: str) -> str:
         deadline = self._clock.monotonic() + _LONGEST_SETTLE_SECONDS
+        await asyncio.to_thread(self._seen)
         while True:
-            await self._clock.sleep(self._settle())
+            left = deadline - self._clock.monotonic()
+            await self._clock.sleep(min(self._settle(), left))
             again = await self._read()
             if again == digest or self._clock.monotonic() >= deadline:
                 return again
@@ -68,7 +78,8 @@ class FileChanges:
 
     async def _something_happened(self, notices: "_Notices") -> None:
         folders = tuple(folder for folder in self._folders() if folder.is_dir())
-        if self._poll() or not folders:
+        if self._watch() is WatchFiles.POLL or not folders:
+            await notices.aclose()
             await self._clock.sleep(_POLL_SECONDS)
             return
         try:

@@ -7,6 +7,7 @@ half of one version and half of another.
 
 import hashlib
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class InputFiles:
     def __init__(self, manifest: str) -> None:
         self.manifest = manifest
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
+        self._reading = threading.RLock()  # an attempt reads while others look whether anything changed
         self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
         self._read_from: tuple[Path, ...] = ()
 
@@ -61,7 +63,8 @@ class InputFiles:
         """Everything, whole; raises ManifestErrors with every fault of the manifest."""
         for _ in range(_ATTEMPTS):
             behind = self._behind()
-            inputs = self._read(behind)
+            with self._reading:
+                inputs = self._read(behind)
             if self._behind() == behind:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
@@ -71,10 +74,11 @@ class InputFiles:
 
         For telling whether anything changed: files that look as they did before are not parsed again.
         """
-        looks = self._looks()
-        if looks != self._seen[0]:
-            self._seen = (looks, self._digest_of(looks))
-        return self._seen[1]
+        with self._reading:
+            looks = self._looks()
+            if looks != self._seen[0]:
+                self._seen = (looks, self._digest_of(looks))
+            return self._seen[1]
 
     def _digest_of(self, looks: str) -> str:
         try:

@@ -77,8 +77,8 @@ class Observer:
     def reloaded(self, outcome: Outcome) -> None:
         """Remember what became of an attempt to reload."""
         self._reloads[str(outcome.result)] = self._reloads.get(str(outcome.result), 0) + 1
-        if outcome.reason == "AttemptedBefore":
-            return
+        if outcome.reason == "AttemptedBefore" or outcome.result is Result.SUPERSEDED:
+            return  # nothing is known that was not known before
         refused = outcome.result is Result.REFUSED
         message = f"{outcome.bundle_hash[:12]}: {outcome.message}" if refused else ""
         self._conditions.set(

@@ -30,12 +30,25 @@ def preflight(declaration: Declaration, *, timeout: float, child: Aside | None =
     """Build the declaration's plugin table in a child process; returns what was found.
 
     Blocks, but whatever the child does, for no more than `timeout` seconds and a little. `child` is
-    one that was started before.
+    one that was started before; if it ends before it has begun, another takes its place. Raises
+    OSError if no process can be started.
     """
-    child = child or Aside()
-    report = _Report()
+    if child is not None:
+        report, status = _ask(declaration, child, timeout)
+        if report is not None or child.closed:
+            return _landed(declaration, report, None if child.closed else status, timeout)
+    child = Aside()
+    report, status = _ask(declaration, child, timeout)
+    return _landed(declaration, report, None if child.closed else status, timeout)
+
+
+def _ask(declaration: Declaration, child: Aside, timeout: float) -> tuple[_Report | None, int]:
+    """What the child has said last, None if it never began, and its exit status."""
+    report: _Report | None = None
 
     def told(line: bytes) -> bool:
+        nonlocal report
+        report = report or _Report()
         try:
             latest = msgspec.json.decode(line, type=_Report)
         except msgspec.MsgspecError:
@@ -48,16 +61,22 @@ def preflight(declaration: Declaration, *, timeout: float, child: Aside | None =
     alarm.daemon = True
     alarm.start()
     try:
-        status = child.ask(msgspec.json.encode(declaration), told)
+        status = child.ask(msgspec.json.encode(declaration), told, limit=timeout)
     finally:
         alarm.cancel()
-    if report.faults is not None:
+    return report, status
+
+
+def _landed(declaration: Declaration, report: _Report | None, status: int | None, timeout: float) -> Landed:
+    """`status` is None where the child was ended by us."""
+    if report is not None and report.faults is not None:
         return Landed(report.faults, report.hooks)
     code, what = _TOO_LONG, f"importing it took longer than {timeout:g} s"
-    if not child.closed:
+    if status is not None:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         code, what = _ENDED, f"importing it ended the process ({how})"
-    return Landed([_unfinished(declaration.entries, report.at, code, what)])
+    at = None if report is None else report.at
+    return Landed([_unfinished(declaration.entries, at, code, what)])
 
 
 def _unfinished(entries: Sequence[Entry], at: int | None, code: str, what: str) -> Fault:

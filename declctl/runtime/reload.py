@@ -5,18 +5,19 @@ fail. A start is the same walk without an old generation, and does not wait for 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.hooks.faults import told
-from declctl.kit import Clock
+from declctl.kit import Clock, to_its_end
 from declctl.manifest import Diagnostic
 from declctl.objects import Notification
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, lifecycle_context
 from declctl.runtime.caches import Cached, Wanted
 from declctl.runtime.changes import Step, changes
-from declctl.runtime.check import Checked, import_aside, read_files
+from declctl.runtime.check import Checked, read_files
+from declctl.runtime.children import Children
 from declctl.runtime.context import Memo
 from declctl.runtime.generation import Generation
 from declctl.runtime.inputs import InputFiles
@@ -58,6 +59,7 @@ class Reloader:
         around: Surroundings,
         slots: Slots,
         lifecycle: Lifecycle,
+        children: Children,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -67,6 +69,7 @@ class Reloader:
         self._around = around
         self._slots = slots
         self._lifecycle = lifecycle
+        self._children = children
         self._clock = clock
         self._log = log
         self._last_number = 0
@@ -85,21 +88,23 @@ class Reloader:
             self._commit(staged)
             return staged.generation
 
-    async def reload(self, *, asked: bool) -> Outcome:
+    async def reload(self, *, asked: bool, read: Callable[[str], None] = lambda _: None) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
         `asked` tries again what has been tried before; otherwise the same bytes are not tried
-        twice.
+        twice. `read` is told the digest of what the attempt is made of. Cancelling, which is possible until
+        the commit, undoes everything before it is raised.
         """
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
             checked = await asyncio.to_thread(read_files, self._files)
             inputs = checked.inputs
-            if inputs is not None and inputs.digest == self.active.inputs.digest:
-                self._last_digest = inputs.digest
-                return Outcome(Result.UNCHANGED, self.active.number, self.active.inputs.digest)
             digest = inputs.digest if inputs is not None else await asyncio.to_thread(self._files.digest)
+            read(digest)
+            if digest == self.active.inputs.digest:
+                self._last_digest = digest
+                return Outcome(Result.UNCHANGED, self.active.number, digest)
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             self._last_digest = digest
@@ -126,7 +131,7 @@ class Reloader:
         return self._memos.setdefault(name, Memo())
 
     async def _try(self, checked: Checked) -> Staged:
-        checked = await asyncio.to_thread(import_aside, checked)
+        checked = await self._children.import_aside(checked)
         if checked.errors:
             raise _refusal(checked)
         return await self._stage(checked, warm=True)
@@ -153,7 +158,7 @@ class Reloader:
             await self._catch_up(generation)
             told = {refilter.name: refilter.told(self._slots.untold(refilter.name)) for refilter in refilters}
         except BaseException:
-            await self._undo(generation)
+            await to_its_end(self._undo(generation))
             raise
         self._last_number = number
         old = self.active.side if self.active is not None else None
@@ -265,6 +270,7 @@ class Reloader:
         self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
         self._around.caches.release(generation.wanted, linger=0.0)
         generation.foreign.close()
+        await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
 
     def _still_wanted(self) -> list[Wanted]:
         """What every generation reads that hasn't been retired: the active one, and those that drain."""

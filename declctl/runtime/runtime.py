@@ -17,11 +17,13 @@ from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import WatchFiles
+from declctl.manifest.model import ReloadSpec, WatchFiles
 from declctl.objects import Mutation
 from declctl.runtime.assembly import Surroundings, lifecycle_context
+from declctl.runtime.attempts import Attempts
 from declctl.runtime.caches import Caches
-from declctl.runtime.check import Checked, import_aside, read_files
+from declctl.runtime.check import Checked, read_files
+from declctl.runtime.children import Children
 from declctl.runtime.door import ClusterDoor
 from declctl.runtime.files import FileChanges
 from declctl.runtime.generation import Generation
@@ -85,7 +87,9 @@ class Runtime:
         self._handlers = LoopThread("declctl-handlers")
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
+        self._children = Children()
         self._reloader: Reloader | None = None
+        self._attempts: Attempts | None = None
         self._slots: Slots | None = None
         self._observer: Observer | None = None
         self._first_plan: Plan | None = None
@@ -98,6 +102,7 @@ class Runtime:
         Raises ManifestErrors or UsageError before anything has started.
         """
         files = InputFiles(self.options.manifest)
+        self._children.warm()  # it loads what it needs while this process does
         self._machinery.start()
         self._handlers.start()
         future = self._machinery.submit(self._serve(files))
@@ -106,6 +111,7 @@ class Runtime:
         with self._signals():
             while not done.wait(1.0):  # a wait without a limit would keep Python from seeing signals
                 pass
+        self._children.close()
         self._handlers.stop()
         self._machinery.stop()
         try:
@@ -118,19 +124,24 @@ class Runtime:
         self._machinery.loop.call_soon_threadsafe(self._stopping.set)
 
     async def reload(self, *, asked: bool = True) -> Outcome:
-        """Make what the files say now the next generation, or say why not."""
-        assert self._reloader is not None
+        """Make what the files say now the next generation, or say why not.
+
+        An attempt on older files that is not committed yet is given up for it.
+        """
+        assert self._attempts is not None
+        return await self._attempts.reload(asked=asked)
+
+    async def _attempted(self, outcome: Outcome, asked: bool) -> None:
         assert self._observer is not None
-        outcome = await self._reloader.reload(asked=asked)
+        self._children.close()  # a change was seen and came to nothing: none is kept
         self._observer.reloaded(outcome)
         if outcome.result is Result.APPLIED:
             self._log.info(outcome.line, generation=outcome.generation)
         elif outcome.result is Result.REFUSED:
             self._log.error(outcome.line, reason=outcome.reason, diagnostics=outcome.diagnostics)
-        elif asked:
+        elif asked or outcome.result is Result.SUPERSEDED:
             self._log.info(outcome.line)
         await self._tell_hooks(outcome)
-        return outcome
 
     def status(self) -> Status:
         """What the controller says of itself."""
@@ -181,7 +192,16 @@ class Runtime:
             )
             lifecycle = Lifecycle(self._handlers.loop, self._log)
             reloader = self._reloader = Reloader(
-                files, around=around, slots=slots, lifecycle=lifecycle, clock=self._clock, log=self._log
+                files,
+                around=around,
+                slots=slots,
+                lifecycle=lifecycle,
+                children=self._children,
+                clock=self._clock,
+                log=self._log,
+            )
+            attempts = self._attempts = Attempts(
+                reloader, digest=files.digest, finished=self._attempted, clock=self._clock
             )
             self._first_plan = plan(checked.inputs.loaded.controller)
             observer = self._observer = Observer(
@@ -195,12 +215,13 @@ class Runtime:
                 tasks.create_task(recorder.run(), name="events"),
                 tasks.create_task(observer.run(), name="observer"),
                 tasks.create_task(mutations.run(), name="mutation detector"),
-                tasks.create_task(self._reload_on_change(files, reloader), name="files"),
+                tasks.create_task(self._reload_on_change(files, attempts), name="files"),
                 tasks.create_task(self._reload_on_hangup(), name="hangup"),
             ]
             failed = await self._until_stopped(observer)
             for task in background[1:]:
                 task.cancel()
+            await attempts.close()
             await self._shut_down(reloader, slots, lifecycle, around)
             await mutations.look()
             await recorder.flush(_FLUSH_SECONDS)
@@ -209,7 +230,7 @@ class Runtime:
         return failed
 
     async def _checked(self, files: InputFiles) -> Checked:
-        checked = await asyncio.to_thread(lambda: import_aside(read_files(files)))
+        checked = await self._children.import_aside(await asyncio.to_thread(read_files, files))
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:
@@ -225,25 +246,33 @@ class Runtime:
             f"namespaces {', '.join(spaces) or 'none'}"
         )
 
-    async def _reload_on_change(self, files: InputFiles, reloader: Reloader) -> None:
+    async def _reload_on_change(self, files: InputFiles, attempts: Attempts) -> None:
         def active() -> Generation:  # asked each time: holding one would keep its code alive
-            assert reloader.active is not None
-            return reloader.active
+            assert self._reloader is not None
+            assert self._reloader.active is not None
+            return self._reloader.active
 
-        policy = active().plan.reload
-        watch = self.options.watch if self.options.watch is not None else policy.watch is not WatchFiles.OFF
-        if self.options.once or not watch:
+        if self.options.once or self.options.watch is False:
             return
         changes = FileChanges(
             digest=files.digest,
             folders=lambda: active().inputs.folders,
             settle=lambda: active().plan.reload.settle,
             clock=self._clock,
-            poll=lambda: active().plan.reload.watch is WatchFiles.POLL,
-            last=active().inputs.digest,
+            watch=lambda: self._watch(active().plan.reload),
+            last=lambda: attempts.latest,
+            seen=lambda: self._children.warm() if active().plan.reload.preflight else None,
         )
-        async for _ in changes:
-            await self.reload(asked=False)
+        # Files are looked at while an attempt is made, which is given up if they change again.
+        async with asyncio.TaskGroup() as group:
+            async for digest in changes:
+                group.create_task(attempts.reload(asked=False, digest=digest))
+
+    def _watch(self, policy: ReloadSpec) -> WatchFiles:
+        """How files are watched; `--watch` does so even where the manifest says Off."""
+        if self.options.watch and policy.watch is WatchFiles.OFF:
+            return WatchFiles.AUTO
+        return policy.watch
 
     async def _reload_on_hangup(self) -> None:
         while True:
@@ -254,7 +283,8 @@ class Runtime:
     async def _tell_hooks(self, outcome: Outcome) -> None:
         assert self._reloader is not None
         generation = self._reloader.active
-        if generation is not None and outcome.result is not Result.UNCHANGED:
+        told = (Result.APPLIED, Result.REFUSED)
+        if generation is not None and outcome.result in told:
             await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
 
     async def _until_stopped(self, observer: Observer) -> int:

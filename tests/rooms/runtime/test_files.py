@@ -6,6 +6,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from declctl.kit import ManualClock, SystemClock
+from declctl.manifest.model import WatchFiles
 from declctl.runtime.files import FileChanges
 from declctl.testing import BundleDir, ConfigMapDir
 
@@ -19,26 +20,37 @@ def _digest_of(path: Path):
     return digest
 
 
-def _changes(path: Path, *, settle: float = 0.02, clock=None, poll: bool = False) -> FileChanges:
-    digest = _digest_of(path)
+class _Remembered:
+    """What was told last, as whoever makes attempts remembers it."""
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+
+    async def following(self, stream) -> str:
+        self.digest = await anext(stream)
+        return self.digest
+
+
+def _changes(path: Path, last: _Remembered, *, settle: float = 0.02, clock=None) -> FileChanges:
     return FileChanges(
-        digest=digest,
+        digest=_digest_of(path),
         folders=lambda: [path.parent],
         settle=lambda: settle,
         clock=clock or SystemClock(),
-        last=digest(),
-        poll=lambda: poll,
+        last=lambda: last.digest,
     )
 
 
-def _collect(changes: FileChanges, steps, *, seconds: float = 10.0) -> list[str]:
+def _collect(path: Path, steps, *, seconds: float = 10.0, **how) -> list[str]:
     """The digests after each step, which is taken once the last one was told."""
+    last = _Remembered(_digest_of(path)())
+    changes = _changes(path, last, **how)
 
     async def scenario() -> list[str]:
         told = []
         async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
             for step in steps:
-                following = asyncio.ensure_future(anext(stream))
+                following = asyncio.ensure_future(last.following(stream))
                 await asyncio.sleep(0)
                 step()
                 told.append(await following)
@@ -51,7 +63,7 @@ def test_an_edit_is_told_once_it_has_settled(tmp_path: Path) -> None:
     """A handler file is saved: one reload is asked for, within moments."""
     folder = BundleDir(tmp_path, {"h.py": "one"})
     path = tmp_path / "h.py"
-    told = _collect(_changes(path), [lambda: folder.write("h.py", "two")], seconds=3)
+    told = _collect(path, [lambda: folder.write("h.py", "two")], seconds=3)
     assert told == [_digest_of(path)()]
 
 
@@ -59,14 +71,14 @@ def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -
     """Many quick saves in a row: none has to wait for the safety poll."""
     folder = BundleDir(tmp_path, {"h.py": "0"})
     steps = [lambda n=n: folder.write("h.py", str(n)) for n in range(1, 11)]
-    assert len(_collect(_changes(tmp_path / "h.py", settle=0.0), steps, seconds=4.5)) == 10
+    assert len(_collect(tmp_path / "h.py", steps, seconds=4.5, settle=0.0)) == 10
 
 
 def test_a_swapped_configmap_is_told_each_time(tmp_path: Path) -> None:
     """Twenty swaps of a mounted ConfigMap: twenty reloads are asked for."""
     mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
     steps = [lambda n=n: mounted.swap({"h.py": str(n)}) for n in range(1, 21)]
-    told = _collect(_changes(mounted.path / "h.py", settle=0.0), steps)
+    told = _collect(mounted.path / "h.py", steps, settle=0.0)
     assert len(set(told)) == 20
     assert told[-1] == _digest_of(mounted.path / "h.py")()
 
@@ -79,7 +91,7 @@ def test_a_swap_with_the_same_bytes_asks_for_nothing(tmp_path: Path) -> None:
         mounted.swap({"h.py": "0"})
         mounted.swap({"h.py": "1"})
 
-    told = _collect(_changes(mounted.path / "h.py"), [twice])
+    told = _collect(mounted.path / "h.py", [twice])
     assert told == [hashlib.sha256(b"1").hexdigest()]
 
 
@@ -108,8 +120,8 @@ class _Script:
             folders=list,
             settle=lambda: settle,
             clock=self.clock,
-            last="a",
-            poll=lambda: True,
+            last=lambda: "a",
+            watch=lambda: WatchFiles.POLL,
         )
 
         async def scenario() -> str:
@@ -149,4 +161,4 @@ def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
             self.set(seconds)
             BundleDir(path.parent, {"h.py": "two"})
 
-    assert _collect(_changes(path, clock=Clock()), [lambda: None]) == [_digest_of(path)()]
+    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
