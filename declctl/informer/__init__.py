@@ -38,6 +38,7 @@ from declctl.informer.reflector import (
     ReflectorStore,
     WholeList,
 )
+from declctl.informer.reprojecting import Reprojection
 from declctl.informer.source import Source, WatchListSemantics, supports_watch_list
 from declctl.informer.stores import (
     NAMESPACE_INDEX,
@@ -117,6 +118,7 @@ __all__ = [
     "ReflectorStatistics",
     "ReflectorStore",
     "Registration",
+    "Reprojection",
     "ResourceEventHandler",
     "ResourceEventHandlerFuncs",
     "Selection",

@@ -21,6 +21,7 @@ from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import Registration, SharedProcessor
 from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
 from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reprojecting import Remake, Reprojection
 from declctl.informer.slices import Slices
 from declctl.informer.source import Source
 from declctl.informer.stores import IndexBuild, Indexer, Lister
@@ -77,6 +78,7 @@ class SharedIndexInformer:
         self.ended = Latch(f"end of {name}")
         self._workers: dict[ProcessorListener, None] = {}  # whose handlers may be called
         self._transform: Transform | None = None
+        self._reprojection: Reprojection | None = None  # the last that took over
         self._started = False
 
     async def run(self) -> None:
@@ -120,13 +122,35 @@ class SharedIndexInformer:
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on; what is in the cache stays as it is."""
+        self._end_reprojection()
         self._decoding.exchange(projection)
+
+    def begin_reprojection(self, projection: Projection, remake: Remake) -> Reprojection:
+        """Begin to make the cache anew as `projection` would have decoded it, aside and in slices.
+
+        `remake` makes a record like those of the projection. Nothing has happened before `take_over`.
+        """
+        return Reprojection(self.indexer, projection, remake)
+
+    def take_over(self, reprojection: Reprojection) -> None:
+        """Decode with its projection from now on; what it made takes its place in the next slices.
+
+        No listener is told: the objects are the same. Nothing here waits or can fail.
+        """
+        self._end_reprojection()
+        self._reprojection = reprojection
+        self._decoding.exchange(reprojection.projection)
+        self._slices.start(reprojection.take_over())
 
     def process(self, batch: Sequence[Entry]) -> Iterator[None]:
         """Apply what was queued to the store, and tell the listeners after each step of it."""
         now = self._clock.now().timestamp()
+        if self._reprojection is not None:
+            batch = self._reprojection.deltas(batch)
         match batch:
             case [Replacement() as replacement]:
+                if self._reprojection is not None:
+                    replacement = yield from self._reprojection.replacement(replacement)
                 for told in self._applier.replace(replacement, now):
                     self.processor.distribute(told)
                     yield
@@ -264,6 +288,11 @@ class SharedIndexInformer:
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))
+
+    def _end_reprojection(self) -> None:
+        if self._reprojection is not None:
+            self._reprojection.supersede()
+            self._reprojection = None
 
     def _refuse_started(self, what: str) -> None:
         if self._started:

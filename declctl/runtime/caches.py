@@ -6,45 +6,38 @@ nobody wants any longer lingers, then closes.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, KeysView, Sequence
+from dataclasses import dataclass
 
+from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import (
     FieldIndex,
     IndexFunc,
     Lister,
     ReflectorOptions,
+    Reprojection,
     SharedIndexInformer,
     SourceProvider,
 )
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
-from declctl.manifest.plan import ResourcePlan, WatchKey
+from declctl.manifest.plan import ResourcePlan
 from declctl.objects import (
     Codec,
     FieldPath,
-    FrameCodec,
     GroupVersionKind,
-    MetadataCodec,
     MutationDetector,
     ObjectCodec,
     Projection,
     Transform,
 )
+from declctl.runtime.identities import Identity, matched
 from declctl.runtime.log import Log
+from declctl.runtime.projections import codec_of, projection_of, remaking
 
+__all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
 _SLICE = 500  # objects that an index build may decode before the loop breathes
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What has to stay equal for an informer to live on: what is asked, and what is done to the answer.
-
-    `transform` is a digest of the user's transforms, empty if there are none.
-    """
-
-    watch: WatchKey
-    transform: str = ""
+_REMADE = 250  # records that are made anew before the loop breathes: some 3 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +53,9 @@ class Index:
     function: IndexFunc
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """What a generation wants of one resource."""
+    """What a generation wants of one resource. Two generations want the same in two of them."""
 
     plan: ResourcePlan
     identities: tuple[Identity, ...]
@@ -82,11 +75,18 @@ class Cached:
     users: int = 0
     closing: asyncio.TimerHandle | None = None
     started_at: float = 0.0
-    paths: frozenset[FieldPath] = field(default_factory=frozenset)
+
+
+@dataclass(eq=False)
+class Turn:
+    """What a cache becomes at the commit; `reprojection` holds its records as they will be."""
+
+    identity: Identity
+    reprojection: Reprojection | None = None
 
 
 class Caches:
-    """All informers of the process. Used on the machinery loop only."""
+    """All informers of the process. Used on the machinery loop only; one generation is staged at a time."""
 
     def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
         self._cluster = cluster
@@ -94,19 +94,30 @@ class Caches:
         self._clock = clock
         self._log = log
         self._cached: dict[Identity, Cached] = {}
+        self._used: dict[Wanted, tuple[Cached, ...]] = {}
+        self._turns: dict[Cached, Turn] = {}  # of the generation that is being staged
 
     def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
         """Make the informers that are missing, each counted once.
 
+        One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`.
         Returns those that are new, not started yet.
         """
-        fresh: list[Cached] = []
-        for identity, users in _by_identity(wanted).items():
-            cached = self._cached.get(identity)
-            if cached is None:
-                cached = self._cached[identity] = self._make(identity, users)
+        wanted, fresh = tuple(wanted), list[Cached]()
+        by_identity = _by_identity(wanted)
+        serving: dict[Identity, Cached] = {}
+        for identity, living in matched(self._cached, by_identity.keys()).items():
+            if living is None:
+                cached = self._cached[identity] = self._make(identity, by_identity[identity])
                 fresh.append(cached)
+            else:
+                cached = self._cached[living]
+                if living != identity:
+                    self._turns[cached] = Turn(identity)
+            serving[identity] = cached
             self._use(cached)
+        for resource in wanted:
+            self._used[resource] = tuple(serving[identity] for identity in resource.identities)
         return fresh
 
     def start(self, fresh: Iterable[Cached]) -> None:
@@ -118,11 +129,16 @@ class Caches:
                 cached.task = self._tasks.create_task(cached.informer.run(), name=name)
 
     async def build_indexes(self, wanted: Iterable[Wanted]) -> int:
-        """Build what existing informers lack, in slices; returns how many indexes were built."""
-        built = 0
+        """Build what existing informers lack, in slices; returns how many indexes were built.
+
+        Before that, records are made anew where they have to become others, or lack the fields that are
+        indexed; raises ReloadRefused if that can't be done, and no cache has changed then.
+        """
+        built, wanted = 0, tuple(wanted)
+        await self._make_records(wanted)
         for resource in wanted:
-            for identity in resource.identities:
-                informer = self._cached[identity].informer
+            for cached in self.of(resource):
+                informer = cached.informer
                 for index in resource.indexes:
                     if index.internal in informer.indexer.get_indexers():
                         continue
@@ -132,44 +148,50 @@ class Caches:
                     built += 1
         return built
 
+    def reproject(self, wanted: Iterable[Wanted]) -> None:
+        """Let caches become what the staged generation wants of them: at its commit, and it can't fail.
+
+        The records that were made for it take their places in the next slices.
+        """
+        for cached in dict.fromkeys(cached for resource in wanted for cached in self.of(resource)):
+            turn = self._turns.pop(cached, None)
+            if turn is None or turn.reprojection is None:
+                continue
+            del self._cached[cached.identity]
+            cached.identity = turn.identity
+            self._cached[cached.identity] = cached
+            codec = turn.reprojection.projection.layout.codec
+            if codec is not cached.codec:
+                cached.codec, cached.mutations = codec, _detector(codec, after=cached.mutations)
+            cached.informer.take_over(turn.reprojection)
+
     def release(self, wanted: Iterable[Wanted], *, linger: float) -> None:
-        """A generation that wanted these is gone.
+        """A generation that wanted these is gone, or was never committed: then no cache becomes another.
 
         What nobody else wants closes after `linger` seconds.
         """
-        for identity in _by_identity(wanted):
-            cached = self._cached.get(identity)
-            if cached is None:
-                continue
+        wanted = tuple(wanted)
+        given_up = _by_identity(wanted).keys()
+        self._turns = {cached: turn for cached, turn in self._turns.items() if turn.identity not in given_up}
+        released = [cached for resource in wanted for cached in self._used.pop(resource, ())]
+        for cached in dict.fromkeys(released):
             cached.users -= 1
             if not cached.users:
                 loop = asyncio.get_running_loop()
-                cached.closing = loop.call_later(linger, self._close, identity)
+                cached.closing = loop.call_later(linger, self._close, cached)
 
     def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:
         """Remove the indexes of a generation that is gone, except those that `kept` still reads."""
-        keep = {(identity, index.internal) for w in kept for identity in w.identities for index in w.indexes}
+        keep = {(cached, index.internal) for w in kept for cached in self.of(w) for index in w.indexes}
         for resource in wanted:
-            for identity in resource.identities:
-                cached = self._cached.get(identity)
-                names = [i.internal for i in resource.indexes if (identity, i.internal) not in keep]
-                if cached is not None and names:
+            for cached in self.of(resource):
+                names = [i.internal for i in resource.indexes if (cached, i.internal) not in keep]
+                if names:
                     cached.informer.remove_indexers(names)
 
-    def reproject(self, wanted: Iterable[Wanted]) -> None:
-        """Let informers that live on decode the field paths that are indexed now.
-
-        Records that are there keep their layout, and are read by decoding where it lacks a path.
-        """
-        for identity, users in _by_identity(wanted).items():
-            cached, paths = self._cached[identity], _paths(users)
-            if not paths <= cached.paths:
-                cached.paths = paths
-                cached.informer.reproject(self._projection(identity, users, cached.codec))
-
-    def of(self, wanted: Wanted) -> list[Cached]:
-        """The informers of a resource."""
-        return [self._cached[identity] for identity in wanted.identities]
+    def of(self, wanted: Wanted) -> Sequence[Cached]:
+        """The informers of a resource; none before it was prepared, and after it was released."""
+        return self._used.get(wanted, ())
 
     def lister(self, wanted: Wanted) -> Lister:
         """The view of a resource over all its informers, with the index names of that generation."""
@@ -182,8 +204,8 @@ class Caches:
 
     async def close(self) -> None:
         """Stop every informer."""
-        for identity in list(self._cached):
-            self._close(identity)
+        for cached in self.all():
+            self._close(cached)
         await asyncio.sleep(0)
 
     def _use(self, cached: Cached) -> None:
@@ -192,20 +214,73 @@ class Caches:
             cached.closing.cancel()
             cached.closing = None
 
-    def _close(self, identity: Identity) -> None:
-        cached = self._cached.pop(identity)
+    def _close(self, cached: Cached) -> None:
+        del self._cached[cached.identity]
+        if cached.closing is not None:
+            cached.closing.cancel()
         if cached.task is not None:
             cached.task.cancel()
 
+    async def _make_records(self, wanted: Sequence[Wanted]) -> None:
+        for cached in dict.fromkeys(cached for resource in wanted for cached in self.of(resource)):
+            turn = self._turns.get(cached)
+            if turn is not None:
+                turn.reprojection = await self._remade(cached, turn.identity, self._becoming(cached, turn))
+            elif not self._paths(cached) <= _at_hand(cached.informer.source.projection):
+                await self._widen(cached)
+
+    async def _widen(self, cached: Cached) -> None:
+        """Let a cache have more fields at hand: it is the same for everybody, so that it need not wait."""
+        before = cached.informer.source.projection
+        after = projection_of(
+            cached.identity.watch,
+            paths=self._paths(cached),
+            transform=_transform(self._users(cached)),
+            codec=cached.codec,
+        )
+        if _at_hand(after) <= _at_hand(before):
+            return  # the others stand in every record, or can't be had without decoding
+        reprojection = await self._remade(cached, cached.identity, after)
+        cached.informer.take_over(reprojection)
+        while not (reprojection.is_over or cached.informer.is_stopped):
+            await asyncio.sleep(0)
+
+    async def _remade(self, cached: Cached, identity: Identity, after: Projection) -> Reprojection:
+        remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
+        reprojection = cached.informer.begin_reprojection(after, remake)
+        try:
+            while not reprojection.step(_REMADE):
+                await asyncio.sleep(0)
+        except CacheError as fault:
+            raise ReloadRefused("ReprojectFailed", f"{cached.identity.watch}: {fault}") from fault
+        return reprojection
+
+    def _becoming(self, cached: Cached, turn: Turn) -> Projection:
+        """What decodes once a cache has become another; the transform is that of the new generation."""
+        same_codec = turn.identity.watch.cache is cached.identity.watch.cache
+        return projection_of(
+            turn.identity.watch,
+            paths=self._paths(cached),
+            transform=_transform(self._users(cached)[::-1]),
+            codec=cached.codec if same_codec else codec_of(turn.identity.watch),
+        )
+
+    def _users(self, cached: Cached) -> Sequence[Wanted]:
+        """Who uses a cache: of every generation that is alive, the oldest first."""
+        return [wanted for wanted, used in self._used.items() if cached in used]
+
+    def _paths(self, cached: Cached) -> frozenset[FieldPath]:
+        return _paths(self._users(cached))
+
     def _make(self, identity: Identity, users: Sequence[Wanted]) -> Cached:
-        watch, codec = identity.watch, _codec(identity.watch)
+        watch, codec = identity.watch, codec_of(identity.watch)
         source = self._cluster.source(
             GroupVersionKind.of(watch.api_version, watch.kind),
             namespace=watch.namespace,
             label_selector=watch.label_selector,
             field_selector=watch.field_selector,
             metadata_only=watch.cache is CacheMode.METADATA_ONLY,
-            projection=self._projection(identity, users, codec),
+            projection=projection_of(watch, paths=_paths(users), transform=_transform(users), codec=codec),
         )
         informer = SharedIndexInformer(
             source,
@@ -214,20 +289,7 @@ class Caches:
             options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
             indexers={index.internal: index.function for user in users for index in user.indexes},
         )
-        mutations = MutationDetector(codec) if isinstance(codec, ObjectCodec) else None
-        return Cached(identity, informer, codec, mutations, paths=_paths(users))
-
-    def _projection(self, identity: Identity, users: Sequence[Wanted], codec: Codec) -> Projection:
-        watch = identity.watch
-        return Projection(
-            api_version=watch.api_version,
-            kind=watch.kind,
-            metadata_only=watch.cache is CacheMode.METADATA_ONLY,
-            paths=sorted(_paths(users), key=str),
-            drop_fields=_drop_fields(watch),
-            transform=next((user.transform for user in users if user.transform is not None), None),
-            codec=codec,
-        )
+        return Cached(identity, informer, codec, _detector(codec))
 
 
 def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
@@ -238,25 +300,25 @@ def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
     return users
 
 
-def _codec(watch: WatchKey) -> Codec:
-    match watch.cache:
-        case CacheMode.OBJECTS:
-            return ObjectCodec(api_version=watch.api_version, kind=watch.kind)
-        case CacheMode.METADATA_ONLY:
-            return MetadataCodec()
-        case CacheMode.FRAMES:
-            return FrameCodec()
+def _transform(users: Iterable[Wanted]) -> Transform | None:
+    return next((user.transform for user in users if user.transform is not None), None)
 
 
-def _drop_fields(watch: WatchKey) -> Sequence[FieldPath]:
-    """The fields that have to be dropped: what the server doesn't send need not be looked for."""
-    paths = [FieldPath.parse(path) for path in watch.transform.drop_fields]
-    if watch.cache is CacheMode.METADATA_ONLY:
-        return [path for path in paths if path.steps[0] == "metadata"]
-    return paths
+def _detector(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:
+    """What looks at objects that readers share; it counts on where another one has stopped."""
+    if not isinstance(codec, ObjectCodec):
+        return None
+    detector = MutationDetector(codec)
+    if after is not None:
+        detector.count, detector.last = after.count, after.last
+    return detector
 
 
-def _paths(users: Sequence[Wanted]) -> frozenset[FieldPath]:
+def _at_hand(projection: Projection) -> KeysView[FieldPath]:
+    return projection.layout.positions.keys()
+
+
+def _paths(users: Iterable[Wanted]) -> frozenset[FieldPath]:
     return frozenset(
         index.function.path
         for user in users

@@ -69,10 +69,10 @@ def test_resources_with_one_watch_share_a_cache(log) -> None:
     """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
-        fresh = caches.prepare(_wanted())
+        one, two, other = wanted = _wanted()
+        fresh = caches.prepare(wanted)
         assert cluster.made == [None, "a", "b"]
         assert len(fresh) == len(caches.all()) == 3
-        one, two, other = _wanted()
         assert caches.of(one) == caches.of(two)
         assert len(caches.of(other)) == 2
 
@@ -83,10 +83,11 @@ def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
     """A reload that keeps a resource makes no new cache and closes none."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
-        caches.prepare(_wanted())
+        old = _wanted()
+        caches.prepare(old)
         before = caches.all()
         assert caches.prepare(_wanted()) == []
-        caches.release(_wanted(), linger=0.0)
+        caches.release(old, linger=0.0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert caches.all() == before
@@ -98,10 +99,11 @@ def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
     """Released, wanted again within its time, released again: it closes only then."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
-        caches.prepare(_wanted()[:1])
-        caches.release(_wanted()[:1], linger=60.0)
-        assert caches.prepare(_wanted()[:1]) == []
-        caches.release(_wanted()[:1], linger=0.0)
+        old, new = _wanted()[:1], _wanted()[:1]
+        caches.prepare(old)
+        caches.release(old, linger=60.0)
+        assert caches.prepare(new) == []
+        caches.release(new, linger=0.0)
         async with asyncio.timeout(5):
             while caches.all():
                 await asyncio.sleep(0)
@@ -115,7 +117,8 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> Non
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
         old, new = _wanted(index="spec.nodeName")[:1], _wanted(index="spec.nodeName")[:1]
-        caches.prepare(_wanted()[:1])
+        for wanted in (_wanted()[:1], old, new):
+            caches.prepare(wanted)
         assert await caches.build_indexes(old) == 1
         assert await caches.build_indexes(new) == 0
         caches.drop_indexes(old, kept=new)
@@ -131,12 +134,15 @@ def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
     """An index over another field: the projection of the living source takes it along."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
-        caches.prepare(_wanted()[:1])
-        (cached,) = caches.of(_wanted()[0])
+        first, same, other = _wanted()[:1], _wanted()[:1], _wanted(index="spec.nodeName")[:1]
+        caches.prepare(first)
+        (cached,) = caches.of(first[0])
         before = cached.informer.source.projection
-        caches.reproject(_wanted()[:1])
+        caches.prepare(same)
+        await caches.build_indexes(same)
         assert cached.informer.source.projection is before
-        caches.reproject(_wanted(index="spec.nodeName")[:1])
+        caches.prepare(other)
+        await caches.build_indexes(other)
         assert cached.informer.source.projection is not before
 
     _run(scenario, log)
@@ -164,8 +170,9 @@ def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
     """`dropFields: [status]` beside MetadataOnly costs nothing: no object is decoded for it."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
-        caches.prepare(_wanted(text=MODES))
-        projection = caches.of(_wanted(text=MODES)[2])[0].informer.source.projection
+        wanted = _wanted(text=MODES)
+        caches.prepare(wanted)
+        projection = caches.of(wanted[2])[0].informer.source.projection
         projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
         assert projection.statistics().decoded_whole == 0
 

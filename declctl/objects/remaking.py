@@ -1,0 +1,104 @@
+"""Records made anew out of their own frames, as if another projection had read the object.
+
+So a cache takes other fields out of its objects, drops more of them, or keeps them another way, and no
+server is asked for what is there already.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from declctl.errors import CacheError, MalformedAnswer
+from declctl.objects.field_path import FieldPath
+from declctl.objects.frame import FrameStatistics
+from declctl.objects.held import Codec, Frame
+from declctl.objects.projection import Projection
+from declctl.objects.reading import json_object, mapping
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record
+
+_Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
+
+
+class Remaking:
+    """Makes records of `layout` out of records of other layouts of the same kind. One thread uses it.
+
+    What is in a frame has been transformed, so that nothing is transformed again; `drop_fields` are
+    dropped. Of records of the layout `alike` the frames are kept as they are: they are those that
+    `layout` would have.
+    """
+
+    def __init__(
+        self, layout: Layout, *, drop_fields: Sequence[FieldPath] = (), alike: Layout | None = None
+    ) -> None:
+        self.layout = layout
+        self._alike = alike
+        self._drop_fields = tuple(drop_fields)
+        self._reads = _projection(layout, layout.codec, self._drop_fields)
+        self._looks = _projection(layout, _NoFrames(), ())
+
+    def __call__(self, record: Record) -> Record:
+        """The record anew: the same object in the same state.
+
+        Raises CacheError if its frame can't be read, or if a field has to be dropped from an object that
+        can't be decoded.
+        """
+        if record.layout is self.layout:
+            return record
+        try:
+            plain = record.layout.codec.decode(record.frame)
+            if record.layout is self._alike:
+                _, values, _ = self._read(plain, self._looks, ())
+                labels, frame = record.labels_json, record.frame
+            else:
+                labels, values, frame = self._read(plain, self._reads, self._drop_fields)
+        except Exception as fault:
+            raise CacheError(f"{record.key} can't be made anew: {fault}") from fault
+        if labels == record.labels_json:
+            labels = record.labels_json  # which others share
+        # Its identity is that which the server gave it, whatever a transform has left of that in the frame.
+        return Record(record.key, record.revision, labels, values, frame, self.layout)
+
+    def _read(self, plain: bytes, by: Projection, drop_fields: Iterable[FieldPath]) -> _Parts:
+        try:
+            made = by.record(plain)
+        except MalformedAnswer:  # a transform has taken its name away, or it was dropped
+            return self._nameless(json_object(plain), by.layout.codec, drop_fields)
+        if made is None:
+            raise CacheError(by.statistics().last_fault or "it can't be decoded")
+        return made.labels_json, made.values, made.frame
+
+    def _nameless(self, obj: dict[str, Any], codec: Codec, drop_fields: Iterable[FieldPath]) -> _Parts:
+        for path in drop_fields:
+            path.remove_from(obj)
+        labels = mapping(mapping(obj.get("metadata")).get("labels"))
+        values = tuple(_projected(path.values(obj)) for path in self.layout.positions)
+        frame = codec.encode(msgspec.json.encode(obj))
+        return msgspec.json.encode(labels) if labels else NO_LABELS, values, frame
+
+
+class _NoFrames:
+    """The codec of a projection whose frames nobody wants."""
+
+    def encode(self, plain: bytes) -> bytes:  # noqa: ARG002 - a Codec's
+        return b""
+
+    def decode(self, frame: bytes) -> bytes:  # noqa: ARG002
+        raise CacheError("a frame that was not kept can't be decoded")
+
+    def statistics(self) -> FrameStatistics:
+        return FrameStatistics(ratio=0.0, trainings=0, dictionaries=0)
+
+
+def _projection(layout: Layout, codec: Codec, drop_fields: Sequence[FieldPath]) -> Projection:
+    return Projection(
+        api_version=layout.api_version,
+        kind=layout.kind,
+        paths=layout.positions,
+        drop_fields=drop_fields,
+        codec=codec,
+    )
+
+
+def _projected(found: tuple[str, ...]) -> Projected:
+    return None if not found else found[0] if len(found) == 1 else found
