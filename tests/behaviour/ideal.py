@@ -1,0 +1,128 @@
+"""What has to be heard: an ideal controller, which knows objects and bundles and nothing of caches.
+
+It is one sentence, twice: a handler sees the objects of its resource that are in the scope and pass the
+filter, and it hears how what it sees changes, whether somebody wrote an object or edited the bundle.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+KINDS = {"maps": "ConfigMap", "secrets": "Secret"}
+PLURALS = {"maps": "configmaps", "secrets": "secrets"}
+NAMESPACES = ("a", "b")
+COLORS = ("red", "blue")
+
+
+class Obj(NamedTuple):
+    """One object. `seq` is the number of its last write."""
+
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+    seq: int
+    color: str
+
+
+class Heard(NamedTuple):
+    """One change, as a handler of a version of the code hears it."""
+
+    handler: str
+    type: str
+    key: str
+    uid: str
+    seq: int
+    reason: str
+    version: int
+
+
+@dataclass(frozen=True)
+class HandlerOf:
+    """A handler. `flavour` is how its code is written, `color` what its filter lets pass."""
+
+    resource: str
+    flavour: str = "def"
+    color: str | None = None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A manifest and its code. `scopes` has the namespaces of each resource; none means all."""
+
+    version: int = 1
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"maps": ()})
+    handlers: Mapping[str, HandlerOf] = field(default_factory=lambda: {"one": HandlerOf("maps")})
+    index: str = ""
+
+    def sees(self, handler: str, obj: Obj | None) -> bool:
+        """Whether an object is the handler's business."""
+        of = self.handlers[handler]
+        if obj is None or of.resource != obj.resource:
+            return False
+        scope = self.scopes[of.resource]
+        return (not scope or obj.namespace in scope) and of.color in (None, obj.color)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the handlers' file is read at all."""
+        return bool(self.handlers) or "entryPoint" in self.index
+
+    def watches(self) -> set[tuple[str, str]]:
+        """What is watched: plurals and namespaces, "" for all."""
+        return {(PLURALS[r], namespace) for r, scope in self.scopes.items() for namespace in scope or ("",)}
+
+    def without(self, resource: str) -> "Bundle":
+        """The same without a resource, and without its handlers."""
+        return replace(
+            self,
+            scopes={name: scope for name, scope in self.scopes.items() if name != resource},
+            handlers={name: of for name, of in self.handlers.items() if of.resource != resource},
+        )
+
+
+class Ideal:
+    """Objects, the bundle that runs, and what its handlers have to hear next."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.objects: dict[tuple[str, str, str], Obj] = {}
+
+    def write(self, before: Obj | None, after: Obj | None) -> list[Heard]:
+        """Somebody created, changed or deleted an object."""
+        obj = after or before
+        assert obj is not None
+        place = obj.resource, obj.namespace, obj.name
+        self.objects.pop(place, None)
+        if after is not None:
+            self.objects[place] = after
+        return [
+            heard
+            for name in self.bundle.handlers
+            for heard in self._crossing(name, before, after, self.bundle.sees(name, before))
+        ]
+
+    def edit(self, bundle: Bundle) -> list[Heard]:
+        """A bundle takes over. Who was there before hears differences, who is new hears everything."""
+        old, self.bundle = self.bundle, bundle
+        told: list[Heard] = []
+        for name in bundle.handlers:
+            seen = self._seen(old, name) if name in old.handlers else set[Obj]()
+            sees = self._seen(bundle, name)
+            told += [self._heard(name, "Deleted", obj, "OutOfScope") for obj in seen - sees]
+            told += [self._heard(name, "Added", obj, "Initial") for obj in sees - seen]
+        return told
+
+    def _seen(self, bundle: Bundle, name: str) -> set[Obj]:
+        return {obj for obj in self.objects.values() if bundle.sees(name, obj)}
+
+    def _crossing(self, name: str, before: Obj | None, after: Obj | None, seen: bool) -> Iterable[Heard]:
+        if after is not None and self.bundle.sees(name, after):
+            yield self._heard(name, "Modified" if seen else "Added", after, "Watch")
+        elif seen and before is not None:
+            left = after is not None  # it is still there: a filter keeps it away
+            yield self._heard(name, "Deleted", before, "OutOfScope" if left else "Watch")
+
+    def _heard(self, name: str, kind: str, obj: Obj, reason: str) -> Heard:
+        key = f"{obj.namespace}/{obj.name}"
+        return Heard(name, kind, key, obj.uid, obj.seq, reason, self.bundle.version)
