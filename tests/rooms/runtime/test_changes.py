@@ -52,6 +52,8 @@ def test_a_comment_changes_nothing() -> None:
         ('    - {name: audit, resourceRef: {name: maps}, entryPoint: "h:audit"}\n', "", "-handler audit"),
         ("h:notify", "h:other", "~handler notify (entryPoint)"),
         ('"h:notify"', '"h:notify", timeout: 5s, events: [Added]', "~handler notify (events, timeout)"),
+        ('"h:notify"', '"h:notify", filter: {labelSelector: "a=b"}', "~handler notify (filter)"),
+        ('"h:notify"', '"h:notify", filter: {}', "nothing changed"),
         ('"h:notify"', '"h:notify", resyncPeriod: 1m', "~handler notify (resync)"),
         ('notify, resourceRef: {name: pods}', 'notify, resourceRef: {name: maps}',
          "-/+handler notify (resourceRef)"),
