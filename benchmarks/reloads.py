@@ -1,0 +1,276 @@
+"""What a reload costs whom: the pause, the time to effect, the API server, the events meanwhile, the memory.
+
+    python benchmarks/reloads.py [--objects 100000] [--handlers 200] [--reloads 1000] [--rate 1000]
+
+The controller runs in this process, over the byte server (`server/`) in another. Everything is as a
+person has it by default, the pre-flight import included.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import delays
+import yaml
+from harness.building import BENCHMARKS, go
+from harness.server import Server
+from harness.text import Table, plain
+
+from declctl.runtime.outcome import Outcome
+from declctl.testing import BundleDir, ControllerUnderTest, until
+
+_PATIENCE = 600.0  # seconds
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CODE = """
+from delays import delivered
+
+def on_change(change):
+    if change.type == "Modified":
+        delivered(change.obj)
+
+def by_node(obj): return [obj["spec"]["nodeName"]]
+
+VERSION = {version}
+"""
+_FEW = 100  # objects, where their number does not matter
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. `bar` is what it has to be, empty where it stands for comparison."""
+
+    name: str
+    value: str
+    bar: str = ""
+
+
+class Rig:
+    """A controller over the byte server, and a bundle that is edited."""
+
+    def __init__(self, server: Server, controller: ControllerUnderTest, bundle: BundleDir) -> None:
+        self.server = server
+        self.controller = controller
+        self._bundle = bundle
+        self._version = 0
+
+    def edit_code(self) -> Outcome:
+        """The handlers have new code."""
+        self._version += 1
+        self._bundle.write("handlers.py", _CODE.format(version=self._version))
+        return self._reload()
+
+    def edit_indexes(self, *indexers: dict[str, str]) -> Outcome:
+        """The resource has other indexes."""
+        path = self._bundle.path / "manifest.yaml"
+        manifest = json.loads(path.read_text())
+        manifest["spec"]["resources"][0]["indexers"] = list(indexers)
+        self._bundle.write("manifest.yaml", json.dumps(manifest))
+        return self._reload()
+
+    def asked(self) -> dict[str, int]:
+        """What the server was asked for."""
+        return {name: count for name, count in self.server.stats().items() if name in ("lists", "streams", "watches")}
+
+    def retired(self) -> None:
+        """Return when the old generation is gone."""
+        until("it is retired", lambda: self.controller.status().generations_alive == 1, timeout=_PATIENCE)
+
+    def _reload(self) -> Outcome:
+        outcome = self.controller.reload(_PATIENCE)
+        if outcome.result != "Applied":
+            raise SystemExit(f"a reload did not go through: {outcome.line}")
+        return outcome
+
+
+@contextmanager
+def running(*, objects: int, handlers: int) -> Iterator[Rig]:
+    """A controller whose cache has that many pods; only its first handler hears of changes."""
+    program = go(BENCHMARKS / "server", "server")
+    with tempfile.TemporaryDirectory() as home:
+        bundle = BundleDir(Path(home) / "bundle", {"handlers.py": _CODE.format(version=0)})
+        manifest = bundle.write("manifest.yaml", json.dumps(_manifest(handlers)))
+        with (
+            Server(program, kind="pods", objects=objects, folder=Path(home)) as server,
+            ControllerUnderTest(manifest, sandbox=_Served(server)) as controller,  # type: ignore[arg-type]
+        ):
+            controller.wait_ready(_PATIENCE)
+            yield Rig(server, controller, bundle)
+
+
+class _Served:
+    """The byte server as a controller under test takes it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def load(self, objects: Sequence[Any]) -> None:
+        """It makes its objects itself."""
+        assert not objects
+
+    def kubeconfig(self) -> Any:
+        """How to reach it."""
+        return yaml.safe_load(self._server.kubeconfig.read_text())
+
+
+def _manifest(handlers: int) -> dict[str, Any]:
+    of = {"resourceRef": {"name": "pods"}, "entryPoint": "handlers:on_change", "initialSync": "Skip"}
+    silent = {**of, "events": ["Deleted"]}
+    return {
+        "apiVersion": "declctl.dev/v1alpha1",
+        "kind": "Controller",
+        "metadata": {"name": "bench"},
+        "spec": {
+            "resources": [{"name": "pods", "apiVersion": "v1", "kind": "Pod"}],
+            "handlers": [{"name": f"h{n}", **(silent if n else of)} for n in range(handlers)],
+        },
+    }
+
+
+def pauses(handlers: int, reloads: int) -> Iterator[Figure]:
+    """How long the machinery stands still at a commit."""
+    with running(objects=_FEW, handlers=handlers) as rig:
+        taken = _timed_commits(rig, reloads)
+        what = f"commit with {handlers} handlers"
+        yield Figure(f"{what}, p50 of {reloads}", f"{statistics.median(taken) * 1e3:.2f} ms")
+        yield Figure(f"{what}, p99 of {reloads}", f"{_percentile(taken, 0.99) * 1e3:.2f} ms", "< 1 ms")
+
+
+def _timed_commits(rig: Rig, reloads: int) -> list[float]:
+    # Nobody but the reloader knows when it commits.
+    reloader: Any = rig.controller.runtime._reloader  # noqa: SLF001
+    commit: Callable[..., Any] = reloader._commit  # noqa: SLF001
+    taken: list[float] = []
+
+    def timed(staged: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return commit(staged)
+        finally:
+            taken.append(time.perf_counter() - began)
+
+    reloader._commit = timed  # noqa: SLF001
+    for _ in range(reloads):
+        rig.edit_code()
+        rig.retired()
+    return taken
+
+
+def effects(objects: int) -> Iterator[Figure]:
+    """From the end of the settle time until the new generation runs, and what the server was asked for."""
+    with running(objects=objects, handlers=1) as rig:
+        before = rig.asked()
+        edits: dict[str, tuple[Callable[[], Outcome], str]] = {
+            "code change": (rig.edit_code, "< 500 ms"),
+            "new index, field path": (
+                lambda: rig.edit_indexes({"name": "byNode", "fieldPath": "spec.nodeName"}),
+                "< 2,000 ms",
+            ),
+            "new index, function": (
+                lambda: rig.edit_indexes({"name": "byNode", "entryPoint": "handlers:by_node"}),
+                "< 2,000 ms",
+            ),
+        }
+        for name, (edit, bar) in edits.items():
+            taken: list[float] = []
+            for _ in range(3):
+                taken.append(edit().seconds)
+                rig.retired()
+                if edit != rig.edit_code:
+                    rig.edit_indexes()  # so that it is new again
+                    rig.retired()
+            what = f"{name}, {objects:,} objects, median of 3"
+            yield Figure(what, f"{statistics.median(taken) * 1e3:.0f} ms", bar)
+        after = rig.asked()
+        yield Figure(
+            "LISTs and WATCHes for all of these", str(sum(after.values()) - sum(before.values())), "0"
+        )
+
+
+def latencies(rate: int, seconds: int) -> Iterator[Figure]:
+    """How late changes are delivered while nothing is edited, and while everything is, again and again."""
+    with running(objects=_FEW, handlers=8) as rig, ThreadPoolExecutor(1) as pool:
+        changes = rate * seconds
+        _flood(rig, pool, changes, rate, lambda: None)  # caches and branches are warm
+        quiet = _flood(rig, pool, changes, rate, lambda: None)
+        stormy = _flood(rig, pool, changes, rate, lambda: (rig.edit_code(), rig.retired()))
+        first, second = _percentile(quiet, 0.99), _percentile(stormy, 0.99)
+        yield Figure(f"event latency p99, {rate:,} changes/s, quiet", f"{first:.2f} ms")
+        times = f"{second / first:.1f} times"
+        yield Figure("the same, one reload after the other", f"{second:.2f} ms, {times}", "at most 2 times")
+
+
+def _flood(
+    rig: Rig, pool: ThreadPoolExecutor, changes: int, rate: int, meanwhile: Callable[[], Any]
+) -> list[float]:
+    delays.take()
+    done = pool.submit(rig.server.modify, changes, rate=rate, hot=False, timeout=_PATIENCE)
+    while not done.done():
+        meanwhile()
+        time.sleep(0.05)
+    done.result()
+    until("all are delivered", lambda: delays.count() == changes, timeout=_PATIENCE)
+    return delays.take()
+
+
+def memory(reloads: int) -> Iterator[Figure]:
+    """Resident memory before and after many reloads, and where it is going: the slope of its second half."""
+    with running(objects=_FEW, handlers=8) as rig:
+        for _ in range(max(10, reloads // 20)):  # what Python keeps for later is there
+            rig.edit_code()
+            rig.retired()
+        resident = [_resident()]
+        for _ in range(reloads):
+            rig.edit_code()
+            rig.retired()
+            resident.append(_resident())
+        last = resident[len(resident) // 2 :]
+        slope = statistics.linear_regression(range(len(last)), last).slope
+        grown = resident[-1] / resident[0] - 1
+        now = f"{resident[0]:.1f} → {resident[-1]:.1f} MB, {grown:+.1%}"
+        yield Figure(f"resident over {reloads:,} reloads", now, "within 5 %")
+        yield Figure("slope of the second half", f"{slope * 1000:+.1f} kB a reload")
+
+
+def _resident() -> float:
+    """Megabytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6
+
+
+def _percentile(values: Sequence[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--objects", type=int, default=100_000)
+    parser.add_argument("--handlers", type=int, default=200)
+    parser.add_argument("--reloads", type=int, default=1000)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=int, default=20)
+    asked = parser.parse_args()
+    # The pre-flight's child imports the handlers, too.
+    paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    figures = [
+        *pauses(asked.handlers, max(10, asked.reloads // 5)),
+        *effects(asked.objects),
+        *latencies(asked.rate, asked.seconds),
+        *memory(asked.reloads),
+    ]
+    rows = [(figure.name, figure.value, figure.bar) for figure in figures]
+    sys.stdout.write(f"\n{plain(Table('Reloads', ('', 'measured', 'bar'), rows))}\n")
+
+
+if __name__ == "__main__":
+    main()
