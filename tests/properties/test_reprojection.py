@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declctl.informer import Reprojection, SharedIndexInformer, field_index
@@ -222,6 +222,11 @@ async def _play(steps: Sequence[tuple[Any, ...]]) -> None:
         assert found == {key for key, obj in world.server.items() if obj["spec"]["nodeName"] == node}
 
 
+_STAGED = ("begin", frozenset({"spec.zone"}), 1, False)
+
+
+@example([("change", "a", "n1"), _STAGED, ("step", 9), ("change", "a", "n2"), ("take over",), ("breathe",)])
+@example([("put", "a", "n1"), ("list",), _STAGED, ("take over",), ("breathe",), ("breathe",), ("process", 2)])
 @given(st.lists(STEPS, min_size=5, max_size=40))
 @settings(max_examples=400, deadline=None)
 def test_a_reprojected_cache_is_that_of_a_fresh_informer(steps: Sequence[tuple[Any, ...]]) -> None:
