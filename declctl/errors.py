@@ -6,6 +6,7 @@ DeclctlError
 ├── HookError                foreign code broke the plugin contract
 │   ├── EntryPointError      an entry point can't be resolved; says where
 │   └── HandlerFailed        a call raised; carries the cause
+│       └── FilterFailed     a handler's filter raised
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a lister was asked for an index that isn't declared
