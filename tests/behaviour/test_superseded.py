@@ -1,7 +1,6 @@
 """A newer edit is not kept waiting by an older one that is not live yet: that one is given up and undone."""
 
 import asyncio
-import os
 import sys
 import threading
 from pathlib import Path
@@ -64,7 +63,7 @@ def _fingerprint(controller, sandbox):
 
 def _is_socket(link: Path) -> bool:
     try:
-        return os.readlink(link).startswith("socket:")
+        return str(link.readlink()).startswith("socket:")
     except FileNotFoundError:
         return False  # the descriptor of this very listing
 

@@ -1,0 +1,309 @@
+"""Settling: however an editor saves, one reload is asked for, with the whole of what was saved."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.kit import ManualClock, SystemClock
+from declctl.manifest.model import WatchFiles
+from declctl.runtime.files import FileChanges
+from declctl.runtime.inputs import InputFiles
+from declctl.testing import BundleDir, until
+
+MANIFEST = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: settling}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers:h"}]
+"""
+OLD = "from parts import one, two\ndef h(change): ...\n"
+NEW = f"{OLD}VERSION = 2\n"
+
+
+class Watched:
+    """A bundle on disk whose changes are told while a test saves files in its own way.
+
+    Time stands still unless `pass_time` moves it, so that a save may take as long as it likes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = BundleDir(
+            folder,
+            {
+                "manifest.yaml": MANIFEST,
+                "handlers.py": OLD,
+                "parts/__init__.py": "",
+                "parts/one.py": "X = 1\n",
+                "parts/two.py": "X = 1\n",
+            },
+        )
+        self.path = folder
+        self.files = InputFiles(str(folder))
+        self.clock = ManualClock()
+        self.told: list[str] = []
+        self._last = self.files.digest()
+
+    @property
+    def handlers(self) -> Path:
+        """The file that is saved."""
+        return self.path / "handlers.py"
+
+    async def watch(self) -> None:
+        """Keep what is told, until cancelled."""
+        changes = FileChanges(
+            digest=self.files.digest,
+            folders=lambda: [self.path, self.path / "parts"],
+            settle=lambda: 0.3,
+            clock=self.clock,
+            last=lambda: self._last,
+        )
+        async with aclosing(aiter(changes)) as stream:
+            async for digest in stream:
+                self._last = digest
+                self.told.append(digest)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass in small steps, in which whoever reads files in a thread gets on."""
+        for _ in range(round(seconds / 0.1)):
+            await self.clock.advance(0.1)
+            for _ in range(3):
+                await asyncio.to_thread(os.listdir, self.path)  # the same few threads read the files
+
+    async def noticed(self) -> None:
+        """Return when somebody waits for the files to settle."""
+        while self.clock.next_wake is None:
+            await asyncio.sleep(0.005)
+
+    def saved(self, *steps: Callable[[], object], pause: float = 0.1) -> list[str]:
+        """What is told while these steps are taken, `pause` seconds apart, and in the time after them."""
+
+        async def scenario() -> None:
+            task = asyncio.create_task(self.watch())
+            await asyncio.sleep(0.3)  # the operating system's watch has begun
+            for step in steps:
+                step()
+                if self.files.digest() != self._last:
+                    await asyncio.wait_for(self.noticed(), 10)
+                await self.pass_time(pause)
+            await self.pass_time(3.0)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(scenario())
+        return self.told
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    """A bundle that is watched."""
+    return Watched(tmp_path / "bundle")
+
+
+def _rename_over(w: Watched) -> list[Callable[[], object]]:
+    aside = w.path / ".handlers.py.tmp"
+    return [lambda: aside.write_text(NEW), lambda: aside.replace(w.handlers)]
+
+
+def _truncate_and_write(w: Watched) -> list[Callable[[], object]]:
+    half = len(NEW) // 2
+    return [
+        lambda: w.handlers.write_text(""),
+        lambda: w.handlers.write_text(NEW[:half]),
+        lambda: w.handlers.write_text(NEW),
+    ]
+
+
+def _vim(w: Watched) -> list[Callable[[], object]]:
+    swap, backup, probe = w.path / ".handlers.py.swp", w.path / "handlers.py~", w.path / "4913"
+    return [
+        lambda: swap.write_bytes(b"b0VIM 9.0"),
+        probe.touch,
+        probe.unlink,
+        lambda: w.handlers.rename(backup),
+        lambda: w.handlers.write_text(NEW),
+        backup.unlink,
+        swap.unlink,
+    ]
+
+
+def _emacs(w: Watched) -> list[Callable[[], object]]:
+    lock, auto, backup = w.path / ".#handlers.py", w.path / "#handlers.py#", w.path / "handlers.py~"
+    return [
+        lambda: lock.symlink_to("somebody@somewhere.1234"),
+        lambda: auto.write_text(NEW[:20]),
+        lambda: w.handlers.rename(backup),
+        lambda: w.handlers.write_text(NEW),
+        auto.unlink,
+        lock.unlink,
+    ]
+
+
+def _jetbrains(w: Watched) -> list[Callable[[], object]]:
+    new, old = w.path / "handlers.py___jb_tmp___", w.path / "handlers.py___jb_old___"
+    return [
+        lambda: new.write_text(NEW),
+        lambda: w.handlers.rename(old),
+        lambda: new.rename(w.handlers),
+        old.unlink,
+    ]
+
+
+def _gone_for_a_moment(w: Watched) -> list[Callable[[], object]]:
+    return [w.handlers.unlink, lambda: w.handlers.write_text(NEW)]
+
+
+SAVES: Mapping[str, Callable[[Watched], list[Callable[[], object]]]] = {
+    "renamed over": _rename_over,
+    "truncated and written": _truncate_and_write,
+    "vim": _vim,
+    "emacs": _emacs,
+    "JetBrains safe write": _jetbrains,
+    "removed and written": _gone_for_a_moment,
+}
+
+
+@pytest.mark.parametrize("editor", SAVES)
+def test_one_save_asks_for_one_reload(editor, watched) -> None:
+    """Swap files, backups, empty and half-written states between are nobody's business."""
+    told = watched.saved(*SAVES[editor](watched))
+    assert told == [InputFiles(str(watched.path)).read().digest]
+    assert watched.handlers.read_text() == NEW
+
+
+def test_a_checkout_of_many_files_asks_for_one_reload(watched) -> None:
+    """`git checkout` of another branch changes, adds and removes files one after the other: one reload."""
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+
+    def run(*arguments: str) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run([git, "-C", str(watched.path), *who, *arguments], check=True, capture_output=True)
+
+    run("init", "-q", "-b", "main")
+    run("add", ".")
+    run("commit", "-qm", "old")
+    run("checkout", "-qb", "other")
+    watched.bundle.write("handlers.py", NEW)
+    for number in range(40):
+        watched.bundle.write(f"parts/more{number}.py", f"X = {number}\n")
+    (watched.path / "parts" / "two.py").write_text("X = 2\n")
+    run("add", ".")
+    run("commit", "-qm", "new")
+    run("checkout", "-q", "main")
+    watched._last = watched.files.digest()
+    told = watched.saved(lambda: run("checkout", "-q", "other"))
+    assert told == [InputFiles(str(watched.path)).read().digest]
+
+
+def test_many_files_written_one_by_one_ask_for_one_reload(watched) -> None:
+    """A tool that writes twelve files, 0.1 s apart: what is told is all twelve."""
+    steps = [lambda n=n: watched.bundle.write(f"parts/p{n}.py", f"X = {n}\n") for n in range(12)]
+    told = watched.saved(*steps)
+    assert told == [InputFiles(str(watched.path)).read().digest]
+
+
+def test_touching_and_neighbours_ask_for_nothing(watched) -> None:
+    """New times, the same bytes again, permissions, bytecode and files that nobody imports: no reload."""
+    cache = watched.path / "__pycache__"
+    told = watched.saved(
+        lambda: os.utime(watched.handlers),
+        lambda: watched.handlers.write_text(OLD),
+        lambda: watched.handlers.chmod(0o600),
+        cache.mkdir,
+        lambda: (cache / "handlers.cpython-311.pyc").write_bytes(b"\0" * 40),
+        lambda: (watched.path / "README.md").write_text("read me"),
+        lambda: (watched.path / "unrelated.py").write_text("X = 1\n"),
+    )
+    assert told == []
+
+
+class _Timeline:
+    """A digest that follows a schedule, and a manual clock on which `FileChanges` looks at it."""
+
+    def __init__(self, edits: list[float]) -> None:
+        self.clock = ManualClock(start=0.0)
+        self._edits = edits
+        self.told: list[tuple[float, str]] = []
+        self._last = "0"
+
+    def digest(self) -> str:
+        return str(sum(moment <= self.clock.monotonic() for moment in self._edits))
+
+    def run(self, settle: float, until_: float) -> list[tuple[float, str]]:
+        changes = FileChanges(
+            digest=self.digest,
+            folders=list,
+            settle=lambda: settle,
+            clock=self.clock,
+            last=lambda: self._last,
+            watch=lambda: WatchFiles.POLL,
+        )
+        timeline = self
+
+        async def inline(call: Callable[[], str]) -> str:
+            return call()
+
+        async def follow() -> None:
+            async for digest in changes:
+                timeline._last = digest
+                timeline.told.append((timeline.clock.monotonic(), digest))
+
+        async def scenario() -> None:
+            task = asyncio.create_task(follow())
+            await self.clock.advance(until_)
+            task.cancel()
+            await asyncio.wait([task])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", inline)
+            asyncio.run(scenario())
+        return self.told
+
+
+@given(
+    edits=st.lists(st.floats(0.1, 30.0), max_size=12).map(sorted),
+    settle=st.sampled_from([0.0, 0.05, 0.3, 1.0, 1.9, 5.0]),
+)
+def test_whenever_files_are_edited_the_last_state_is_told_and_none_twice(edits, settle) -> None:
+    """Edits at any moments: nothing is told twice in a row, the last state is told, and none too late."""
+    told = _Timeline(edits).run(settle, 40.0)
+    digests = [digest for _, digest in told]
+    assert digests == sorted(set(digests), key=int)
+    assert (digests or ["0"])[-1] == str(len(edits))
+    for number, moment in enumerate(edits, start=1):
+        first = min(when for when, digest in told if int(digest) >= number)
+        assert first - moment <= 1.0 + 2.0 + 1e-6  # until the next look, and while it settles
+
+
+def test_an_edit_is_told_after_the_quiet_time_and_not_before() -> None:
+    """With `settle: 300ms`, files that change each 0.2 s for a second are told 0.3 s after the last."""
+    told = _Timeline([1.0, 1.2, 1.4, 1.6, 1.8]).run(0.3, 10.0)
+    ((moment, digest),) = told
+    assert digest == "5"
+    assert 2.1 <= moment <= 2.4 + 1e-6
+
+
+def test_real_time_passes_too(watched, monkeypatch) -> None:
+    """The same with the real clock, once: a save is told."""
+    monkeypatch.setattr(watched, "clock", SystemClock())
+
+    async def scenario() -> None:
+        task = asyncio.create_task(watched.watch())
+        watched.handlers.write_text(NEW)
+        await asyncio.to_thread(lambda: until("it is told", lambda: watched.told))
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(scenario())
+    assert watched.told == [InputFiles(str(watched.path)).read().digest]
