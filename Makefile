@@ -52,8 +52,10 @@ check: lint types imports test ## everything that must hold before a commit
 
 HISTORIES ?= 1000
 
-soak: $(TESTS) ## 1,000 random histories of the informer for each queue (HISTORIES=…), some minutes
+soak: $(TESTS) ## 1,000 random histories of the informer for each queue (HISTORIES=…), then 1,000 reloads, some minutes
 	DECLCTL_SOAK=$(HISTORIES) $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_informer.py
+	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/behaviour/test_storm.py \
+	tests/behaviour/test_random_edits.py tests/behaviour/test_leaks.py
 
 bench: $(RUNS) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
 	cd benchmarks && ../$(BIN)/python -m harness quick

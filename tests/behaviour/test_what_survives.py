@@ -1,9 +1,5 @@
 """What survives a reload: retries, memos, exported state; and what doesn't: old code."""
 
-import gc
-import threading
-import weakref
-
 from declctl.testing import until
 
 
@@ -164,42 +160,3 @@ def test_a_stuck_asynchronous_call_is_cancelled_and_tried_with_the_new_code(rig,
         ("ended", "default/m2", 2),
     ]
     until("the old code is gone", lambda: controller.status().generations_alive == 1)
-
-
-def test_fifty_reloads_leave_no_code_and_no_thread_behind(rig, config_map) -> None:
-    """Old generations can be collected, threads are as many as before (G22)."""
-    code = (
-        "import blackboard, weakref\n"
-        "class Mark: pass\n"
-        "MARK = Mark()\n"
-        "blackboard.tell('mark', weakref.ref(MARK))\n"
-        "def tell(change): blackboard.tell('tell', MARK is not None, {0})\n"
-        "async def other(change): blackboard.tell('other', MARK is not None, {0})\n"
-        "def by_a(obj): return [obj.name]\n"
-    )
-    rig.resources = [
-        "- {name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{name: a, entryPoint: 'handlers:by_a'}]}"
-    ]
-    rig.handler("tell")
-    rig.handler("other")
-    controller = rig.run(code.format(0), objects=[config_map("m")])
-    controller.wait_idle()
-    threads = _threads()
-    for version in range(1, 51):
-        rig.folder.write("handlers.py", code.format(version))
-        assert controller.reload().result == "Applied"
-        if version % 10 == 0:
-            controller.sandbox.patch("ConfigMap", "m", {"data": {"version": str(version)}})
-    controller.wait_idle()
-    until("all old generations are retired", lambda: controller.status().generations_alive == 1)
-    until("their threads have left", lambda: _threads() <= threads)
-    marks: list[weakref.ref] = [row[1] for row in rig.told("mark")]
-    assert len(marks) == 51
-    until(
-        "old modules are collected", lambda: (gc.collect(), sum(ref() is not None for ref in marks) == 1)[1]
-    )
-    assert marks[-1]() is not None
-
-
-def _threads() -> int:
-    return sum(thread.name.startswith("declctl") for thread in threading.enumerate())
