@@ -13,7 +13,7 @@ from declctl.informer import Registration
 from declctl.kit import Clock
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
-from declctl.runtime.caches import Cached, Identity
+from declctl.runtime.caches import Cached
 from declctl.runtime.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handler import Binding, Handler
 from declctl.runtime.log import Log
@@ -36,8 +36,7 @@ class Slot:
 
     handler: Handler
     crew: Crew
-    registrations: dict[Identity, Registration] = field(default_factory=dict[Identity, Registration])
-    informers: dict[Identity, Cached] = field(default_factory=dict[Identity, Cached])
+    registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Slots:
     def untold(self, name: str) -> Mapping[Cached, Collection[str]]:
         """The objects of each cache that a handler has still to hear of, as it joined a moment ago."""
         slot = self._slots.get(name)
-        return {} if slot is None else _untold(slot, slot.informers.values())
+        return {} if slot is None else _untold(slot, slot.registrations)
 
     def is_behind(self, places: Mapping[str, Place]) -> bool:
         """Whether a handler would be moved to caches that have yet to see what it has been told."""
@@ -205,42 +204,38 @@ class Slots:
 
 def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: bool = True) -> None:
     for cached in informers:
-        slot.informers[cached.identity] = cached
-        slot.registrations[cached.identity] = cached.informer.add_listener(
+        slot.registrations[cached] = cached.informer.add_listener(
             slot.handler, resync_period=place.binding.plan.resync_period, initial=initial
         )
 
 
-def _detach(slot: Slot, identities: Iterable[Identity]) -> None:
-    for identity in tuple(identities):
-        slot.registrations.pop(identity).remove()
-        slot.informers.pop(identity)
+def _detach(slot: Slot, caches: Iterable[Cached]) -> None:
+    for cached in tuple(caches):
+        slot.registrations.pop(cached).remove()
 
 
 def _rehome(slot: Slot, place: Place, refiltered: Sequence[Notification] | None) -> None:
-    wanted = {cached.identity: cached for cached in place.informers}
-    for identity in slot.registrations.keys() & wanted.keys():
-        slot.registrations[identity].retime(place.binding.plan.resync_period)
+    for cached in slot.registrations.keys() & set(place.informers):
+        slot.registrations[cached].retime(place.binding.plan.resync_period)
     gone, come, missing = _move(slot, place)
     if not gone and not come and not missing:
         slot.handler.add_all(refiltered or ())
         return
     untold = {key for keys in _untold(slot, gone).values() for key in keys}
     told = differences(gone, come, untold) if refiltered is None else refiltered
-    _detach(slot, [cached.identity for cached in gone])
+    _detach(slot, gone)
     slot.handler.add_all(told)
     _attach(slot, place, come, initial=False)
     _attach(slot, place, missing)
 
 
 def _untold(slot: Slot, caches: Iterable[Cached]) -> dict[Cached, Collection[str]]:
-    return {cached: slot.registrations[cached.identity].pending or () for cached in caches}
+    return {cached: slot.registrations[cached].pending or () for cached in caches}
 
 
 def _move(slot: Slot, place: Place) -> tuple[list[Cached], list[Cached], list[Cached]]:
     """The caches that a handler leaves, those that it comes to, and those that are not filled yet."""
-    wanted = {cached.identity for cached in place.informers}
-    gone = [cached for identity, cached in slot.informers.items() if identity not in wanted]
-    added = [cached for cached in place.informers if cached.identity not in slot.informers]
+    gone = [cached for cached in slot.registrations if cached not in place.informers]
+    added = [cached for cached in place.informers if cached not in slot.registrations]
     come = [cached for cached in added if cached.informer.has_synced]
     return gone, come, [cached for cached in added if cached not in come]

@@ -111,3 +111,23 @@ def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None
     outcome = controller.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "FilterTimeout")
     assert len(rig.told()) == 1
+
+
+def test_a_filter_changes_after_its_cache_was_made_anew(rig, config_map, asked) -> None:
+    """More dropped fields first, another filter then: the handler listens to one cache all the while."""
+    rig.handler("tell", rest="filter: {labelSelector: app=web}")
+    objects = [_labelled(config_map, app, app) for app in ("api", "web")]
+    controller = rig.run(TELL.format(size=0), objects=objects)
+    controller.wait_idle()
+    before = asked()
+    dropping = "ConfigMap, transform: {dropFields: [metadata.managedFields, metadata.annotations]}}"
+    rig.resources = [rig.resources[0].replace("ConfigMap}", dropping)]
+    rig.write()
+    assert controller.reload().result == "Applied"
+    rig.folder.write("manifest.yaml", rig.manifest().replace("app=web", "app"))
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told() == [("Added", "web", "Initial"), ("Added", "api", "Initial")]
+    _label(controller, "api", "db")
+    assert rig.told()[2:] == [("Modified", "api", "Watch")]
+    assert asked() == before
