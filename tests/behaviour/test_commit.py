@@ -1,0 +1,118 @@
+"""The commit: between two deltas, without user code, files, network or waiting, whatever is edited."""
+
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+
+_HANDLERS = 200
+_CODE = """
+import declctl
+VERSION = {version}
+def tell(change): return VERSION
+async def other(change): return VERSION
+def passes(obj): return VERSION > 0
+def by_a(obj): return [obj["data"]["a"]]
+
+class Classy:
+    @declctl.hookimpl
+    def declctl_event(self, change): return VERSION
+"""
+_ENTRIES = ("handlers:tell", "handlers:other", "handlers:Classy")
+_FILTER = "filter: {entryPoint: 'handlers:passes'}"
+_BUILTINS = frozenset({"open", "connect", "recv", "recv_into", "sendall", "getaddrinfo", "sleep", "exec"})
+_WAITS = {"threading": frozenset({"wait", "join"}), "importlib._bootstrap": frozenset({"_find_and_load"})}
+
+
+class Probe:
+    """Sees every call that a commit makes, by wrapping the reloader's."""
+
+    def __init__(self, reloader: Any) -> None:
+        self.commits = 0
+        self.calls = 0
+        self.user_code: list[str] = []
+        self.waiting: list[str] = []
+        self._commit = reloader._commit
+        reloader._commit = self
+
+    def __call__(self, staged: Any) -> Any:
+        self.commits += 1
+        assert threading.current_thread().name == "declctl-machinery"
+        before = sys.getprofile()
+        sys.setprofile(self._see)
+        try:
+            return self._commit(staged)
+        finally:
+            sys.setprofile(before)
+
+    def _see(self, frame: FrameType, event: str, what: Any) -> None:
+        self.calls += 1
+        module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname
+        if event == "call" and module.startswith("_declctl_gen.g"):
+            self.user_code.append(name)
+        elif event == "call" and frame.f_code.co_name in _WAITS.get(module, ()):
+            self.waiting.append(f"{name} of {module}")
+        elif event == "c_call" and what.__name__ in _BUILTINS:
+            self.waiting.append(f"{what.__name__} from {name}")
+
+
+def _write(rig, version: int, handlers: int, *, scope: str = "", index: str = "") -> None:
+    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{scope}{index}}}"]
+    rig.handlers = []
+    for number in range(handlers):
+        rest = _FILTER if (number + version) % 7 == 0 else ""
+        rig.handler(f"h{number}", entry=_ENTRIES[number % 3], rest=rest)
+    rig.write(_CODE.format(version=version))
+
+
+_INDEX = ", indexers: [{name: a, entryPoint: 'handlers:by_a'}]"
+
+
+def _probed(rig, config_map, edits: list[dict[str, Any]]) -> Probe:
+    """What happened in the commits of these edits, over a cache that is not empty."""
+    _write(rig, 1, _HANDLERS)
+    controller = rig.run(objects=[config_map(f"m{n}", a=str(n)) for n in range(5)])
+    controller.wait_idle(60)
+    probe = Probe(controller.runtime._reloader)
+    for version, edit in enumerate(edits, 2):
+        _write(rig, version, **{"handlers": _HANDLERS, **edit})
+        outcome = controller.reload()
+        assert outcome.result == "Applied", outcome.line
+        controller.wait_idle(60)
+    assert probe.commits == len(edits)
+    assert probe.calls > _HANDLERS  # it has seen something
+    return probe
+
+
+@pytest.mark.guarantee("G7")
+def test_a_commit_calls_no_user_code_and_waits_for_nothing(rig, config_map) -> None:
+    """200 handlers get new code, filters, indexes, periods and namespaces, some go: only tables change."""
+    edits: list[dict[str, Any]] = [
+        {},
+        {"index": _INDEX},
+        {"index": _INDEX, "scope": ", resyncPeriod: 10m"},
+        {"scope": ", namespaces: [default, other]"},
+        {"scope": ", labelSelector: 'a!=b'"},
+        {"handlers": _HANDLERS - 10},
+    ]
+    probe = _probed(rig, config_map, edits)
+    assert probe.user_code == []
+    assert probe.waiting == []
+
+
+@pytest.mark.guarantee("G7")
+def test_a_commit_that_adds_handlers_calls_no_user_code(rig, config_map) -> None:
+    """New handlers hear the cache from their own workers, never in the commit itself."""
+    assert _probed(rig, config_map, [{"handlers": _HANDLERS + 10}]).user_code == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="threads of a new handler are started in the commit: Thread.start waits until each runs, and may raise",
+)
+@pytest.mark.guarantee("G7")
+def test_a_commit_that_adds_handlers_waits_for_nothing(rig, config_map) -> None:
+    """New handlers get their workers without the machinery standing still."""
+    assert _probed(rig, config_map, [{"handlers": _HANDLERS + 10}]).waiting == []
