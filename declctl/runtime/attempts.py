@@ -11,6 +11,7 @@ from declctl.kit import Clock
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.reload import Reloader
 
+_NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that nobody had asked for, and was joined
 _CLOSE_SECONDS = 10.0  # what undoing an attempt may take when the process ends
 
 
@@ -53,9 +54,8 @@ class Attempts:
             while attempt is not None:
                 outcome, attempt = await asyncio.shield(attempt.task), attempt.newer
             assert outcome is not None
-            if not (asked and outcome.reason == "AttemptedBefore"):
+            if not (asked and outcome.reason in _NOT_TRIED):
                 return outcome
-            # Joined one that nobody had asked for, and which did not try again what has failed before.
 
     @property
     def latest(self) -> str:
@@ -80,13 +80,14 @@ class Attempts:
                 if current is not self._current:
                     continue
                 if newest != current.digest:
-                    return self._begin(asked=asked, instead_of=current)
+                    return self._begin(asked=asked, settled=digest, instead_of=current)
             current.asked = current.asked or asked
+            current.settled = digest
             return current
-        return self._begin(asked=asked, instead_of=None)
+        return self._begin(asked=asked, settled=digest, instead_of=None)
 
-    def _begin(self, *, asked: bool, instead_of: "_Attempt | None") -> "_Attempt":
-        attempt = self._current = _Attempt(asked=asked, read=self._has_read)
+    def _begin(self, *, asked: bool, settled: str | None, instead_of: "_Attempt | None") -> "_Attempt":
+        attempt = self._current = _Attempt(asked=asked, settled=settled, read=self._has_read)
         attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
         self._tasks.add(attempt.task)
         attempt.task.add_done_callback(self._tasks.discard)
@@ -106,7 +107,13 @@ class Attempts:
     async def _try(self, attempt: "_Attempt") -> Outcome:
         began = self._clock.monotonic()
         try:
-            return await self._reloader.reload(asked=attempt.asked, read=attempt.has_read)
+            settled = None if attempt.asked else attempt.settled
+            outcome = await self._reloader.reload(
+                asked=attempt.asked, settled=settled, read=attempt.has_read
+            )
+            if outcome.result is Result.SUPERSEDED:
+                self._told = ""  # nothing has been dealt with
+            return outcome
         except asyncio.CancelledError:
             if attempt.newer is None:
                 raise
@@ -129,12 +136,16 @@ class Attempts:
 
 
 class _Attempt:
-    """One attempt. `newer` is the one that it was given up for."""
+    """One attempt. `newer` is the one that it was given up for.
+
+    `settled` is the digest that files had when they had settled, for an attempt that nobody asked for.
+    """
 
     task: asyncio.Task[Outcome]
 
-    def __init__(self, *, asked: bool, read: Callable[[str], None]) -> None:
+    def __init__(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> None:
         self.asked = asked
+        self.settled = settled
         self._tell = read
         self.has_begun = False
         self.digest = ""

@@ -25,7 +25,8 @@ class FileChanges:
     Files that the digest doesn't cover neither cause nor prolong anything. `folders`, `settle` and
     `watch` are asked again and again, since a new generation may say something else. `last` says what
     has been dealt with, or is being: whoever is told a digest remembers it before asking for the next.
-    `seen` is told, in a thread, when a change is first seen, which then has to settle.
+    `seen` is told True, in a thread, when a change is first seen, which then has to settle, and False if
+    it has settled to what was there before.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class FileChanges:
         clock: Clock,
         last: Callable[[], str],
         watch: Callable[[], WatchFiles] = lambda: WatchFiles.AUTO,
-        seen: Callable[[], None] = lambda: None,
+        seen: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._digest = digest
         self._folders = folders
@@ -60,11 +61,15 @@ class FileChanges:
                 if digest == self._last():
                     await self._something_happened(notices)
                     continue
-                yield await self._settled(digest)
+                await asyncio.to_thread(self._seen, True)
+                settled = await self._settled(digest)
+                if settled == self._last():
+                    await asyncio.to_thread(self._seen, False)
+                    continue
+                yield settled
 
     async def _settled(self, digest: str) -> str:
         deadline = self._clock.monotonic() + _LONGEST_SETTLE_SECONDS
-        await asyncio.to_thread(self._seen)
         while True:
             left = deadline - self._clock.monotonic()
             await self._clock.sleep(min(self._settle(), left))

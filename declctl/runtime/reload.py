@@ -88,11 +88,14 @@ class Reloader:
             self._commit(staged)
             return staged.generation
 
-    async def reload(self, *, asked: bool, read: Callable[[str], None] = lambda _: None) -> Outcome:
+    async def reload(
+        self, *, asked: bool, settled: str | None = None, read: Callable[[str], None] = lambda _: None
+    ) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
         `asked` tries again what has been tried before; otherwise the same bytes are not tried
-        twice. `read` is told the digest of what the attempt is made of. Cancelling, which is possible until
+        twice. Files that are not `settled`, a digest, any longer are left to a later attempt. `read` is told
+        the digest of what the attempt is made of. Cancelling, which is possible until
         the commit, undoes everything before it is raised.
         """
         async with self._attempt:
@@ -101,6 +104,8 @@ class Reloader:
             checked = await asyncio.to_thread(read_files, self._files)
             inputs = checked.inputs
             digest = inputs.digest if inputs is not None else await asyncio.to_thread(self._files.digest)
+            if settled is not None and digest != settled:
+                return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
             if digest == self.active.inputs.digest:
                 self._last_digest = digest

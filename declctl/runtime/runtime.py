@@ -35,6 +35,7 @@ from declctl.runtime.observer import Observer
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.recorder import EventRecorder
 from declctl.runtime.reload import Reloader
+from declctl.runtime.running import Running, running
 from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.slots import Slots
 from declctl.runtime.status import Status
@@ -93,6 +94,7 @@ class Runtime:
         self._slots: Slots | None = None
         self._observer: Observer | None = None
         self._first_plan: Plan | None = None
+        self._caches: Caches | None = None
         self._mutations: MutationChecks | None = None
         self.client: Client | None = None
 
@@ -162,6 +164,13 @@ class Runtime:
         assert self._first_plan is not None
         return self._first_plan
 
+    def running(self) -> Running | None:
+        """What another manifest is compared with; None before the first generation."""
+        generation = self._reloader.active if self._reloader is not None else None
+        if generation is None or self._caches is None:
+            return None
+        return running(generation, self._caches.all())
+
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""
         generation = self._reloader.active if self._reloader is not None else None
@@ -177,7 +186,7 @@ class Runtime:
             recorder = EventRecorder(
                 client, component=checked.inputs.loaded.controller.name, clock=self._clock, log=self._log
             )
-            caches = Caches(client, tasks=tasks, clock=self._clock, log=self._log)
+            caches = self._caches = Caches(client, tasks=tasks, clock=self._clock, log=self._log)
             mutations = self._mutations = MutationChecks(
                 caches, clock=self._clock, thorough=self.options.mutation_detector
             )
@@ -261,12 +270,19 @@ class Runtime:
             clock=self._clock,
             watch=lambda: self._watch(active().plan.reload),
             last=lambda: attempts.latest,
-            seen=lambda: self._children.warm() if active().plan.reload.preflight else None,
+            seen=lambda change: self._expect(active().plan.reload, change=change),
         )
         # Files are looked at while an attempt is made, which is given up if they change again.
         async with asyncio.TaskGroup() as group:
             async for digest in changes:
                 group.create_task(attempts.reload(asked=False, digest=digest))
+
+    def _expect(self, policy: ReloadSpec, *, change: bool) -> None:
+        """A child for the pre-flight loads what it needs while the files settle."""
+        if not change:
+            self._children.close()
+        elif policy.preflight:
+            self._children.warm()
 
     def _watch(self, policy: ReloadSpec) -> WatchFiles:
         """How files are watched; `--watch` does so even where the manifest says Off."""

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from declctl.manifest.model import WatchFiles
 from declctl.runtime.files import FileChanges
 from declctl.runtime.inputs import InputFiles
 from declctl.testing import BundleDir, until
+from tests.rooms.runtime.watching import Watched, inline
 
 MANIFEST = """
 apiVersion: declctl.dev/v1alpha1
@@ -30,11 +30,8 @@ OLD = "from parts import one, two\ndef h(change): ...\n"
 NEW = f"{OLD}VERSION = 2\n"
 
 
-class Watched:
-    """A bundle on disk whose changes are told while a test saves files in its own way.
-
-    Time stands still unless `pass_time` moves it, so that a save may take as long as it likes.
-    """
+class Bundle(Watched):
+    """A bundle in a folder, with a package of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.bundle = BundleDir(
@@ -48,73 +45,22 @@ class Watched:
             },
         )
         self.path = folder
-        self.files = InputFiles(str(folder))
-        self.clock = ManualClock()
-        self.told: list[str] = []
-        self._last = self.files.digest()
-
-    @property
-    def handlers(self) -> Path:
-        """The file that is saved."""
-        return self.path / "handlers.py"
-
-    async def watch(self) -> None:
-        """Keep what is told, until cancelled."""
-        changes = FileChanges(
-            digest=self.files.digest,
-            folders=lambda: [self.path, self.path / "parts"],
-            settle=lambda: 0.3,
-            clock=self.clock,
-            last=lambda: self._last,
-        )
-        async with aclosing(aiter(changes)) as stream:
-            async for digest in stream:
-                self._last = digest
-                self.told.append(digest)
-
-    async def pass_time(self, seconds: float) -> None:
-        """Let time pass in small steps, in which whoever reads files in a thread gets on."""
-        for _ in range(round(seconds / 0.1)):
-            await self.clock.advance(0.1)
-            for _ in range(3):
-                await asyncio.to_thread(os.listdir, self.path)  # the same few threads read the files
-
-    async def noticed(self) -> None:
-        """Return when somebody waits for the files to settle."""
-        while self.clock.next_wake is None:
-            await asyncio.sleep(0.005)
-
-    def saved(self, *steps: Callable[[], object], pause: float = 0.1) -> list[str]:
-        """What is told while these steps are taken, `pause` seconds apart, and in the time after them."""
-
-        async def scenario() -> None:
-            task = asyncio.create_task(self.watch())
-            await asyncio.sleep(0.3)  # the operating system's watch has begun
-            for step in steps:
-                step()
-                if self.files.digest() != self._last:
-                    await asyncio.wait_for(self.noticed(), 10)
-                await self.pass_time(pause)
-            await self.pass_time(3.0)
-            task.cancel()
-            await asyncio.wait([task])
-
-        asyncio.run(scenario())
-        return self.told
+        self.handlers = folder / "handlers.py"
+        super().__init__(folder, [folder, folder / "parts"])
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
+def watched(tmp_path: Path) -> Bundle:
     """A bundle that is watched."""
-    return Watched(tmp_path / "bundle")
+    return Bundle(tmp_path / "bundle")
 
 
-def _rename_over(w: Watched) -> list[Callable[[], object]]:
+def _rename_over(w: Bundle) -> list[Callable[[], object]]:
     aside = w.path / ".handlers.py.tmp"
     return [lambda: aside.write_text(NEW), lambda: aside.replace(w.handlers)]
 
 
-def _truncate_and_write(w: Watched) -> list[Callable[[], object]]:
+def _truncate_and_write(w: Bundle) -> list[Callable[[], object]]:
     half = len(NEW) // 2
     return [
         lambda: w.handlers.write_text(""),
@@ -123,7 +69,7 @@ def _truncate_and_write(w: Watched) -> list[Callable[[], object]]:
     ]
 
 
-def _vim(w: Watched) -> list[Callable[[], object]]:
+def _vim(w: Bundle) -> list[Callable[[], object]]:
     swap, backup, probe = w.path / ".handlers.py.swp", w.path / "handlers.py~", w.path / "4913"
     return [
         lambda: swap.write_bytes(b"b0VIM 9.0"),
@@ -136,7 +82,7 @@ def _vim(w: Watched) -> list[Callable[[], object]]:
     ]
 
 
-def _emacs(w: Watched) -> list[Callable[[], object]]:
+def _emacs(w: Bundle) -> list[Callable[[], object]]:
     lock, auto, backup = w.path / ".#handlers.py", w.path / "#handlers.py#", w.path / "handlers.py~"
     return [
         lambda: lock.symlink_to("somebody@somewhere.1234"),
@@ -148,7 +94,7 @@ def _emacs(w: Watched) -> list[Callable[[], object]]:
     ]
 
 
-def _jetbrains(w: Watched) -> list[Callable[[], object]]:
+def _jetbrains(w: Bundle) -> list[Callable[[], object]]:
     new, old = w.path / "handlers.py___jb_tmp___", w.path / "handlers.py___jb_old___"
     return [
         lambda: new.write_text(NEW),
@@ -158,11 +104,11 @@ def _jetbrains(w: Watched) -> list[Callable[[], object]]:
     ]
 
 
-def _gone_for_a_moment(w: Watched) -> list[Callable[[], object]]:
+def _gone_for_a_moment(w: Bundle) -> list[Callable[[], object]]:
     return [w.handlers.unlink, lambda: w.handlers.write_text(NEW)]
 
 
-SAVES: Mapping[str, Callable[[Watched], list[Callable[[], object]]]] = {
+SAVES: Mapping[str, Callable[[Bundle], list[Callable[[], object]]]] = {
     "renamed over": _rename_over,
     "truncated and written": _truncate_and_write,
     "vim": _vim,
@@ -201,7 +147,7 @@ def test_a_checkout_of_many_files_asks_for_one_reload(watched) -> None:
     run("add", ".")
     run("commit", "-qm", "new")
     run("checkout", "-q", "main")
-    watched._last = watched.files.digest()
+    watched.last = watched.files.digest()
     told = watched.saved(lambda: run("checkout", "-q", "other"))
     assert told == [InputFiles(str(watched.path)).read().digest]
 
@@ -250,9 +196,6 @@ class _Timeline:
             watch=lambda: WatchFiles.POLL,
         )
         timeline = self
-
-        async def inline(call: Callable[[], str]) -> str:
-            return call()
 
         async def follow() -> None:
             async for digest in changes:

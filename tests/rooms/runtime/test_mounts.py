@@ -1,0 +1,105 @@
+"""Mounted bundles: every settled content is read once, with manifest and handlers of one revision."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from declctl.manifest.model import WatchFiles
+from declctl.runtime.inputs import Inputs
+from declctl.testing import BundleDir, ConfigMapDir
+from tests.rooms.runtime.watching import Watched
+
+_SWAPS = 50
+_PAUSES = [
+    0.1,
+    0.2,
+    0.3,
+    0.7,
+    1.5,
+    4.0,
+]  # seconds between two swaps; the last is enough for any content to settle
+_MANIFEST = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: revision-{0}}}
+spec:
+  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]
+  handlers: [{{name: h, resourceRef: {{name: pods}}, entryPoint: "handlers:h"}}]
+"""
+
+
+def _files(revision: int) -> Mapping[str, str]:
+    return {
+        "manifest.yaml": _MANIFEST.format(revision),
+        "handlers.py": f"import parts\nREVISION = {revision}\ndef h(change): ...\n",
+        "parts.py": f"REVISION = {revision}\n",
+    }
+
+
+def _revisions(inputs: Inputs) -> set[str]:
+    """Of the manifest, and of each of the handler files: one, unless what was read is torn."""
+    manifest = inputs.loaded.controller.name.removeprefix("revision-")
+    files = (
+        data.decode().partition("REVISION = ")[2].split("\n")[0] for data in inputs.bundle.files.values()
+    )
+    return {manifest, *files}
+
+
+class _Plain:
+    """Plain files that are replaced one after the other, as in a checkout, an image or a subPath mount."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self.path = folder
+        self._bundle = BundleDir(folder, files)
+
+    def swap(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            self._bundle.write(name, text)
+
+
+LAYOUTS = {
+    "a folder": (ConfigMapDir, ""),
+    "a file in a folder": (ConfigMapDir, "manifest.yaml"),
+    "plain files": (_Plain, "manifest.yaml"),
+}
+
+
+@pytest.mark.parametrize("watch", [WatchFiles.AUTO, WatchFiles.POLL])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_settled_content_is_read_once_and_whole(layout, watch, tmp_path) -> None:
+    """Fifty swaps at random moments, some back to what was there before."""
+    make, name = LAYOUTS[layout]
+    moments = random.Random(f"{layout} {watch}")
+    mounted = make(tmp_path / "etc", _files(0))
+    watched = Watched(mounted.path / name, [mounted.path], watch)
+    live = "0"  # the revision that was read last
+
+    async def scenario() -> None:
+        nonlocal live
+        for _ in range(_SWAPS):
+            revision = moments.randrange(6)
+            before = len(watched.told)
+            mounted.swap(_files(revision))
+            await watched.noticed()
+            pause = moments.choice(_PAUSES)
+            await watched.pass_time(pause)
+            told = [_revisions(inputs) for inputs in watched.read[before:]]
+            assert all(len(revisions) == 1 for revisions in told)
+            if pause == _PAUSES[-1]:
+                assert told.count({str(revision)}) == (live != str(revision)), (told, live, revision)
+            if told:
+                (live,) = told[-1]
+
+    watched.run(scenario)
+    assert len(watched.told) > _SWAPS / 5
+    assert all(first != second for first, second in zip(watched.told, watched.told[1:], strict=False))
+
+
+def test_a_new_revision_with_the_same_bytes_is_not_read(tmp_path) -> None:
+    """The kubelet swaps the link although nothing in the ConfigMap has changed: no attempt."""
+    mounted = ConfigMapDir(tmp_path / "etc", _files(0))
+    watched = Watched(mounted.path, [mounted.path])
+    assert watched.saved(*[lambda: mounted.swap(_files(0))] * 5) == []
+    assert watched.saved(lambda: mounted.swap(_files(1))) == [watched.files.read().digest]
