@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler
 from declctl.errors import CacheError, NotSynced
 
 _PATHS = (
-    "/, /healthz, /readyz, /status, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
+    "/, /healthz, /readyz, /status, /plan, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
     "/index/{resource}/{index}/{value} and POST /-/reload"
 )
 

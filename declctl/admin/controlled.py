@@ -50,6 +50,14 @@ class Told(Protocol):
         ...
 
 
+class Running(Protocol):
+    """What another manifest can be compared with."""
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        ...
+
+
 class Controlled(Protocol):
     """A running controller. Asked on the machinery loop."""
 
@@ -60,6 +68,10 @@ class Controlled(Protocol):
 
     def status(self) -> Status:
         """The figures of this moment."""
+        ...
+
+    def running(self) -> Running | None:
+        """What runs, to be compared with another manifest; None while nothing does."""
         ...
 
     def lister(self, resource: str) -> Reading | None:

@@ -13,6 +13,7 @@ from declctl.admin.access import Access
 from declctl.admin.controlled import Controlled
 from declctl.admin.later import not_yet
 from declctl.admin.page import page
+from declctl.admin.planning import RunningPlan
 from declctl.admin.probes import Probes
 from declctl.admin.reading import CacheReads
 from declctl.admin.reloading import Reloads
@@ -75,6 +76,7 @@ def application(runtime: Controlled, access: Access, reloads: Reloads) -> web.Ap
     app.router.add_get("/readyz", probes.ready)
     app.router.add_get("/status", probes.status)
     app.router.add_get("/metrics", _metrics(runtime))
+    app.router.add_get("/plan", access.guarded(RunningPlan(runtime).plan))
     app.router.add_get("/cache/{resource}", access.guarded(reads.keys))
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))

@@ -10,8 +10,10 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from declctl.runtime.check import Checked
     from declctl.runtime.planned import Planned, PlannedResource
+    from declctl.runtime.running import Running
 
 _RUNNING = "running"
+_OK = 200
 _CHANGES = 2  # as of `terraform plan -detailed-exitcode`
 _SECONDS = 2.0  # for a process that may not be there
 
@@ -21,25 +23,31 @@ def plan(
     *,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="FILE", help="The manifest to compare with; by default, nothing."),
+        typer.Option(
+            "--against",
+            metavar="running|FILE",
+            help="What to compare with: the process that runs, or a manifest; by default, nothing.",
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
     admin: AdminOption = None,
 ) -> None:
     """Say what a manifest would change, and what decodes objects; exits 2 for changes, 0 for none.
 
-    How many objects there are is asked of the running process, if there is one.
+    It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
     """
-    if against == _RUNNING:
-        raise UsageError(
-            "This version does not do `declctl plan --against running` yet; name the manifest that it runs, "
-            "as it was before the edit."
-        )
     from declctl.runtime.planned import planned
 
     new = _checked(manifest)
-    old = None if against is None else _checked(against, in_child=False)
-    found = planned(new, against=old, objects=_objects(new, admin))
+    try:
+        if against == _RUNNING:
+            found = planned(new, against=_running(new, admin))
+        else:
+            old = None if against is None else _checked(against)
+            found = planned(new, against=old, objects=_objects(new, admin))
+    except UsageError as fault:  # of the address; 2 would say that there are changes
+        typer.echo(f"declctl: {fault}", err=True)
+        raise typer.Exit(1) from fault
     if output is Output.JSON:
         import json
 
@@ -59,6 +67,21 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
     if checked.errors:
         raise typer.Exit(1)
     return checked
+
+
+def _running(checked: "Checked", admin: str | None) -> "Running":
+    """What the running process says of itself: at `admin`, or where the manifest has it listen."""
+    from declctl.cli.asking import admin_address, ask
+    from declctl.runtime.running import told_by
+
+    assert checked.inputs is not None
+    bound = checked.inputs.loaded.controller.admin.bind_address
+    address = admin_address(admin or (str(bound) if bound.port else None))
+    answer = ask(address, "GET", "/plan")
+    if answer.status != _OK:
+        told = answer.document.get("error") if isinstance(answer.document, dict) else None
+        raise UsageError(f"{address} does not tell its plan: {told or f'it answers {answer.status}'}")
+    return told_by(answer.document)
 
 
 def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
@@ -86,6 +109,8 @@ def _print(found: "Planned") -> None:
 
     for step in found.steps:
         typer.echo(visible(str(step)))
+    for replay in found.replays:
+        typer.echo(f"  {visible(str(replay))}")
     rows = [row for resource in found.resources for row in _rows(resource)]
     if rows:
         typer.echo()
@@ -112,14 +137,8 @@ _READING = {
 
 def _footer(found: "Planned") -> str:
     """`1 new LIST (~2,300 objects), 1 new WATCH`."""
-    number = len(found.listed)
-    listed = set(found.listed)
-    known = [
-        resource.objects
-        for resource in found.resources
-        if resource.objects is not None and listed & set(resource.plan.watches)
-    ]
-    objects = f" (~{sum(known):,} objects)" if known else ""
+    number, known = len(found.listed), found.objects_listed
+    objects = "" if known is None else f" (~{known:,} objects)"
     return f"{number} new LIST{_s(number)}{objects}, {number} new WATCH{'es' if number != 1 else ''}"
 
 

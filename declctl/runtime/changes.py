@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan
+from declctl.objects import FieldPath
+from declctl.objects.partial import PartialDecoder
+from declctl.runtime.identities import Identity, matched
 
 
 class Kind(StrEnum):
     """What a step does to what runs."""
 
+    KEEP = "Keep"  # goes on untouched; no difference, and told only where everything is
     SWAP = "Swap"  # the code or policy behind a slot changes
     ADD = "Add"
     REMOVE = "Remove"
     REHOME = "Rehome"  # a living handler's resource is watched anew
+    REPROJECT = "Reproject"  # a cache is decoded anew, out of what it holds
     REINDEX = "Reindex"  # an index is built from the cache
     RETIME = "Retime"  # a resync period changes, its phase is kept
     RESTART = "RestartRequired"  # only a new process does this
@@ -32,16 +37,23 @@ class Step:
     detail: str = ""
 
     def __str__(self) -> str:
-        mark = {Kind.ADD: "+", Kind.REMOVE: "-", Kind.REHOME: "-/+", Kind.RESTART: "!"}.get(self.kind, "~")
+        mark = {Kind.ADD: "+", Kind.REMOVE: "-", Kind.REHOME: "-/+", Kind.RESTART: "!", Kind.KEEP: "="}.get(
+            self.kind, "~"
+        )
         return f"{mark}{self.subject}" + (f" ({self.detail})" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two to be compared: a plan, and a digest of the handler files behind it."""
+    """One of the two to be compared: a plan, and a digest of the handler files behind it.
+
+    `transformed` names the resources whose objects a hook transforms; those whose manifest names a
+    transform need not be among them.
+    """
 
     plan: Plan
     code: str
+    transformed: frozenset[str] = frozenset()
 
     @property
     def resources(self) -> Mapping[str, ResourcePlan]:
@@ -53,10 +65,41 @@ class Side:
         """By name."""
         return {handler.name: handler for handler in self.plan.handlers}
 
+    def identities(self, resource: ResourcePlan) -> tuple[Identity, ...]:
+        """What its caches are; those that are transformed are others with other code."""
+        transforms = resource.name in self.transformed or any(
+            key.transform.entry_point is not None for key in resource.watches
+        )
+        return tuple(Identity(watch, self.code if transforms else "") for watch in resource.watches)
+
+    def all_identities(self) -> tuple[Identity, ...]:
+        """What all caches are, each once."""
+        found = [identity for each in self.plan.resources for identity in self.identities(each)]
+        return tuple(dict.fromkeys(found))
+
+    def paths(self, identity: Identity) -> frozenset[FieldPath]:
+        """The indexed fields that a cache has at hand."""
+        paths = [
+            FieldPath.parse(indexer.field_path)
+            for each in self.plan.resources
+            if identity in self.identities(each)
+            for indexer in each.indexers
+            if indexer.field_path is not None
+        ]
+        return frozenset(PartialDecoder(paths).positions)
+
 
 def changes(old: Side, new: Side) -> tuple[Step, ...]:
     """The steps from one side to the other: resources, handlers, then what needs a new process."""
     return (*_resources(old, new), *_handlers(old, new), *_others(old.plan, new.plan))
+
+
+def kept(old: Side, new: Side, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """What goes on untouched: the resources and handlers of both sides that no step is about."""
+    touched = {step.subject for step in steps}
+    subjects = [f"resource {name}" for name in new.resources if name in old.resources]
+    subjects += [f"handler {name}" for name in new.handlers if name in old.handlers]
+    return tuple(Step(Kind.KEEP, subject) for subject in subjects if subject not in touched)
 
 
 def summary(steps: Sequence[Step]) -> str:
@@ -66,21 +109,29 @@ def summary(steps: Sequence[Step]) -> str:
 
 def _resources(old: Side, new: Side) -> Iterable[Step]:
     before, after = old.resources, new.resources
+    served = matched(old.all_identities(), new.all_identities())
     yield from (Step(Kind.REMOVE, f"resource {name}") for name in before if name not in after)
     for name, resource in after.items():
         if name not in before:
             yield Step(Kind.ADD, f"resource {name}")
             continue
         previous = before[name]
-        if previous.watches != resource.watches:
-            yield Step(Kind.REHOME, f"resource {name}", _why_rehomed(previous, resource))
-        elif old.code != new.code and any(key.transform.entry_point for key in resource.watches):
-            yield Step(Kind.REHOME, f"resource {name}", "code of the transform")
+        mine, theirs = old.identities(previous), new.identities(resource)
+        turned = {served[identity] for identity in theirs if identity not in mine}
+        if set(mine) != set(theirs):
+            turns = bool(turned) and turned == set(mine) - set(theirs)
+            kind = Kind.REPROJECT if turns else Kind.REHOME
+            why = _why_rehomed(previous, resource) or "code of the transform"
+            yield Step(kind, f"resource {name}", f"reproject: {why}" if turns else why)
         if previous.resync_period != resource.resync_period:
             yield Step(Kind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:
             yield Step(Kind.SWAP, f"resource {name}", "idleTimeout")
         yield from _indexers(previous, resource, same_code=old.code == new.code)
+        lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
+        if lacking:
+            fields = ", ".join(sorted(map(str, lacking)))
+            yield Step(Kind.REPROJECT, f"resource {name}", f"reproject: {fields}")
 
 
 def _indexers(before: ResourcePlan, after: ResourcePlan, *, same_code: bool) -> Iterable[Step]:

@@ -4,10 +4,12 @@ It is made aside, prepared, committed, drained and retired; nothing in it change
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
 from declctl.manifest import Plan
+from declctl.manifest.plan import watches_of
 from declctl.runtime.caches import Wanted
 from declctl.runtime.changes import Side
 from declctl.runtime.context import Listers
@@ -33,7 +35,10 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     @property
     def side(self) -> Side:
         """What is compared with another generation."""
-        return Side(self.plan, self.inputs.code)
+        resources = tuple(wanted.plan for wanted in self.wanted)
+        scoped = replace(self.plan, resources=resources, watches=watches_of(resources))
+        transformed = frozenset(w.plan.name for w in self.wanted if w.transform is not None)
+        return Side(scoped, self.inputs.code, transformed)
 
     def resource(self, name: str) -> Wanted | None:
         """What it wants of a resource."""

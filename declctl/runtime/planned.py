@@ -3,16 +3,19 @@
 Pure: nothing is started, and no server is asked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from declctl.manifest import Plan, plan
-from declctl.manifest.plan import ResourcePlan, WatchKey, WatchPlan
-from declctl.runtime.changes import Side, Step, changes
+from declctl.manifest.model import InitialSync
+from declctl.manifest.plan import ResourcePlan, WatchKey
+from declctl.runtime.changes import Kind, Side, Step, changes, kept
 from declctl.runtime.check import Checked
 from declctl.runtime.costs import Cost, costs, filter_costs
 from declctl.runtime.declared import FromHooks
+from declctl.runtime.identities import Identity, matched
+from declctl.runtime.running import Running, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,36 @@ class PlannedResource:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """A handler that hears objects which are there already; how many is None if it is not known.
+
+    `only_differences` says that it hears those that differ from what it was told before.
+    """
+
+    handler: str
+    objects: int | None
+    only_differences: bool = False
+
+    def __str__(self) -> str:
+        known = "the cache" if self.objects is None else f"~{self.objects:,} objects"
+        what = f"what differs in {known}" if self.only_differences else known
+        return f"{self.handler} hears {what}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "handler": self.handler,
+            "objects": self.objects,
+            "onlyDifferences": self.only_differences,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The whole of it. `listed` are the watches that are begun: one LIST and one WATCH each.
 
-    `hooks_known` is False where handlers were not imported, so that their hooks may cost more than is
-    told.
+    `kept` goes on untouched. `hooks_known` is False where handlers were not imported, so that their hooks
+    may cost more than is told.
     """
 
     name: str
@@ -47,41 +75,92 @@ class Planned:
     listed: Sequence[WatchKey]
     resources: Sequence[PlannedResource]
     hooks_known: bool
+    replays: Sequence[Replay] = ()
+    kept: Sequence[Step] = ()
+
+    @property
+    def objects_listed(self) -> int | None:
+        """About how many objects are listed; None if it is not known of any resource."""
+        listed = set(self.listed)
+        known = [
+            resource.objects
+            for resource in self.resources
+            if resource.objects is not None and listed & set(resource.plan.watches)
+        ]
+        return sum(known) if known else None
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "name": self.name,
-            "changes": [
-                {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
-                for step in self.steps
-            ],
+            "changes": [_step(step) for step in self.steps],
+            "kept": [_step(step) for step in self.kept],
             "lists": len(self.listed),
             "watches": len(self.listed),
+            "listed": [str(watch) for watch in self.listed],
+            "objectsListed": self.objects_listed,
+            "replayed": [replay.document() for replay in self.replays],
             "resources": [resource.document() for resource in self.resources],
             "hooksKnown": self.hooks_known,
         }
 
 
 def planned(
-    checked: Checked, *, against: Checked | None = None, objects: Mapping[str, int] | None = None
+    checked: Checked,
+    *,
+    against: Checked | Running | None = None,
+    objects: Mapping[str, int] | None = None,
 ) -> Planned:
-    """The steps from one manifest without errors, or from nothing, to another.
+    """The steps from one manifest without errors, or from nothing, or from what runs, to another.
 
-    `objects` has how many there are of a resource.
+    `objects` has how many there are of a resource; what runs says that itself.
     """
     new = _side(checked)
-    old = _side(against) if against is not None else Side(_nothing_of(new.plan), "")
+    living: Sequence[Identity]
+    if isinstance(against, Running):
+        plan_of_new = masked(against.scoped(new.plan))
+        new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
+        living = [cache.identity for cache in against.caches]
+    else:
+        old = _side(against) if against is not None else Side(_nothing_of(new.plan), "")
+        living = old.all_identities()
+    if checked.hooks is None:  # what was not imported is taken for what it was
+        new = replace(new, transformed=old.transformed)
+    steps, counts = changes(old, new), objects or {}
     return Planned(
         name=new.plan.name,
-        steps=changes(old, new),
-        listed=_listed(old, new, checked.hooks or FromHooks()),
+        steps=steps,
+        listed=[
+            each.watch for each, serving in matched(living, new.all_identities()).items() if serving is None
+        ],
         resources=[
-            PlannedResource(each, _costs(each, new.plan, checked.hooks), (objects or {}).get(each.name))
+            PlannedResource(each, _costs(each, new.plan, checked.hooks), counts.get(each.name))
             for each in new.plan.resources
         ],
         hooks_known=checked.hooks is not None or not _has_handlers(checked),
+        replays=() if against is None else tuple(_replays(steps, new, counts)),
+        kept=kept(old, new, steps),
     )
+
+
+def _step(step: Step) -> dict[str, str]:
+    return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
+
+
+def _replays(steps: Sequence[Step], new: Side, objects: Mapping[str, int]) -> Iterator[Replay]:
+    """The handlers that are new hear all of a cache, those whose cache is another one what differs."""
+    added = {step.subject for step in steps if step.kind is Kind.ADD}
+    moved = {step.subject for step in steps if step.kind is Kind.REHOME}
+    refiltered = {
+        step.subject for step in steps if step.kind is Kind.SWAP and "filter" in step.detail.split(", ")
+    }
+    for name, handler in new.handlers.items():
+        subject, count = f"handler {name}", objects.get(handler.resource)
+        if subject in added:
+            if handler.initial_sync is InitialSync.DELIVER:
+                yield Replay(name, count)
+        elif subject in moved | refiltered or f"resource {handler.resource}" in moved:
+            yield Replay(name, count, only_differences=True)
 
 
 def notable_costs(checked: Checked) -> Sequence[str]:
@@ -103,28 +182,14 @@ def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequenc
 
 def _side(checked: Checked) -> Side:
     assert checked.inputs is not None
-    return Side(plan(checked.inputs.loaded.controller), checked.inputs.code)
+    by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
+    transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
+    return Side(plan(checked.inputs.loaded.controller), checked.inputs.code, transformed)
 
 
 def _nothing_of(new: Plan) -> Plan:
     """The same manifest before anything was written into it."""
     return replace(new, watches=(), resources=(), handlers=(), plugins=())
-
-
-def _listed(old: Side, new: Side, hooks: FromHooks) -> Sequence[WatchKey]:
-    """The watches that are not there, or whose objects are transformed by other code."""
-    before = {watch.key for watch in old.plan.watches}
-    recoded = old.code != new.code
-    return [
-        watch.key
-        for watch in new.plan.watches
-        if watch.key not in before or (recoded and _is_transformed(watch, hooks))
-    ]
-
-
-def _is_transformed(watch: WatchPlan, hooks: FromHooks) -> bool:
-    by_hook = any(hooks.transforms.get(name) for name in watch.resources)
-    return watch.key.transform.entry_point is not None or by_hook
 
 
 def _has_handlers(checked: Checked) -> bool:

@@ -150,6 +150,7 @@ class FakeRuntime:
     result: str = "Applied"
     reloads: int = 0
     gate: asyncio.Event | None = None
+    told_running: Any = None
     cache: Cache = field(
         default_factory=lambda: Cache(
             {str(v.key): v for v in (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))}
@@ -166,6 +167,10 @@ class FakeRuntime:
     def say(self, **changes: Any) -> None:
         """Change what it says."""
         self.now = replace(self.now, **changes)
+
+    def running(self) -> Any:
+        """What runs; a test says what."""
+        return self.told_running
 
     def lister(self, resource: str) -> Cache | None:
         return self.cache if resource == "pods" else None

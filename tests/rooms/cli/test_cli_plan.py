@@ -5,7 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs, to_builtins
 
+from declctl.manifest import ManifestSource, load, plan
+from declctl.runtime.check import check
+from declctl.runtime.identities import Identity
+from declctl.runtime.running import Running, RunningCache, masked
 from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
 
 MANIFEST = """\
@@ -91,7 +96,9 @@ def test_json_is_one_document(declctl: Callable, guard: Path):
     [
         ("pod-guard", "pod-guard", 0, "", "0 new LISTs, 0 new WATCHes"),
         ("[a, b]", "[a, b, c]", 2, "-/+resource pods (namespace)", "1 new LIST, 1 new WATCH"),
-        ("kind: Pod\n", "kind: Pod\n      cache: {mode: Objects}\n", 2, "-/+resource pods (cache)",
+        ("kind: Pod\n", "kind: Pod\n      cache: {mode: Objects}\n", 2, "~resource pods (reproject: cache)",
+         "0 new LISTs, 0 new WATCHes"),
+        ("kind: Pod\n", "kind: Pod\n      labelSelector: a=b\n", 2, "-/+resource pods (labelSelector)",
          "2 new LISTs, 2 new WATCHes"),
         ("spec.nodeName", "spec.hostIP", 2, "~index pods.byNode", "0 new LISTs, 0 new WATCHes"),
     ],
@@ -139,7 +146,7 @@ def test_another_controllers_objects_are_not_counted(declctl: Callable, guard: P
 def test_an_address_that_was_named_has_to_answer(declctl: Callable, guard: Path):
     """Who names a process wants its figures."""
     ended = declctl("plan", "manifest.yaml", "--admin", "127.0.0.1:1")
-    assert ended.status == 2
+    assert ended.status == 1
     assert ended.err.startswith("declctl: Nothing answers at the admin address 127.0.0.1:1")
 
 
@@ -161,11 +168,96 @@ def test_what_is_not_imported_is_not_known(declctl: Callable, guard: Path):
     )
 
 
-def test_against_a_running_process_is_not_done_yet(declctl: Callable, guard: Path):
-    """It says so, instead of taking it for the name of a file."""
-    ended = declctl("plan", "manifest.yaml", "--against", "running")
-    assert ended.status == 2
-    assert ended.err.startswith("declctl: This version does not do `declctl plan --against running` yet; ")
+def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
+    """What a process tells that runs the manifest of the folder."""
+    checked = check(str(guard))
+    assert checked.inputs is not None
+    resolved = plan(checked.inputs.loaded.controller)
+    caches = [RunningCache(Identity(watch.key), objects) for watch in resolved.watches]
+    told = Running(
+        generation=3,
+        code=checked.inputs.code,
+        plan=masked(resolved),
+        transformed=(),
+        cluster_scoped=(),
+        caches=tuple(caches),
+        objects={"pods": 2 * objects},
+    )
+    return structs.replace(told, **more).document()
+
+
+def test_what_runs_already_is_no_change(declctl: Callable, guard: Path, process: Process):
+    """The same manifest and the same handler files: 0, and everything is kept."""
+    process.answers(200, _running(guard))
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address, "-o", "json")
+    assert (ended.status, ended.err) == (0, "")
+    document = json.loads(ended.out)
+    assert [step["class"] for step in document["kept"]] == ["Keep", "Keep"]
+    assert (document["changes"], document["lists"], document["replayed"]) == ([], 0, [])
+    assert document["resources"][0]["objects"] == 2000
+    assert process.asked == [("GET", "/plan", None)]
+
+
+def test_an_edit_is_compared_with_what_runs(declctl: Callable, guard: Path, process: Process):
+    """A namespace more, a handler more: one LIST, and who hears how many objects."""
+    process.answers(200, _running(guard))
+    more = '    - {name: more, resourceRef: {name: pods}, entryPoint: "handlers:Greet"}\n'
+    (guard / "manifest.yaml").write_text(MANIFEST.replace("[a, b]", "[a, b, c]") + more)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert (ended.status, ended.err) == (2, "")
+    assert ended.out.splitlines()[:4] == [
+        "-/+resource pods (namespace)",
+        "+handler more",
+        "  greet hears what differs in ~2,000 objects",
+        "  more hears ~2,000 objects",
+    ]
+    assert ended.out.endswith("1 new LIST (~2,000 objects), 1 new WATCH\n")
+
+
+def test_a_cache_that_lingers_is_not_listed_again(declctl: Callable, guard: Path, process: Process):
+    """What was removed a moment ago is still there."""
+    lingering = _running(guard)
+    lingering["plan"] |= {"resources": [], "watches": [], "handlers": []}
+    process.answers(200, lingering)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert ended.out.startswith("+resource pods\n+handler greet\n")
+    assert ended.out.endswith("0 new LISTs, 0 new WATCHes\n")
+
+
+def test_a_kind_without_namespaces_is_listed_once(declctl: Callable, guard: Path, process: Process):
+    """The process knows what the manifest doesn't say."""
+    told = _running(guard, caches=(), cluster_scoped=(("v1", "Pod"),))
+    process.answers(200, told)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert ended.out.endswith("1 new LIST (~2,000 objects), 1 new WATCH\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "why"),
+    [
+        (503, {"error": "nothing runs yet"}, "does not tell its plan: nothing runs yet"),
+        (404, [], "does not tell its plan: it answers 404"),
+        (200, {"generation": "three"}, "declctl: The running process is of another version: "),
+    ],
+)
+def test_a_process_that_tells_no_plan_is_a_fault(
+    declctl: Callable, guard: Path, process: Process, status: int, document: object, why: str
+):
+    """1, as 2 would say that there are changes."""
+    process.answers(status, document)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert (ended.status, ended.out) == (1, "")
+    assert why in ended.err
+
+
+def test_configs_of_plugins_are_compared_and_not_told():
+    """A digest stands in the place of what may be a secret; another config has another one."""
+    plans = []
+    for secret in ("hunter2", "hunter2", "other"):
+        text = f"{MANIFEST}  plugins: [{{name: slack, config: {{token: {secret}}}}}]\n"
+        plans.append(masked(plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller)))
+    assert plans[0] == plans[1] != plans[2]
+    assert "hunter2" not in json.dumps(to_builtins(plans[0]))
 
 
 def test_validate_names_what_decodes(declctl: Callable, guard: Path):

@@ -1,0 +1,119 @@
+"""What a running process says of itself so that a manifest can be compared with it: `GET /plan`.
+
+It is the plan that runs, and which caches there are; of the configs of plugins it has a digest, as there
+may be secrets in them.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from declctl.errors import UsageError
+from declctl.manifest import Plan
+from declctl.manifest.model import FrozenJson
+from declctl.manifest.plan import watches_of
+from declctl.runtime.caches import Cached
+from declctl.runtime.changes import Side
+from declctl.runtime.generation import Generation
+from declctl.runtime.identities import Identity
+
+
+class RunningCache(msgspec.Struct, frozen=True):
+    """One cache that is filled, or lingers, and how many objects it holds."""
+
+    identity: Identity
+    objects: int
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A generation, as far as another manifest is compared with it.
+
+    `transformed` names the resources whose objects pass a transform, `cluster_scoped` has the API versions
+    and kinds that are known to have no namespaces.
+    """
+
+    generation: int
+    code: str
+    plan: Plan
+    transformed: tuple[str, ...]
+    cluster_scoped: tuple[tuple[str, str], ...]
+    caches: tuple[RunningCache, ...]
+    objects: Mapping[str, int]
+
+    @property
+    def side(self) -> Side:
+        """What is compared."""
+        return Side(self.plan, self.code, frozenset(self.transformed))
+
+    def scoped(self, plan: Plan) -> Plan:
+        """Another plan, without the namespaces of kinds that have none."""
+        resources = tuple(
+            resource.without_namespaces()
+            if (resource.watches[0].api_version, resource.watches[0].kind) in self.cluster_scoped
+            else resource
+            for resource in plan.resources
+        )
+        return replace(plan, resources=resources, watches=watches_of(resources))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return msgspec.to_builtins(self)
+
+
+def running(generation: Generation, caches: Iterable[Cached]) -> Running:
+    """What is told of a generation and of every cache of its process."""
+    side, used = generation.side, dict[Identity, Identity]()
+    for wanted in generation.wanted:
+        used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
+    found = [
+        RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
+        for cached in caches
+    ]
+    objects = {identity: cache.objects for identity, cache in ((each.identity, each) for each in found)}
+    return Running(
+        generation=generation.number,
+        code=side.code,
+        plan=masked(side.plan),
+        transformed=tuple(sorted(side.transformed)),
+        cluster_scoped=tuple(
+            sorted(
+                {
+                    (wanted.plan.watches[0].api_version, wanted.plan.watches[0].kind)
+                    for wanted in generation.wanted
+                    if wanted.plan.namespaces is None
+                    and any(
+                        each.name == wanted.plan.name and each.namespaces
+                        for each in generation.plan.resources
+                    )
+                }
+            )
+        ),
+        caches=tuple(found),
+        objects={
+            wanted.plan.name: sum(objects.get(identity, 0) for identity in side.identities(wanted.plan))
+            for wanted in generation.wanted
+        },
+    )
+
+
+def told_by(document: object) -> Running:
+    """What a process has said; raises UsageError if it is of another version."""
+    try:
+        return msgspec.convert(document, Running)
+    except msgspec.ValidationError as fault:
+        raise UsageError(
+            f"The running process is of another version: what it says of its plan can't be read ({fault})."
+        ) from fault
+
+
+def masked(plan: Plan) -> Plan:
+    """The plan with a digest in the place of each plugin's config."""
+    plugins = tuple(replace(plugin, config=_digest(plugin.config)) for plugin in plan.plugins)
+    return replace(plan, plugins=plugins)
+
+
+def _digest(config: FrozenJson) -> FrozenJson:
+    return FrozenJson.of(hashlib.sha256(config.canonical.encode()).hexdigest())
