@@ -162,3 +162,34 @@ def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
             BundleDir(path.parent, {"h.py": "two"})
 
     assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
+
+
+def test_nothing_is_looked_at_while_watching_is_off() -> None:
+    """`watch: Off` costs nothing; turned on by a reload that was asked for, what has changed is told."""
+    clock, policy, looks = ManualClock(), [WatchFiles.OFF], []
+
+    def digest() -> str:
+        looks.append(clock.monotonic())
+        return "changed"
+
+    changes = FileChanges(
+        digest=digest,
+        folders=list,
+        settle=lambda: 0.3,
+        clock=clock,
+        last=lambda: "before",
+        watch=lambda: policy[0],
+    )
+
+    async def scenario() -> None:
+        async with aclosing(aiter(changes)) as stream:
+            following = asyncio.ensure_future(anext(stream))
+            await clock.advance(3600.0)
+            assert looks == []
+            policy[0] = WatchFiles.POLL
+            while not following.done():
+                await clock.advance(1.0)
+                await asyncio.to_thread(list)
+            assert await following == "changed"
+
+    asyncio.run(scenario())

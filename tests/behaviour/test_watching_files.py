@@ -1,0 +1,107 @@
+"""A running controller and the files that it watches: fresh sources, whole bundles, and the policy itself."""
+
+import os
+import random
+import sys
+
+import pytest
+
+from declctl.testing import ConfigMapDir, until
+
+TELLING = """
+from blackboard import tell as note
+def tell_{0}(change):
+    note("revision", {0}, str(change.key))
+"""
+
+
+@pytest.fixture
+def versions(rig):
+    """Writes handlers that tell which version they are, all of one size."""
+
+    def write(number: int) -> None:
+        rig.folder.write("handlers.py", TELLING.format(number).replace(f"tell_{number}", "tell"))
+
+    return write
+
+
+def test_edits_of_one_second_and_one_size_are_all_live(
+    rig, controller, versions, config_map, monkeypatch
+) -> None:
+    """Bytecode caches would take the second edit for the first: same second, same size (G23)."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    rig.handler("tell")
+    rig.write()
+    versions(1)
+    os.utime(rig.folder.path / "handlers.py", (1_700_000_000, 1_700_000_000))
+    running = controller(rig.folder.path / "manifest.yaml")
+    running.wait_ready()
+    for number in (2, 3, 4):
+        versions(number)
+        os.utime(rig.folder.path / "handlers.py", (1_700_000_000, 1_700_000_000))
+        assert running.reload().result == "Applied"
+        running.sandbox.create(config_map(f"m{number}"))
+        running.wait_idle()
+        assert rig.told("revision")[-1] == ("revision", number, f"default/m{number}")
+    assert not list(rig.folder.path.rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("watch", ["Auto", "Poll"])
+def test_fifty_swaps_of_a_configmap_are_never_torn(watch, rig, controller, tmp_path, config_map) -> None:
+    """A revision's manifest names a function that only its own handlers have: none is refused (G24)."""
+    moments = random.Random(24)
+
+    def files(number: int) -> dict[str, str]:
+        rig.handlers = []
+        rig.handler("tell", entry=f"handlers:tell_{number}")
+        rig.reload_policy = f"watch: {watch}, settle: 20ms, preflight: 'Off'"
+        return {"manifest.yaml": rig.manifest(), "handlers.py": TELLING.format(number)}
+
+    mounted = ConfigMapDir(tmp_path / "etc", files(0))
+    running = controller(mounted.path, watch=True)
+    running.wait_ready()
+    waits = 0
+    for number in range(1, 51):
+        mounted.swap(files(number))
+        if moments.random() < (0.4 if watch == "Auto" else 0.06) or number == 50:
+            waits += 1
+            running.sandbox.create(config_map(f"m{number}"))
+            until(f"revision {number} is live", lambda n=number: _plan(running).endswith(f"tell_{n}"))
+    reloads = running.status().reloads
+    assert reloads.get("Refused", 0) == 0, running.log.events("error")
+    assert waits <= reloads["Applied"] <= 50
+    assert running.status().generation == reloads["Applied"] + 1
+    running.sandbox.create(config_map("last"))
+    running.wait_idle()
+    assert ("revision", 50, "default/last") in rig.told("revision")
+
+
+def _plan(controller) -> str:
+    (handler,) = controller.runtime.plan.handlers
+    return str(handler.entry_point)
+
+
+def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) -> None:
+    """`reload.watch` is like any other policy: Off, Poll and Auto take effect without a restart."""
+    rig.handler("tell")
+    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
+    rig.write()
+    versions(1)
+    running = controller(rig.folder.path / "manifest.yaml", watch=None)
+    running.wait_ready()
+    for generation, policy in enumerate(("Poll", "Auto"), start=1):
+        rig.reload_policy = f"watch: {policy}, preflight: 'Off', settle: 20ms"
+        rig.write()
+        if policy == "Poll":
+            assert running.status().generation == 1
+            assert running.reload().result == "Applied"
+        live = 2 * generation
+        until("the policy is live", lambda n=live: running.status().generation == n)
+        versions(live + 1)
+        until(f"an edit is noticed under {policy}", lambda n=live: running.status().generation == n + 1)
+    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
+    rig.write()
+    until("it is off", lambda: running.status().generation == 6)
+    versions(7)
+    assert running.reload().result == "Applied"
