@@ -110,7 +110,7 @@ def test_a_commit_that_adds_handlers_calls_no_user_code(rig, config_map) -> None
 
 @pytest.mark.xfail(
     strict=True,
-    reason="threads of a new handler are started in the commit: Thread.start waits until each runs, and may raise",
+    reason="threads of new handlers are started in the commit: Thread.start waits for each, and may raise",
 )
 @pytest.mark.guarantee("G7")
 def test_a_commit_that_adds_handlers_waits_for_nothing(rig, config_map) -> None:
