@@ -42,6 +42,13 @@ class Checked:
         """The faults that keep it from running."""
         return tuple(d for d in self.diagnostics if d.severity == "error")
 
+    @property
+    def has_to_be_imported(self) -> bool:
+        """Whether there is code without known faults, and the manifest wants it imported in a child first."""
+        if self.inputs is None or self.declaration is None or self.errors:
+            return False
+        return self.declaration.is_foreign and self.inputs.loaded.controller.reload.preflight
+
 
 def check(manifest: str, *, in_child: bool = True, child: Aside | None = None) -> Checked:
     """Check a manifest and its handlers.
@@ -71,11 +78,9 @@ def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
     Nothing is read again: the bytes that are checked are the bytes that will run.
     """
     inputs, declaration = checked.inputs, checked.declaration
-    if inputs is None or declaration is None or checked.errors or not declaration.is_foreign:
+    if inputs is None or declaration is None or not checked.has_to_be_imported:
         return checked
     policy = inputs.loaded.controller.reload
-    if not policy.preflight:
-        return checked
     try:
         landed = preflight(declaration, timeout=policy.preflight_timeout, child=child)
     except OSError as error:

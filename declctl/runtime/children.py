@@ -37,6 +37,9 @@ class Children:
 
         Cancelling ends the child, and returns when nothing of it is left.
         """
+        if not checked.has_to_be_imported:
+            await asyncio.to_thread(self.close)
+            return checked
         await asyncio.to_thread(self.warm)
         child = self._take()
         work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, child))
