@@ -80,6 +80,7 @@ def _still_works(rig, controller, config_map, number: int = 0) -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.guarantee("G6")
 def test_broken_code_is_refused_and_nothing_else_changes(what, rig, running, sandbox, config_map) -> None:
     """Whatever the new code does when it is loaded, the old one goes on as if nothing had happened."""
     code, reason, words = BROKEN[what]
@@ -104,6 +105,7 @@ def _settled(controller) -> None:
     until("the old generation is retired", lambda: controller.status().generations_alive == 1)
 
 
+@pytest.mark.guarantee("G6")
 def test_a_mended_edit_is_taken(rig, running) -> None:
     """The file is mended: the condition is true again, whether the code is new or as before."""
     rig.folder.write("handlers.py", "def tell(change:\n")
@@ -115,6 +117,7 @@ def test_a_mended_edit_is_taken(rig, running) -> None:
     assert running.reload().result == "Applied"
 
 
+@pytest.mark.guarantee("G6")
 def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map) -> None:
     """The manifest asks for secrets that the service account may not read: the old manifest goes on."""
     _settled(running)
@@ -132,6 +135,7 @@ def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, conf
     _still_works(rig, running, config_map)
 
 
+@pytest.mark.guarantee("G6", "G13")
 def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sandbox, config_map) -> None:
     """The API server is silent about a new kind: the reload gives up after `warmTimeout`."""
     sandbox.faults.delay(30.0, Match(resource="secrets"))
@@ -145,6 +149,7 @@ def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sand
     _still_works(rig, running, config_map)
 
 
+@pytest.mark.guarantee("G12")
 def test_an_index_function_that_raises_keeps_only_its_object_out(rig, running, sandbox, config_map) -> None:
     """An index function fails on one object: the index holds the others, and the reload goes through."""
     sandbox.create(config_map("n", a="1"))
@@ -183,6 +188,7 @@ def test_a_manifest_that_is_gone_for_a_moment_ends_nothing(rig, config_map) -> N
     _still_works(rig, controller, config_map)
 
 
+@pytest.mark.guarantee("G6")
 def test_a_handler_file_that_cannot_be_read_ends_nothing(rig, running, config_map) -> None:
     """A handler file can't be read any more: a refusal that names it."""
     rig.folder.remove("handlers.py")
@@ -191,6 +197,7 @@ def test_a_handler_file_that_cannot_be_read_ends_nothing(rig, running, config_ma
     _still_works(rig, running, config_map)
 
 
+@pytest.mark.guarantee("G24")
 def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
     """A broken file is not imported again and again while nobody touches it, unless somebody asks."""
     rig.folder.write("handlers.py", "def tell(change:\n")

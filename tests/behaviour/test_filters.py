@@ -1,5 +1,7 @@
 """Filters of a whole controller: what its handlers hear of a cluster, and of a changed filter (G16)."""
 
+import pytest
+
 from declctl.testing import until
 
 TELL = """
@@ -50,6 +52,7 @@ def test_objects_enter_and_leave_as_their_labels_change(rig, config_map) -> None
     assert (figures.delivered, figures.succeeded, figures.filtered) == (5, 5, 3)
 
 
+@pytest.mark.guarantee("G16")
 def test_a_changed_filter_tells_who_enters_and_who_leaves(rig, config_map, asked) -> None:
     """Added and Deleted with OutOfScope for those; nothing for others, and nothing is asked of the server."""
     rig.handler("tell", rest="filter: {labelSelector: 'app in (web,db)'}")
@@ -67,6 +70,7 @@ def test_a_changed_filter_tells_who_enters_and_who_leaves(rig, config_map, asked
     assert asked() == before
 
 
+@pytest.mark.guarantee("G16")
 def test_a_changed_function_is_a_changed_filter(rig, config_map) -> None:
     """The code behind `entryPoint` is reloaded with the handler's, and asked of what is cached."""
     rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')

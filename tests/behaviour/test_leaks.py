@@ -78,6 +78,7 @@ def _generations() -> int:
 
 
 @pytest.mark.timeout(0 if _RELOADS > 40 else 120)
+@pytest.mark.guarantee("G22")
 def test_reloads_leave_nothing_behind(rig, sandbox, config_map) -> None:
     """Applied and refused ones: the process is as it was, and old code is collected (G22)."""
     _write(rig, 0)

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from declctl.sandbox.faults import Match
 from declctl.testing import ConfigMapDir, until
 
@@ -33,6 +35,7 @@ def _storm(sandbox, config_map, stop: threading.Event) -> None:
                 sandbox.patch("ConfigMap", name, {"data": {"turn": str(turn)}}, namespace=space)
 
 
+@pytest.mark.guarantee("G15")
 def test_a_storm_while_namespaces_change_is_told_as_one_watch_would(rig, sandbox, config_map) -> None:
     """No object is added or deleted twice, none goes back in time, the last state is known (G15)."""
     rig.reload_policy += ", informerLinger: 1ms"  # so that each move meets caches that are just filled
@@ -65,6 +68,7 @@ def test_a_storm_while_namespaces_change_is_told_as_one_watch_would(rig, sandbox
     assert known == there
 
 
+@pytest.mark.guarantee("G13")
 def test_a_slow_new_kind_delays_nobody(rig, sandbox, config_map) -> None:
     """The API server takes its time to list a new kind: changes of the others are told meanwhile (G13)."""
     rig.handler("tell")
@@ -84,6 +88,7 @@ def test_a_slow_new_kind_delays_nobody(rig, sandbox, config_map) -> None:
     assert outcomes[0].result == "Applied"
 
 
+@pytest.mark.guarantee("G24")
 def test_a_mounted_configmap_is_followed_swap_by_swap(rig, sandbox, config_map, tmp_path, controller) -> None:
     """Twenty swaps of a mounted folder: each is one reload, none is torn, and the last one runs (G24)."""
     code = "from blackboard import tell as note\ndef tell(change): note({0}, change.generation)\n"
@@ -103,6 +108,7 @@ def test_a_mounted_configmap_is_followed_swap_by_swap(rig, sandbox, config_map, 
     assert runs.status().reloads == {"Applied": 20}
 
 
+@pytest.mark.guarantee("G9")
 def test_a_call_that_outlives_the_drain_and_succeeds_is_not_made_again(rig, sandbox, config_map) -> None:
     """A handler with a long `timeout` spans a reload and then succeeds: its change is told once."""
     code = "from blackboard import tell as note, wait\ndef tell():\n    wait('go')\n    note('tell', {0})\n"
@@ -120,6 +126,7 @@ def test_a_call_that_outlives_the_drain_and_succeeds_is_not_made_again(rig, sand
     assert (figures.succeeded, figures.failed, figures.retried, figures.zombies) == (1, 0, 0, 0)
 
 
+@pytest.mark.guarantee("G9")
 def test_handover_gives_what_waits_to_the_new_code_and_lets_what_runs_finish(
     rig, sandbox, config_map
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -304,6 +305,7 @@ def _sorted(heard: Sequence[Heard]) -> list[tuple[tuple[str, str], list[Heard]]]
     return sorted(found.items())
 
 
+@pytest.mark.guarantee("G1", "G2", "G6", "G15", "G16")
 def test_random_edits_are_heard_as_an_ideal_controller_would_tell_them(board) -> None:
     """Legal edits tell true differences, broken ones nothing, and nothing stays behind (G1, G2, G6, G15)."""
     RandomEdits.board = board

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 STORM = """
 from blackboard import tell
 
@@ -30,6 +32,7 @@ def _storm(controller, config_map, *, objects: int, rounds: int) -> None:
         sandbox.delete("ConfigMap", f"m{number}", "default")
 
 
+@pytest.mark.guarantee("G2", "G3", "G4")
 def test_every_change_reaches_every_handler_once_and_in_order_while_code_is_reloaded(
     rig, asked, config_map
 ) -> None:
@@ -68,6 +71,7 @@ def test_every_change_reaches_every_handler_once_and_in_order_while_code_is_relo
         assert (figures.delivered, figures.merged, figures.dropped) == (len(first), 0, 0)
 
 
+@pytest.mark.guarantee("G1")
 def test_edits_of_handlers_indexes_and_policies_ask_the_server_for_nothing(rig, asked, config_map) -> None:
     """Handlers, indexes, resync and policies change: not one LIST or WATCH (G1)."""
     rig.handler("tell")

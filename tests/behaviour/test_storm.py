@@ -34,6 +34,7 @@ def _asked(sandbox: Any) -> list[tuple[str, int]]:
 
 
 @pytest.mark.timeout(0 if _TIMES > 1 else 120)
+@pytest.mark.guarantee("G1", "G2", "G3", "G4", "G8", "G18", "G19")
 def test_a_storm_over_eight_handlers_and_many_reloads_loses_nothing(rig, stormy, sandbox, seed) -> None:
     """Lost 0, twice 0, out of order 0, relists 0, and each change heard by one generation (G1-G4, G18, G19).
 

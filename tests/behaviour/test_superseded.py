@@ -155,6 +155,7 @@ STAGES = ["in_the_child", "importing", "preparing", "preparing_asynchronously", 
 
 
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.guarantee("G6")
 def test_an_edit_that_is_taken_back_while_it_is_staged_leaves_nothing(
     stage, rig, running, stuck, sandbox, config_map
 ) -> None:

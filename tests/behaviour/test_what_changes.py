@@ -22,6 +22,7 @@ def _pod(name: str, namespace: str = "default", node: str = "n1", **labels: str)
     }
 
 
+@pytest.mark.guarantee("G18")
 def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, asked, config_map) -> None:
     """A second handler: every cached object as initial Added, once, then what comes (G18)."""
     rig.handler("tell")
@@ -40,6 +41,7 @@ def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, a
     assert asked() == before
 
 
+@pytest.mark.guarantee("G19")
 def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(rig, config_map) -> None:
     """What was queued before the edit is delivered; then teardown, once, and no more (G19)."""
     code = CODE + (
@@ -70,6 +72,7 @@ def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(
     assert len(rig.told("tell")) == 6
 
 
+@pytest.mark.guarantee("G13")
 def test_a_resource_that_is_added_costs_one_list_and_one_watch_of_its_own(rig, asked, config_map) -> None:
     """A new kind: the caches that are there are not asked for again (G13)."""
     rig.handler("tell")
@@ -87,6 +90,7 @@ def test_a_resource_that_is_added_costs_one_list_and_one_watch_of_its_own(rig, a
     assert asked("pods")[1] <= 2
 
 
+@pytest.mark.guarantee("G14")
 def test_a_resource_that_comes_back_soon_costs_nothing(rig, asked, config_map) -> None:
     """Removed and added again within `informerLinger`: the cache is still there (G14)."""
     rig.reload_policy += ", informerLinger: 30s"
@@ -109,6 +113,7 @@ def test_a_resource_that_comes_back_soon_costs_nothing(rig, asked, config_map) -
     assert sorted(row[2] for row in rig.told("other")) == ["default/meanwhile", "default/p", "default/p"]
 
 
+@pytest.mark.guarantee("G14")
 def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandbox) -> None:
     """After `informerLinger` the watch is closed and the memory is free (G14)."""
     rig.reload_policy += ", informerLinger: 10ms"
@@ -123,6 +128,7 @@ def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandb
         controller.lister("pods")
 
 
+@pytest.mark.guarantee("G15")
 def test_more_namespaces_tell_only_what_is_new(rig, sandbox) -> None:
     """Namespaces are widened and narrowed: only true differences are told (G15)."""
     rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, namespaces: [a]}"]
@@ -147,6 +153,7 @@ def test_more_namespaces_tell_only_what_is_new(rig, sandbox) -> None:
     assert rig.told("tell")[2:] == [("tell", "Added", "a/one", "Initial", 1)]
 
 
+@pytest.mark.guarantee("G15")
 def test_another_selector_tells_only_what_enters_and_leaves(rig, sandbox) -> None:
     """The label selector changes: leaving is Deleted (OutOfScope), entering Added (G15)."""
     rig.resources = ["- {name: pods, apiVersion: v1, kind: Pod, labelSelector: 'tier in (web,api)'}"]
@@ -165,6 +172,7 @@ def test_another_selector_tells_only_what_enters_and_leaves(rig, sandbox) -> Non
     ]
 
 
+@pytest.mark.guarantee("G17")
 def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, config_map) -> None:
     """`resyncPeriod` becomes a second: resyncs come, once for each object, without a LIST (G17)."""
     rig.handler("tell")
@@ -179,6 +187,7 @@ def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, 
     assert asked() == before
 
 
+@pytest.mark.guarantee("G12")
 def test_an_index_that_is_added_changed_and_removed_is_whole_at_each_moment(rig, asked, config_map) -> None:
     """Indexes over a living cache: whole as soon as the reload is done, and gone when they are (G12)."""
     rig.handler("tell")
@@ -201,6 +210,7 @@ def test_an_index_that_is_added_changed_and_removed_is_whole_at_each_moment(rig,
     assert asked() == before
 
 
+@pytest.mark.guarantee("G8")
 def test_handlers_stand_in_manifest_order_after_every_reload(rig) -> None:
     """Whatever was added last: status and startup follow the manifest (G8)."""
     for name in ("tell", "other", "third"):
@@ -215,6 +225,7 @@ def test_handlers_stand_in_manifest_order_after_every_reload(rig) -> None:
         assert [h.name for h in controller.status().handlers] == names
 
 
+@pytest.mark.guarantee("G23")
 def test_edits_within_one_second_and_of_one_size_are_taken(rig, config_map) -> None:
     """Three edits in a moment that keep the file's size: each is the one that runs (G23)."""
     rig.handler("tell")

@@ -1,8 +1,11 @@
 """What survives a reload: retries, memos, exported state; and what doesn't: old code."""
 
+import pytest
+
 from declctl.testing import until
 
 
+@pytest.mark.guarantee("G10")
 def test_a_retry_that_is_due_later_goes_to_the_mended_code(rig, config_map) -> None:
     """A handler fails, is mended, and the change succeeds at its next attempt, counted on (G10)."""
     bad = "from blackboard import tell as note\ndef tell(change):\n    note('bad')\n    1 / 0\n"
@@ -22,6 +25,7 @@ def test_a_retry_that_is_due_later_goes_to_the_mended_code(rig, config_map) -> N
     assert (figures.delivered, figures.succeeded, figures.failed, figures.retried) == (1, 1, 0, 2)
 
 
+@pytest.mark.guarantee("G10")
 def test_attempts_that_were_made_before_a_reload_count(rig, config_map) -> None:
     """A handler is reloaded while it fails: it is not tried more often than `maxAttempts` in all."""
     code = "from blackboard import tell as note\ndef tell(change):\n    note('try', {0})\n    1 / 0\n"
@@ -59,6 +63,7 @@ def declctl_import_state(state, from_generation):
 """
 
 
+@pytest.mark.guarantee("G11")
 def test_memos_and_exported_state_go_to_the_next_generation(rig, config_map) -> None:
     """`ctx.memo` is kept for each object, and a generation gets what the last one exported (G11)."""
     rig.handler("tell", entry="handlers")
@@ -72,6 +77,7 @@ def test_memos_and_exported_state_go_to_the_next_generation(rig, config_map) -> 
     assert rig.told("seen", 2) == [("seen", 2, 2, 3)]
 
 
+@pytest.mark.guarantee("G11", "G6")
 def test_a_failing_import_of_state_refuses_the_reload(rig, config_map) -> None:
     """The new code can't read the old state: the old code goes on (G11, G6)."""
     rig.handler("tell", entry="handlers")
@@ -85,6 +91,7 @@ def test_a_failing_import_of_state_refuses_the_reload(rig, config_map) -> None:
     assert rig.told("seen") == [("seen", 1, 1, 1)]
 
 
+@pytest.mark.guarantee("G5")
 def test_a_call_that_spans_a_reload_sees_only_its_own_generation(rig, config_map) -> None:
     """A slow call imports a sibling after the commit: it gets the one of its generation (G5)."""
     code = (
@@ -133,6 +140,7 @@ def _stuck(rig, config_map, kind: str, waiting: str):
     return controller
 
 
+@pytest.mark.guarantee("G9")
 def test_a_stuck_call_does_not_keep_a_reload_from_taking_over(rig, config_map) -> None:
     """After `drainTimeout` the new code gets what waits; the stuck call's key is held (G9)."""
     controller = _stuck(rig, config_map, "def", "wait('stuck')")
@@ -148,6 +156,7 @@ def test_a_stuck_call_does_not_keep_a_reload_from_taking_over(rig, config_map) -
     assert controller.handler("tell").retried == 0
 
 
+@pytest.mark.guarantee("G9")
 def test_a_stuck_asynchronous_call_is_cancelled_and_tried_with_the_new_code(rig, config_map) -> None:
     """An `async def` handler hangs: it is cancelled at `drainTimeout`, the new code tries again (G9)."""
     waiting = "import asyncio; await asyncio.Event().wait()"

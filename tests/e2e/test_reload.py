@@ -27,6 +27,7 @@ def _says(declctl: Declctl, words: str) -> Callable[[], bool]:
     return lambda: any(words in line for line in declctl.out)
 
 
+@pytest.mark.guarantee("G1")
 def test_an_edited_handler_takes_over_without_a_list_or_watch(
     cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
@@ -47,6 +48,7 @@ def test_an_edited_handler_takes_over_without_a_list_or_watch(
         assert declctl.stop() == 0
 
 
+@pytest.mark.guarantee("G2")
 def test_no_change_is_lost_or_told_twice_while_code_is_edited(
     cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
@@ -64,6 +66,7 @@ def test_no_change_is_lost_or_told_twice_while_code_is_edited(
         assert declctl.resource("pods")["relists"] == 0
 
 
+@pytest.mark.guarantee("G13", "G18")
 def test_what_is_added_is_read_once_and_the_rest_not_again(
     cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
@@ -114,6 +117,7 @@ _BROKEN = {
 }
 
 
+@pytest.mark.guarantee("G6", "G25")
 def test_a_broken_edit_changes_nothing_but_the_status(
     cluster: Cluster, bundle: BundleDir, namespace: str
 ) -> None:
@@ -138,6 +142,7 @@ def test_a_broken_edit_changes_nothing_but_the_status(
         assert len(told) == len(_BROKEN)
 
 
+@pytest.mark.guarantee("G24")
 def test_the_swap_of_a_configmap_reloads(cluster: Cluster, tmp_path: Path, namespace: str) -> None:
     """In a pod the kubelet moves one link: manifest and handlers change together, again and again."""
     files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "handlers.py": TELLING}

@@ -12,6 +12,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(("result", "status"), [("Applied", 200), ("Unchanged", 200), ("Refused", 422)])
+@pytest.mark.guarantee("G25")
 def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: int):
     """A pipeline that reloads by HTTP sees in the status whether its files were taken."""
     runtime.result = result

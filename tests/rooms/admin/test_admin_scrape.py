@@ -40,6 +40,7 @@ def _samples(ask: Callable) -> tuple[dict[str, str], dict[tuple[str, ...], float
     return types, values
 
 
+@pytest.mark.guarantee("G25")
 def test_names_and_types_are_those_of_the_contract(samples):
     """Dashboards and alerts find every metric under its documented name and type, and no others."""
     assert samples[0] == TYPES

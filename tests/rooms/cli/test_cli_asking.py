@@ -173,6 +173,7 @@ def test_status_begins_with_name_and_generation(declctl: Callable, process: Proc
 
 
 @pytest.mark.parametrize(("result", "status"), [("Applied", 0), ("Unchanged", 0), ("Refused", 1)])
+@pytest.mark.guarantee("G25")
 def test_reload_says_what_became_of_it(declctl: Callable, process: Process, result: str, status: int):
     """`declctl reload` ends with 0 when the files are what runs, and with 1 when they were refused."""
     line = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
@@ -183,6 +184,7 @@ def test_reload_says_what_became_of_it(declctl: Callable, process: Process, resu
     assert process.asked == [("POST", "/-/reload?wait=true", None)]
 
 
+@pytest.mark.guarantee("G25")
 def test_a_refused_reload_shows_each_fault(declctl: Callable, process: Process):
     """Whoever reloads sees where the files are broken."""
     document = {

@@ -50,6 +50,7 @@ def siblings(name):
     return {path: text.replace("{}", name) for path, text in SIBLINGS.items()}
 
 
+@pytest.mark.guarantee("G5")
 def test_every_form_of_import_finds_the_own_generation(generation):
     """Absolute, aliased, relative and nested imports never see another generation's siblings."""
     old, new = generation(siblings("old")), generation(siblings("new"))
@@ -58,6 +59,7 @@ def test_every_form_of_import_finds_the_own_generation(generation):
     assert old.resolve("handlers.pods:early").target() == {"old"}
 
 
+@pytest.mark.guarantee("G5")
 def test_a_late_import_finds_the_own_generation(generation):
     """A slow handler that imports after a reload still gets the code that it was written with."""
     old = generation(siblings("old"))
@@ -67,6 +69,7 @@ def test_a_late_import_finds_the_own_generation(generation):
     assert late() == "old"
 
 
+@pytest.mark.guarantee("G5")
 def test_a_late_import_after_the_end_fails_and_does_not_mix(generation):
     """A zombie of a retired generation gets an error, never another generation's code."""
     old = generation(siblings("old"))
@@ -141,6 +144,7 @@ def test_objects_of_a_generation_can_be_pickled(generation):
     assert isinstance(pickle.loads(pickle.dumps(thing())), thing)
 
 
+@pytest.mark.guarantee("G23")
 def test_quick_edits_are_never_missed(generation, tmp_path, monkeypatch):
     """Three edits of the same size within the same second all take effect; bytecode caches would miss two."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -154,6 +158,7 @@ def test_quick_edits_are_never_missed(generation, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.guarantee("G22")
 def test_a_closed_generation_is_collected(generation):
     """After the end neither its modules nor its classes and functions are left in memory."""
     namespace = generation(siblings("old") | {"a.py": "import handlers.pods\nclass Thing: ..."})
@@ -168,6 +173,7 @@ def test_a_closed_generation_is_collected(generation):
     assert not [name for name in sys.modules if name.startswith(namespace.prefix)]
 
 
+@pytest.mark.guarantee("G22")
 def test_a_generation_whose_import_failed_is_collected(generation):
     """A refused reload leaves nothing behind."""
     namespace = generation({"a.py": "import b\n1 / 0", "b.py": "class Thing: ..."})

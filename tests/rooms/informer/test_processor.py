@@ -105,6 +105,7 @@ def test_a_listener_may_be_registered_twice(processor):
 
 
 @pytest.mark.client_go(174, "Resync per handler")
+@pytest.mark.guarantee("G17")
 def test_resyncs_are_due_for_each_listener_by_itself(processor, clock):
     """Every 2 s and every 3 s, and at 6 s both; who asked for none hears none (client-go 174)."""
     never, two, three = (processor.add_listener(Recorder(), resync_period=p) for p in (0, 2, 3))
@@ -132,6 +133,7 @@ def test_a_resync_reaches_only_those_that_are_due(processor, clock):
     assert other.lines() == ["Added demo/b"]
 
 
+@pytest.mark.guarantee("G17")
 def test_missed_resyncs_are_one(processor, clock):
     """A machine that slept for an hour does not replay the cache for every period of it."""
     registration = processor.add_listener(Recorder(), resync_period=10)

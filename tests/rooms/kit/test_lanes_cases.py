@@ -3,6 +3,8 @@
 import threading
 import weakref
 
+import pytest
+
 from declctl.kit import Lanes, ManualClock, SystemClock
 from declctl.kit.lanes import Ticket
 
@@ -111,6 +113,7 @@ def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
     assert lanes.statistics().merged == 2
 
 
+@pytest.mark.guarantee("G4")
 def test_backlog_keeps_its_epoch_until_it_is_handed_over():
     """What waits is the old code's until it is handed over; what backs off is the new code's (G10)."""
     lanes = lanes_of(keyed=False)
@@ -135,6 +138,7 @@ def test_backlog_keeps_its_epoch_until_it_is_handed_over():
     assert lanes.idle
 
 
+@pytest.mark.guarantee("G2", "G3")
 def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
     """Four workers and a feeder: nothing lost, nothing twice, never two of a key (G2, G3)."""
     lanes: Lanes[str] = Lanes(clock=SystemClock(), weigh=len, merge=merge, limit=1_000_000)
@@ -167,6 +171,7 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
     assert seen == {f"k{k}": [n for n in range(2000) if n % 7 == k] for k in range(7)}
 
 
+@pytest.mark.guarantee("G10")
 def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_moment():
     """A failing change is tried again on time and by the new code, with its attempts (G10)."""
     lanes = lanes_of(keyed=False)

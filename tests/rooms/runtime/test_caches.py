@@ -3,6 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from declctl.informer import field_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
@@ -95,6 +97,7 @@ def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
     _run(scenario, log)
 
 
+@pytest.mark.guarantee("G14")
 def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
     """Released, wanted again within its time, released again: it closes only then."""
 
@@ -112,6 +115,7 @@ def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
     _run(scenario, log)
 
 
+@pytest.mark.guarantee("G12")
 def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> None:
     """The index of an old generation stays until nobody who reads it is left (G12)."""
 

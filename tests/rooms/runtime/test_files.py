@@ -5,6 +5,8 @@ import hashlib
 from contextlib import aclosing, suppress
 from pathlib import Path
 
+import pytest
+
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.files import FileChanges
@@ -59,6 +61,7 @@ def _collect(path: Path, steps, *, seconds: float = 10.0, **how) -> list[str]:
     return asyncio.run(scenario())
 
 
+@pytest.mark.guarantee("G24")
 def test_an_edit_is_told_once_it_has_settled(tmp_path: Path) -> None:
     """A handler file is saved: one reload is asked for, within moments."""
     folder = BundleDir(tmp_path, {"h.py": "one"})
@@ -74,6 +77,7 @@ def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -
     assert len(_collect(tmp_path / "h.py", steps, seconds=4.5, settle=0.0)) == 10
 
 
+@pytest.mark.guarantee("G24")
 def test_a_swapped_configmap_is_told_each_time(tmp_path: Path) -> None:
     """Twenty swaps of a mounted ConfigMap: twenty reloads are asked for."""
     mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
@@ -83,6 +87,7 @@ def test_a_swapped_configmap_is_told_each_time(tmp_path: Path) -> None:
     assert told[-1] == _digest_of(mounted.path / "h.py")()
 
 
+@pytest.mark.guarantee("G24")
 def test_a_swap_with_the_same_bytes_asks_for_nothing(tmp_path: Path) -> None:
     """The kubelet rewrites a ConfigMap whose bytes are the same: no reload."""
     mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})

@@ -184,6 +184,7 @@ def test_what_waits_can_be_handed_over(bench, added) -> None:
     assert heard == ["new", "new"]
 
 
+@pytest.mark.guarantee("G10")
 def test_what_backs_off_goes_to_the_new_binding_and_holds_up_no_drain(bench, added, clock) -> None:
     """A change in back-off at a reload: attempts and due time are kept, the new code gets it (G10)."""
     heard = []
@@ -232,6 +233,7 @@ def test_a_memo_is_kept_for_each_object_until_it_is_deleted(bench, added) -> Non
     assert seen == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("a", 1)]
 
 
+@pytest.mark.guarantee("G11")
 def test_a_memo_refuses_what_would_carry_old_code_along(bench, added) -> None:
     """An instance of a handler's class in a memo is refused with a sentence that says why."""
 

@@ -220,6 +220,7 @@ _HAPPENINGS = st.lists(_HAPPENING, max_size=12)
     ),
     keyed=st.booleans(),
 )
+@pytest.mark.guarantee("G16")
 def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads, keyed) -> None:
     """Objects come, change and go before, during and after each reload; a part of it waits across the cut.
 

@@ -20,6 +20,7 @@ spec:
 """
 
 
+@pytest.mark.guarantee("G25")
 def test_the_status_of_a_running_controller_has_what_the_contract_names() -> None:
     """Every key that scripts may rely on is there, with values that JSON can write."""
     with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
@@ -83,6 +84,7 @@ def test_a_condition_keeps_its_time_while_it_holds(clock) -> None:
     assert conditions.get("Ready").last_transition_time > first
 
 
+@pytest.mark.guarantee("G25")
 def test_an_outcome_is_one_line_and_one_document() -> None:
     """What `declctl reload` prints, for people and as JSON."""
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="SyntaxError", message="handlers.py:1: no")
