@@ -78,11 +78,12 @@ def _generations() -> int:
 
 
 @pytest.mark.timeout(0 if _RELOADS > 40 else 120)
-@pytest.mark.guarantee("G22")
-def test_reloads_leave_nothing_behind(rig, sandbox, config_map) -> None:
-    """Applied and refused ones: the process is as it was, and old code is collected (G22)."""
+@pytest.mark.guarantee("G1", "G22")
+def test_reloads_leave_nothing_behind(rig, sandbox, asked, config_map) -> None:
+    """Applied and refused ones: old code is collected, nothing is listed again (G1, G22)."""
     _write(rig, 0)
     controller = rig.run(objects=[config_map("m", version="0")])
+    listed = asked()
 
     def reload(version: int, broken: str = "") -> None:
         _write(rig, version, broken=broken)
@@ -113,6 +114,7 @@ def test_reloads_leave_nothing_behind(rig, sandbox, config_map) -> None:
     until("no thread is left", lambda: _threads() == threads)
     assert len(_pool()) <= _MOST_IN_POOL
     until("no generation is left", lambda: _generations() == generations == 1)
+    assert asked() == listed
     marks: list[weakref.ref] = [row[1] for row in rig.told("mark")]
     assert len(marks) > _RELOADS
     until("old modules are collected", lambda: (gc.collect(), _alive(marks) == 1)[1])

@@ -67,7 +67,7 @@ _BROKEN_CODE = ("def plain(change:\n", "raise OSError('no disk')\n", "def plane(
 class Edits:
     """What the bundle is now. Each edit changes it at random and says how the reload has to end."""
 
-    def __init__(self, rig: Any, chance: random.Random) -> None:
+    def __init__(self, rig: Any, chance: random.Random, *, policy: str = "Fence") -> None:
         self._rig = rig
         self._chance = chance
         self._deck: list[Any] = []
@@ -80,7 +80,7 @@ class Edits:
         self._index = 0
         self._resync = ""
         rig.more = "  plugins:\n    - {name: stormy}\n"
-        rig.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 60s"
+        rig.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 60s, drainPolicy: {policy}"
 
     @property
     def order(self) -> list[str]:
