@@ -62,6 +62,11 @@ def _process(status: Status) -> Iterable[Metric]:
     for result in ("Applied", "Unchanged", "Refused", "Superseded"):
         reloads.add_metric((result,), status.reloads.get(result, 0))
     yield reloads
+    mismatches = CounterMetricFamily(
+        "declctl_reload_plan_mismatches", "LISTs or WATCHes of a resource that a reload had not planned."
+    )
+    mismatches.add_metric((), status.reload_plan_mismatches)
+    yield mismatches
     yield _gauge("declctl_reload_seconds", "How long the last reload took.", status.last_reload_seconds)
     zombies = sum(handler.zombies for handler in status.handlers)
     yield _gauge(

@@ -31,6 +31,7 @@ from declctl.objects import (
     Projection,
     Transform,
 )
+from declctl.runtime.asking import Asked, Asking
 from declctl.runtime.identities import Identity, matched
 from declctl.runtime.log import Log
 from declctl.runtime.projections import codec_of, projection_of, remaking
@@ -96,6 +97,7 @@ class Caches:
         self._cached: dict[Identity, Cached] = {}
         self._used: dict[Wanted, tuple[Cached, ...]] = {}
         self._turns: dict[Cached, Turn] = {}  # of the generation that is being staged
+        self._asking = Asking()
 
     def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
         """Make the informers that are missing, each counted once.
@@ -103,6 +105,7 @@ class Caches:
         One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`.
         Returns those that are new, not started yet.
         """
+        self._asking = Asking.begin(cached.informer for cached in self.all())
         wanted, fresh = tuple(wanted), list[Cached]()
         by_identity = _by_identity(wanted)
         serving: dict[Identity, Cached] = {}
@@ -197,6 +200,10 @@ class Caches:
         """The view of a resource over all its informers, with the index names of that generation."""
         names = {index.name: index.internal for index in wanted.indexes}
         return Lister([cached.informer.indexer for cached in self.of(wanted)], index_names=names)
+
+    def asked(self) -> Asked:
+        """What was asked of the server since `prepare`, and what of it was not planned then."""
+        return self._asking.until_now(cached.informer for cached in self.all())
 
     def all(self) -> Sequence[Cached]:
         """Every informer that exists, lingering ones too."""

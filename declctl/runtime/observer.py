@@ -44,6 +44,7 @@ class Observer:
         self._notes = Notes()
         self._reloads: dict[str, int] = {}
         self._last_reload_seconds = 0.0
+        self._plan_mismatches = 0
 
     async def run(self) -> None:
         """Look again and again, often while something is being filled, until cancelled."""
@@ -81,6 +82,9 @@ class Observer:
             return  # nothing is known that was not known before
         refused = outcome.result is Result.REFUSED
         message = f"{outcome.bundle_hash[:12]}: {outcome.message}" if refused else ""
+        if outcome.unplanned:
+            self._plan_mismatches += len(outcome.unplanned)
+            message = f"not as planned: {'; '.join(outcome.unplanned)}"
         self._conditions.set(
             "Reloaded", holds=not refused, reason=outcome.reason or str(outcome.result), message=message
         )
@@ -104,6 +108,7 @@ class Observer:
             plugins=generation.foreign.plugins if generation is not None else (),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
+            reload_plan_mismatches=self._plan_mismatches,
         )
 
     def resources(self) -> list[ResourceStatus]:

@@ -22,7 +22,8 @@ class Result(StrEnum):
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
 
-    `lists` is the number of LISTs that the commit had to wait for; `reason` is a CamelCase word.
+    `lists` and `watches` are the LISTs and WATCHes that were made until the commit, and `unplanned` says in
+    words where these are others than the plan had; `reason` is a CamelCase word.
     """
 
     result: Result
@@ -34,6 +35,8 @@ class Outcome(msgspec.Struct, frozen=True):
     steps: Sequence[Step] = ()
     lists: int = 0
     diagnostics: Sequence[Diagnostic] = ()
+    watches: int = 0
+    unplanned: Sequence[str] = ()
 
     @property
     def line(self) -> str:
@@ -46,7 +49,8 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: nothing changed"
         took = f"{self.seconds * 1000:.0f} ms"
-        return f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
+        line = f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
+        return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -59,5 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
             "seconds": round(self.seconds, 6),
             "changes": [str(step) for step in self.steps],
             "lists": self.lists,
+            "watches": self.watches,
+            "unplanned": list(self.unplanned),
             "diagnostics": render_json(self.diagnostics),
         }

@@ -298,8 +298,8 @@ class Reloader:
         return {"ctx": lifecycle_context(plugin, generation, self.memo(plugin), self._around)}
 
     def _applied(self, staged: Staged, began: float) -> Outcome:
-        lists = sum(cached.informer.statistics().lists for cached in staged.assembled.fresh)
         self._commit(staged)
+        asked = self._around.caches.asked()
         return Outcome(
             Result.APPLIED,
             staged.generation.number,
@@ -307,7 +307,9 @@ class Reloader:
             reason="Applied",
             seconds=self._clock.monotonic() - began,
             steps=staged.steps,
-            lists=lists,
+            lists=asked.lists,
+            watches=asked.watches,
+            unplanned=asked.unplanned,
         )
 
     def _refused(self, refused: ReloadRefused, digest: str, began: float) -> Outcome:

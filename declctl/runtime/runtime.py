@@ -138,7 +138,8 @@ class Runtime:
         self._children.close()  # a change was seen and came to nothing: none is kept
         self._observer.reloaded(outcome)
         if outcome.result is Result.APPLIED:
-            self._log.info(outcome.line, generation=outcome.generation)
+            log = self._log.warning if outcome.unplanned else self._log.info
+            log(outcome.line, generation=outcome.generation)
         elif outcome.result is Result.REFUSED:
             self._log.error(outcome.line, reason=outcome.reason, diagnostics=outcome.diagnostics)
         elif asked or outcome.result is Result.SUPERSEDED:

@@ -133,6 +133,7 @@ class Status:
     plugins: Sequence[ForeignPlugin]
     reloads: Mapping[str, int]
     last_reload_seconds: float
+    reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -142,6 +143,7 @@ class Status:
             "bundleHash": self.bundle_hash,
             "ready": self.ready,
             "leader": self.leader,
+            "reloadPlanMismatches": self.reload_plan_mismatches,
             "conditions": [condition.document() for condition in self.conditions],
             "resources": [resource.document() for resource in self.resources],
             "handlers": [_handler(handler) for handler in self.handlers],
