@@ -151,10 +151,10 @@ def _timed_commits(rig: Rig, reloads: int) -> list[float]:
     commit: Callable[..., Any] = reloader._commit  # noqa: SLF001
     taken: list[float] = []
 
-    def timed(staged: Any) -> Any:
+    def timed(*arguments: Any, **options: Any) -> Any:
         began = time.perf_counter()
         try:
-            return commit(staged)
+            return commit(*arguments, **options)
         finally:
             taken.append(time.perf_counter() - began)
 
