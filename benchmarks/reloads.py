@@ -79,7 +79,8 @@ class Rig:
 
     def asked(self) -> dict[str, int]:
         """What the server was asked for."""
-        return {name: count for name, count in self.server.stats().items() if name in ("lists", "streams", "watches")}
+        stats = self.server.stats()
+        return {name: stats[name] for name in ("lists", "streams", "watches")}
 
     def retired(self) -> None:
         """Return when the old generation is gone."""
