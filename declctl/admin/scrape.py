@@ -55,11 +55,11 @@ def _process(status: Status) -> Iterable[Metric]:
     yield _gauge("declctl_generation", "The generation that runs.", status.generation)
     yield _gauge(
         "declctl_generations_alive",
-        "Generations in memory: more than one while one drains.",
+        "Generations in memory: more than one while one drains, or may come back.",
         status.generations_alive,
     )
     reloads = CounterMetricFamily("declctl_reloads", "Attempts to reload, by result.", labels=("result",))
-    for result in ("Applied", "Unchanged", "Refused", "Superseded"):
+    for result in ("Applied", "Unchanged", "Refused", "RolledBack", "Superseded"):
         reloads.add_metric((result,), status.reloads.get(result, 0))
     yield reloads
     mismatches = CounterMetricFamily(

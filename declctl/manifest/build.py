@@ -213,6 +213,9 @@ _RELOAD: _Table = {
     "preflight": ("preflight", _switch),
     "preflightTimeout": ("preflight_timeout", parse_duration),
     "warmTimeout": ("warm_timeout", parse_duration),
+    "probationPeriod": ("probation_period", parse_duration),
+    "minCalls": ("min_calls", int),
+    "maxErrorRatio": ("max_error_ratio", float),
     "informerLinger": ("informer_linger", parse_duration),
 }
 _ADMIN: _Table = {"bindAddress": ("bind_address", parse_address)}

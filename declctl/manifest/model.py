@@ -253,6 +253,9 @@ class ReloadSpec:
     preflight: bool = True
     preflight_timeout: float = 5.0
     warm_timeout: float = 60.0
+    probation_period: float = 0.0
+    min_calls: int = 20
+    max_error_ratio: float = 0.5
     informer_linger: float = 60.0
     path: Path = field(default=(), compare=False, repr=False)
 

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
@@ -123,6 +123,13 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
         foreign.close()
         raise
     return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
+
+
+def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
+    """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
+    wanted = tuple(replace(resource) for resource in loaded.wanted)
+    fresh = around.caches.prepare(wanted)
+    return Assembled(_generation(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around), fresh)
 
 
 def _generation(

@@ -46,3 +46,28 @@ class Counts:
         """How long all but the slowest twentieth of the newest calls took at most, in seconds."""
         durations = sorted(self.durations)
         return durations[int(len(durations) * 0.95)] if durations else 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The calls that one generation has made of a handler, and how many of them failed; retries count.
+
+    Used under the slot's lock.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    last_error: str | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The share that failed; 0 of no calls."""
+        return self.failed / self.calls if self.calls else 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.calls + other.calls, self.failed + other.failed, other.last_error or self.last_error
+        )
+
+    def __str__(self) -> str:
+        return f"{self.failed} of {self.calls} calls"

@@ -86,6 +86,15 @@ class Foreign:
             if name in theirs and theirs[name][0] is plugin and theirs[name][1] == stamp
         )
 
+    def reconfigured(self, other: "Foreign") -> frozenset[str]:
+        """The installed plugins that both have as one object, of another version or with another config."""
+        same, theirs = self.same_plugins(other), other.installed
+        return frozenset(
+            name
+            for name, (plugin, _) in self.installed.items()
+            if name in theirs and theirs[name][0] is plugin and name not in same
+        )
+
     def lifecycle(self, hook: str) -> tuple[Implementation, ...]:
         """Who implements a life-cycle hook.
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -25,7 +25,7 @@ from declctl.manifest.model import Delivery, InitialSync, OnFailure
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
 from declctl.runtime.context import HandlerContext, Memo, World
-from declctl.runtime.figures import Counts, HandlerStatistics
+from declctl.runtime.figures import Counts, HandlerStatistics, Tally
 from declctl.runtime.filtering import Filter, Judged, entering_or_leaving
 from declctl.runtime.log import Log
 from declctl.work import Backoff
@@ -42,7 +42,7 @@ _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
 class Binding:
     """What one generation makes of a handler.
 
-    Whom to call, under which policy, and with which context.
+    Whom to call, under which policy, and with which context. `tally` counts what came of it.
     """
 
     generation: int
@@ -50,6 +50,7 @@ class Binding:
     target: EventTarget
     world: World
     filter: Filter | None = None
+    tally: Tally = field(default_factory=Tally, compare=False)
 
 
 class Run(msgspec.Struct, eq=False):
@@ -368,6 +369,7 @@ class Handler:
                 counts.zombies -= 1
                 if run.timed_out and not run.failures:
                     run.failures.append(TimeoutError(run.timed_out))
+            run.binding.tally.calls += 1
             if not run.failures:
                 counts.succeeded += 1
         if run.timer is not None:
@@ -379,13 +381,14 @@ class Handler:
         return not run.overdue
 
     def _failed(self, run: Run) -> None:
-        ticket, plan = run.ticket, run.binding.plan
+        ticket, plan, tally = run.ticket, run.binding.plan, run.binding.tally
         attempt = ticket.attempts + 1
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
         delay = Backoff(plan.retry.initial_backoff, plan.retry.max_backoff).delay(attempt) if again else 0.0
         what = _what_failed(run.failures[0])[:_LONGEST_MESSAGE]
         with self._lock:
-            self._counts.last_error = f"{ticket.key}: {what}"
+            self._counts.last_error = tally.last_error = f"{ticket.key}: {what}"
+            tally.failed += 1
             if again:
                 self._counts.retried += 1
             else:

@@ -16,6 +16,7 @@ class Result(StrEnum):
     APPLIED = "Applied"
     UNCHANGED = "Unchanged"
     REFUSED = "Refused"
+    ROLLED_BACK = "RolledBack"  # the generation before runs again, under a new number
     SUPERSEDED = "Superseded"  # given up before its commit: the files had changed again
 
 
@@ -49,6 +50,8 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: nothing changed"
         took = f"{self.seconds * 1000:.0f} ms"
+        if self.result is Result.ROLLED_BACK:
+            return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"
         line = f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
         return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
 

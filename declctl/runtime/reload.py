@@ -6,14 +6,14 @@ fail. A start is the same walk without an old generation, and does not wait for 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from declctl.errors import ManifestErrors, ReloadRefused
-from declctl.hooks.faults import told
 from declctl.kit import Clock, to_its_end
 from declctl.manifest import Diagnostic
+from declctl.manifest.model import DrainPolicy, ReloadSpec
 from declctl.objects import Notification
-from declctl.runtime.assembly import Assembled, Surroundings, assemble, lifecycle_context
+from declctl.runtime.assembly import Assembled, Surroundings, assemble, assemble_again
 from declctl.runtime.caches import Cached, Wanted
 from declctl.runtime.changes import Step, changes
 from declctl.runtime.check import Checked, read_files
@@ -24,11 +24,14 @@ from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.owners import Owners
 from declctl.runtime.refiltering import Refilter, ask, changed_filters
 from declctl.runtime.slots import Ended, Slots
+from declctl.runtime.trial import Kept, Trial
 
 _CATCH_UP_SECONDS = 2.0
 _CATCH_UP_CHECK = 0.005
+NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
 _WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
 
 
@@ -65,18 +68,18 @@ class Reloader:
     ) -> None:
         self.active: Generation | None = None
         self.alive: dict[int, Generation] = {}  # committed and not retired
+        self.trial: Trial | None = None  # of the active generation, while the one before may come back
         self._files = files
         self._around = around
         self._slots = slots
-        self._lifecycle = lifecycle
         self._children = children
         self._clock = clock
         self._log = log
         self._last_number = 0
         self._last_digest = ""
         self._attempt = asyncio.Lock()
+        self._owners = Owners(around, lifecycle)
         self._retiring: set[asyncio.Task[None]] = set()
-        self._memos: dict[str, Memo] = {}  # of life-cycle hooks, by plugin or entry point
 
     async def start(self, checked: Checked) -> Generation:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
@@ -119,21 +122,55 @@ class Reloader:
                 return self._refused(refused, digest, began)
             return self._applied(staged, began)
 
+    async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
+        """Commit the generation before again, as the next one, or say why not.
+
+        Only what is still loaded can come back: `number`, or whichever it is. What the files say is not
+        tried again until it changes or somebody asks. An attempt that runs is waited for; if it is
+        committed, nothing is done unless somebody `asked`.
+        """
+        wanted = self.trial
+        async with self._attempt:
+            began = self._clock.monotonic()
+            assert self.active is not None
+            trial, active = self.trial, self.active
+            if trial is not wanted and not asked:
+                return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
+            if trial is None or number not in (None, trial.kept.generation.number):
+                return self._not_in_memory(number)
+            before = trial.kept.generation
+            try:
+                assembled = assemble_again(before, self._last_number + 1, self._around)
+                staged = await self._make_ready(assembled, warm=True)
+            except ReloadRefused as refused:
+                trial.refused = True
+                return self._refused(refused, active.inputs.digest, began)
+            message = f"rolled back from generation {active.number} to {before.number}: {why}"
+            return self._applied(staged, began, back=message)
+
+    def passed(self, trial: Trial) -> None:
+        """The active generation stays: the one before is retired."""
+        if self.trial is trial:
+            self.trial = None
+            trial.kept.released.set()
+
     async def drained(self) -> None:
         """Return when every generation that was replaced has been retired."""
         while self._retiring:
             await asyncio.wait(self._retiring)
 
     async def close(self, *, timeout: float) -> None:
-        """Tear down the active generation."""
+        """Tear down every generation that has not been: the active one, and those that were to follow."""
         for task in self._retiring:
             task.cancel()
-        if self.active is not None:
-            await self._teardown(self.active, timeout=timeout)
+        if self._retiring:
+            await asyncio.wait(tuple(self._retiring))
+        for generation in self._owners.all():
+            await self._owners.leave(generation, timeout=timeout)
 
     def memo(self, name: str) -> Memo:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
-        return self._memos.setdefault(name, Memo())
+        return self._owners.memo(name)
 
     async def _try(self, checked: Checked) -> Staged:
         checked = await self._children.import_aside(checked)
@@ -148,12 +185,13 @@ class Reloader:
         except ManifestErrors as error:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
             raise _refusal(Checked((*checked.diagnostics, *found))) from error
+        return await self._make_ready(assembled, warm=warm)
+
+    async def _make_ready(self, assembled: Assembled, *, warm: bool) -> Staged:
         generation = assembled.generation
+        self._owners.enter(generation)
         try:
-            if self.active is None:
-                await self._startup(generation)
-            await self._prepare(generation)
-            await self._hand_over_state(generation)
+            await self._owners.prepare(generation, after=self.active)
             self._around.caches.start(assembled.fresh)
             if warm:
                 await self._warm(assembled.fresh, generation.plan.reload.warm_timeout)
@@ -165,26 +203,48 @@ class Reloader:
         except BaseException:
             await to_its_end(self._undo(generation))
             raise
-        self._last_number = number
+        self._last_number = generation.number
         old = self.active.side if self.active is not None else None
-        return Staged(assembled, changes(old, generation.side) if old is not None else (), told)
+        steps = changes(old, generation.side) if old is not None else ()
+        return Staged(assembled, steps, told)
 
-    def _commit(self, staged: Staged) -> None:
+    def _commit(self, staged: Staged, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
         ended = self._slots.commit(new.places, staged.told)
         self._around.caches.reproject(new.wanted)
         self.active = new
         self.alive[new.number] = new
-        self._last_digest = new.inputs.digest
+        if not back:
+            self._last_digest = new.inputs.digest
         if old is not None:
-            task = asyncio.get_running_loop().create_task(self._retire(old, new, ended))
+            policy = new.plan.reload
+            if back:  # what waits for code that fails goes to the code that does not
+                policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
+            kept = self._next_trial(old, new, back=back)
+            task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, kept))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    async def _retire(self, old: Generation, new: Generation, ended: Sequence[Ended]) -> None:
-        began = self._clock.monotonic()
+    def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> Kept | None:
+        """Begin the probation of `new`; returns whether `old` is kept for it.
+
+        What was on trial itself is not: the last one that is known to be good stays.
+        """
+        trial, self.trial = self.trial, None
         policy = new.plan.reload
+        if back or not policy.probation_period:
+            if trial is not None:
+                trial.kept.released.set()
+            return None
+        kept = trial.kept if trial is not None else Kept(old)
+        self.trial = Trial(kept, policy, began=self._clock.monotonic())
+        return kept if trial is None else None
+
+    async def _retire(
+        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None
+    ) -> None:
+        began = self._clock.monotonic()
         late = await self._slots.drain(ended, policy=policy.drain_policy, timeout=policy.drain_timeout)
         took = self._clock.monotonic() - began
         if late:
@@ -195,11 +255,18 @@ class Reloader:
         else:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
         await self._slots.finished(ended)
-        await self._teardown(old, timeout=policy.drain_timeout, kept=new.foreign.same_plugins(old.foreign))
-        del self.alive[old.number]
-        self._around.caches.drop_indexes(old.wanted, self._still_wanted())
-        self._around.caches.release(old.wanted, linger=policy.informer_linger)
-        old.foreign.close()
+        if kept is not None:
+            await kept.released.wait()
+        await self._let_go(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
+
+    async def _let_go(self, generation: Generation, *, timeout: float, linger: float) -> None:
+        """End a generation: what nobody else uses is torn down, and its code forgotten."""
+        was_last = await self._owners.leave(generation, timeout=timeout)
+        self.alive.pop(generation.number, None)
+        self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
+        self._around.caches.release(generation.wanted, linger=linger)
+        if was_last:
+            generation.foreign.close()
 
     async def _warm(self, fresh: Sequence[Cached], timeout: float) -> None:
         deadline = self._clock.monotonic() + timeout
@@ -228,89 +295,45 @@ class Reloader:
     async def tell(self, outcome: Outcome, *, timeout: float) -> None:
         """Call `declctl_reload` of the active generation with the outcome of an attempt."""
         assert self.active is not None
-        implementations = self.active.foreign.lifecycle("declctl_reload")
-        await self._lifecycle.call_each(implementations, lambda _: {"outcome": outcome}, timeout=timeout)
-
-    async def _startup(self, generation: Generation) -> None:
-        failed = await self._lifecycle.call_each(
-            generation.foreign.lifecycle("declctl_startup"),
-            lambda i: self._arguments(i.plugin, generation),
-            timeout=generation.plan.reload.warm_timeout,
-        )
-        if failed:
-            raise ReloadRefused("StartupFailed", "; ".join(str(failure) for failure in failed))
-
-    async def _prepare(self, generation: Generation) -> None:
-        kept = self._same_plugins(generation)
-        implementations = [i for i in generation.foreign.lifecycle("declctl_prepare") if i.plugin not in kept]
-        failed = await self._lifecycle.call_each(
-            implementations,
-            lambda i: self._arguments(i.plugin, generation),
-            timeout=generation.plan.reload.warm_timeout,
-        )
-        if failed:
-            raise ReloadRefused("PrepareFailed", "; ".join(str(failure) for failure in failed))
-
-    async def _hand_over_state(self, new: Generation) -> None:
-        if self.active is None:
-            return
-        exporters = {i.plugin: i for i in self.active.foreign.lifecycle("declctl_export_state")}
-        timeout, kept = new.plan.reload.warm_timeout, self._same_plugins(new)
-        for importer in new.foreign.lifecycle("declctl_import_state"):
-            exporter = exporters.get(importer.plugin)
-            if exporter is None or importer.plugin in kept:
-                continue
-            try:
-                state = await self._lifecycle.call(exporter, {}, timeout=timeout)
-                arguments = {"state": state, "from_generation": self.active.number}
-                await self._lifecycle.call(importer, arguments, timeout=timeout)
-            except Exception as error:
-                cause = error.__cause__ or error
-                message = f"the state of {importer.plugin} was not handed over: {told(cause)}"
-                raise ReloadRefused("StateNotImported", message) from error
+        await self._owners.tell(self.active, outcome, timeout=timeout)
 
     async def _undo(self, generation: Generation) -> None:
-        kept = self._same_plugins(generation)
-        await self._teardown(generation, timeout=generation.plan.reload.drain_timeout, kept=kept)
-        self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
-        self._around.caches.release(generation.wanted, linger=0.0)
-        generation.foreign.close()
+        await self._let_go(generation, timeout=generation.plan.reload.drain_timeout, linger=0.0)
         await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
 
     def _still_wanted(self) -> list[Wanted]:
         """What every generation reads that hasn't been retired: the active one, and those that drain."""
         return [wanted for generation in self.alive.values() for wanted in generation.wanted]
 
-    def _same_plugins(self, new: Generation) -> frozenset[str]:
-        """The installed plugins that go on as they are: one object each, neither prepared nor torn down."""
-        return frozenset() if self.active is None else new.foreign.same_plugins(self.active.foreign)
-
-    async def _teardown(
-        self, generation: Generation, *, timeout: float, kept: frozenset[str] = frozenset()
-    ) -> None:
-        await self._lifecycle.call_each(
-            [i for i in generation.foreign.lifecycle("declctl_teardown") if i.plugin not in kept],
-            lambda i: self._arguments(i.plugin, generation),
-            timeout=timeout,
-        )
-
-    def _arguments(self, plugin: str, generation: Generation) -> dict[str, object]:
-        return {"ctx": lifecycle_context(plugin, generation, self.memo(plugin), self._around)}
-
-    def _applied(self, staged: Staged, began: float) -> Outcome:
-        self._commit(staged)
+    def _applied(self, staged: Staged, began: float, *, back: str = "") -> Outcome:
+        self._commit(staged, back=bool(back))
         asked = self._around.caches.asked()
+        result = Result.ROLLED_BACK if back else Result.APPLIED
         return Outcome(
-            Result.APPLIED,
+            result,
             staged.generation.number,
             staged.generation.inputs.digest,
-            reason="Applied",
+            reason=str(result),
+            message=back,
             seconds=self._clock.monotonic() - began,
             steps=staged.steps,
             lists=asked.lists,
             watches=asked.watches,
             unplanned=asked.unplanned,
         )
+
+    def _not_in_memory(self, number: int | None) -> Outcome:
+        assert self.active is not None
+        there = self.trial.kept.generation.number if self.trial is not None else None
+        wanted = "no earlier generation" if number is None else f"generation {number}"
+        message = f"{wanted} is not in memory: " if number is not None else f"{wanted} is in memory: "
+        if there is not None:
+            message += f"generation {there} is"
+        elif not self.active.plan.reload.probation_period:
+            message += "one is kept for spec.reload.probationPeriod, and that is not set"
+        else:
+            message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
+        return Outcome(Result.REFUSED, self.active.number, self.active.inputs.digest, NOT_IN_MEMORY, message)
 
     def _refused(self, refused: ReloadRefused, digest: str, began: float) -> Outcome:
         assert self.active is not None
