@@ -1,14 +1,16 @@
 """The caches: shared by what they watch, kept while somebody wants them, gone after that."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from declctl.errors import ReloadRefused
 from declctl.informer import field_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.caches import Caches, Identity, Index, Wanted
+from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1
@@ -179,5 +181,144 @@ def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
         projection = caches.of(wanted[2])[0].informer.source.projection
         projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
         assert projection.statistics().decoded_whole == 0
+
+    _run(scenario, log)
+
+
+def _keeping(rest: str) -> list[Wanted]:
+    """One resource that is kept in some way."""
+    return _wanted(
+        text=f"{TEXT.partition('    - ')[0]}    - {{name: one, apiVersion: v1, kind: Pod{rest}}}\n"
+    )
+
+
+_DROPPING = ", transform: {dropFields: [metadata.managedFields, spec.secret]}"
+_RAW = b'{"metadata":{"name":"a","uid":"u","resourceVersion":"1"},"spec":{"secret":"x","nodeName":"n1"}}'
+_ODD = b'{"metadata":{"name":"odd","uid":"o","resourceVersion":"2"},"spec":{"n":1e999}}'
+
+
+async def _filled(caches: Caches, wanted: list[Wanted], *raws: bytes) -> Cached:
+    caches.prepare(wanted)
+    (cached,) = caches.of(wanted[0])
+    for raw in raws:
+        record = cached.informer.source.projection.record(raw)
+        assert record is not None
+        cached.informer.indexer.add(record)
+    return cached
+
+
+async def _taken_over() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
+    """More dropped fields: staged beside, then the same informer has the new records."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _keeping(_DROPPING)
+        cached = await _filled(caches, old, _RAW)
+        (before,) = cached.informer.indexer.list()
+        assert caches.prepare(new) == []
+        await caches.build_indexes(new)
+        assert cached.informer.indexer.list() == [before]
+        assert cached.identity == old[0].identities[0]
+        caches.reproject(new)
+        await _taken_over()
+        (after,) = cached.informer.indexer.list()
+        assert after.decode()["spec"] == {"nodeName": "n1"}
+        assert caches.of(old[0]) == caches.of(new[0]) == (cached,)
+        assert cached.identity == new[0].identities[0]
+        caches.release(old, linger=0.0)
+        await _taken_over()
+        assert caches.all() == (cached,)
+        assert len(cluster.made) == 1
+
+    _run(scenario, log)
+
+
+def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
+    """A field is to be dropped from an object that can't be decoded: refused, and all is as it was (G6)."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _keeping(_DROPPING)
+        cached = await _filled(caches, old, _RAW, _ODD)
+        before, projection = cached.informer.indexer.list(), cached.informer.source.projection
+        caches.prepare(new)
+        with pytest.raises(ReloadRefused, match="odd can't be made anew") as refused:
+            await caches.build_indexes(new)
+        assert refused.value.reason == "ReprojectFailed"
+        caches.release(new, linger=0.0)
+        await _taken_over()
+        assert all(a is b for a, b in zip(cached.informer.indexer.list(), before, strict=True))
+        assert cached.informer.source.projection is projection
+        assert caches.all() == (cached,)
+        caches.reproject(new)
+        assert cached.identity == old[0].identities[0]
+
+    _run(scenario, log)
+
+
+def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) -> None:
+    """Nothing is dropped from them: as frames or as objects, they are what they were."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _keeping(", cache: {mode: Objects}")
+        cached = await _filled(caches, old, _ODD)
+        caches.prepare(new)
+        await caches.build_indexes(new)
+        caches.reproject(new)
+        await _taken_over()
+        (record,) = cached.informer.indexer.list()
+        assert record.layout.codec.decode(record.frame) == _ODD
+        assert cached.mutations is not None
+
+    _run(scenario, log)
+
+
+def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log) -> None:
+    """A transform may take all metadata away; the cache knows whose frame it is."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        wanted = [_keeping(""), _keeping(", cache: {mode: Objects}")]
+        old, new = ([replace(one, transform=lambda obj: {"spec": obj["spec"]})] for (one,) in wanted)
+        cached = await _filled(caches, old, _RAW)
+        caches.prepare(new)
+        await caches.build_indexes(new)
+        caches.reproject(new)
+        await _taken_over()
+        (record,) = cached.informer.indexer.list()
+        assert (record.key, record.uid, record.resource_version) == ("a", "u", "1")
+        assert record.read()["spec"] == {"secret": "x", "nodeName": "n1"}
+        assert record.read() is record.read()
+
+    _run(scenario, log)
+
+
+def test_a_cache_that_somebody_else_wants_as_it_is_stays(log) -> None:
+    """A second resource is kept another way: it has a cache of its own, and is listed."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _keeping(_DROPPING)
+        cached = await _filled(caches, old, _RAW)
+        fresh = caches.prepare([*_keeping(""), *new])
+        assert [one.identity for one in fresh] == [new[0].identities[0]]
+        assert caches.of(old[0]) == (cached,)
+
+    _run(scenario, log)
+
+
+def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
+    """The frames are kept, and what stands in them is read once for all."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
+        cached = await _filled(caches, old, _RAW)
+        (before,) = cached.informer.indexer.list()
+        caches.prepare(new)
+        assert await caches.build_indexes(new) == 1
+        (record,) = cached.informer.indexer.list()
+        assert (record.values, record.frame) == (("n1",), before.frame)
+        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
 
     _run(scenario, log)

@@ -1,0 +1,147 @@
+"""Other fields of a cache, or the same kept another way: out of what is cached, and no server is asked."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from declctl.admin.scrape import StatusCollector
+from declctl.testing import until
+
+CODE = """
+from blackboard import tell as note
+def tell(change): note(change.type, str(change.key), dict(change.obj.to_dict()["data"]))
+def by_team(obj): return [obj["data"].get("team", "none")]
+"""
+SLOW = """
+import declctl
+from blackboard import wait
+class Slow:
+    @declctl.hookimpl
+    def declctl_prepare(self): note("prepare"); wait("prepared")
+    @declctl.hookimpl
+    def declctl_event(self, change): note("slow", str(change.key))
+"""
+_INDEX = "indexers: [{name: byTeam, fieldPath: data.team}]"
+_DROPS = "transform: {dropFields: [metadata.managedFields, data.secret]}"
+
+
+def _resource(rest: str = "") -> str:
+    return f"- {{name: maps, apiVersion: v1, kind: ConfigMap{', ' if rest else ''}{rest}}}"
+
+
+def _is_remade(controller, secret: bool) -> bool:
+    return all(("secret" in view.to_dict()["data"]) is secret for view in controller.lister("maps").list())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("", _INDEX, "+index maps.byTeam ~resource maps (reproject: data.team)"),
+        (_INDEX, "indexers: [{name: byTeam, fieldPath: data.color}]", "~index maps.byTeam ~resource maps"),
+        ("", _DROPS, "~resource maps (reproject: transform)"),
+        ("", "cache: {mode: Objects}", "~resource maps (reproject: cache)"),
+        ("cache: {mode: Objects}", "", "~resource maps (reproject: cache)"),
+        (
+            _INDEX,
+            f"{_INDEX}, {_DROPS}, cache: {{mode: Objects}}",
+            "~resource maps (reproject: transform, cache)",
+        ),
+    ],
+)
+def test_the_server_is_not_asked_and_nobody_hears_of_it(
+    rig, asked, sandbox, config_map, before: str, after: str, line: str
+) -> None:
+    """0 LIST, 0 WATCH; listers read the objects as a fresh cache would hold them; changes go on (G1)."""
+    objects = [config_map(f"m{n}", team=f"t{n % 3}", color="red", secret="x") for n in range(600)]
+    rig.resources = [_resource(before)]
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=objects)
+    controller.wait_idle()
+    rig.board.clear()
+    requests = asked()
+    rig.resources = [_resource(after)]
+    rig.write()
+    outcome = controller.reload()
+    assert (outcome.result, outcome.lists, outcome.watches, tuple(outcome.unplanned)) == ("Applied", 0, 0, ())
+    assert line in outcome.line
+    until("all are decoded anew", lambda: _is_remade(controller, secret="secret" not in after))
+    lister = controller.lister("maps")
+    assert len(lister.list()) == 600
+    if _INDEX in after:
+        assert len(lister.by_index("byTeam", "t1")) == 200
+    if "data.color" in after:
+        assert len(lister.by_index("byTeam", "red")) == 600
+    kept = {view["metadata"]["name"]: view for view in lister.list()}
+    assert (lister.get("default/m1")["data"] is kept["m1"]["data"]) == ("Objects" in after)
+    sandbox.patch("ConfigMap", "m1", {"data": {"team": "new", "secret": "y"}}, namespace="default")
+    controller.wait_idle()
+    secret = {} if "secret" in after else {"secret": "y"}
+    assert rig.told() == [("Modified", "default/m1", {"team": "new", "color": "red", **secret})]
+    assert asked() == requests
+
+
+def test_to_and_fro_under_load_nothing_is_lost_or_told_twice(rig, asked, sandbox, config_map) -> None:
+    """Objects change while caches turn again and again: each state is told once, in its order."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map(f"m{n}", size="0") for n in range(300)])
+    controller.wait_idle()
+    rig.board.clear()
+    requests, size = asked(), 0
+    for mode in ("Objects", "Frames", "Objects", "Frames"):
+        rig.resources = [_resource(f"cache: {{mode: {mode}}}")]
+        rig.write()
+        for _ in range(10):
+            size += 1
+            sandbox.patch("ConfigMap", "m7", {"data": {"size": str(size)}}, namespace="default")
+        assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert [row[2]["size"] for row in rig.told()] == [str(n) for n in range(1, size + 1)]
+    assert controller.lister("maps").get("default/m7")["data"]["size"] == str(size)
+    assert asked() == requests
+
+
+def test_fewer_dropped_fields_are_listed(rig, asked, config_map) -> None:
+    """What was dropped is not there: one LIST and one WATCH, as planned."""
+    rig.resources = [_resource(_DROPS)]
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map("m1", secret="x")])
+    controller.wait_idle()
+    before = asked("configmaps")
+    rig.resources = [_resource()]
+    rig.write()
+    outcome = controller.reload()
+    assert (outcome.lists, outcome.watches, tuple(outcome.unplanned)) == (1, 1, ())
+    assert "-/+resource maps (transform)" in outcome.line
+    assert "secret" in controller.lister("maps").get("default/m1")["data"]
+    assert asked("configmaps")[1] == before[1] + 1
+
+
+def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, config_map) -> None:
+    """A watch that lives on is begun again while a generation is staged: told, counted, and shown."""
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map("m1")])
+    controller.wait_idle()
+    watches = asked("configmaps")[1]
+    rig.handler("slow", entry="handlers:Slow")
+    rig.write(CODE + SLOW)
+    with ThreadPoolExecutor() as pool:
+        reload = pool.submit(controller.reload)
+        until("it is staged", lambda: rig.told("prepare"))
+        sandbox.faults.cut_watches("configmaps")
+        until("it is watched again", lambda: asked("configmaps")[1] > watches)
+        rig.board.open_gate("prepared")
+        outcome = reload.result()
+    told = "v1 ConfigMap in all namespaces: 1 WATCH instead of 0"
+    assert (outcome.result, tuple(outcome.unplanned)) == ("Applied", (told,))
+    assert outcome.line.endswith(f"; not as planned: {told}")
+    assert outcome.document()["unplanned"] == [told]
+    until("the log warns", lambda: told in " ".join(controller.log.events("warning")))
+    assert controller.status().reload_plan_mismatches == 1
+    assert told in controller.condition("Reloaded").message
+    samples = StatusCollector(controller.status).collect()
+    assert {
+        sample.value
+        for family in samples
+        for sample in family.samples
+        if sample.name == "declctl_reload_plan_mismatches_total"
+    } == {1}
