@@ -60,26 +60,32 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     _refuse_dry_run(dry_run)
     _refuse_two_clusters(sandbox, objects, kubeconfig or context)
     seconds = _seconds(timeout, once=once)
-    from declctl.cli.logging import set_up_logs, stderr_screen  # late: the machinery is loaded from here on
-    from declctl.kit import SystemClock
-    from declctl.runtime.runtime import RunOptions, Runtime
+    from declctl.runtime.children import Children
 
-    clock, screen = SystemClock(), stderr_screen()
-    log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
-    fronts = _fronts(admin, screen, once=once, log=log)
-    _print_by_lines()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    options = RunOptions(
-        manifest=manifest,
-        watch=watch,
-        once=once,
-        timeout=seconds,
-        mutation_detector=_is_set(_MUTATION_DETECTOR),
-    )
     with ExitStack() as stack:
+        children = Children()
+        stack.callback(children.close)
+        children.warm()  # it loads what it needs while this process does
+        from declctl.cli.logging import set_up_logs, stderr_screen  # late: the machinery is loaded from here
+        from declctl.kit import SystemClock
+        from declctl.runtime.runtime import RunOptions, Runtime
+
+        clock, screen = SystemClock(), stderr_screen()
+        log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
+        fronts = _fronts(admin, screen, once=once, log=log)
+        _print_by_lines()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        options = RunOptions(
+            manifest=manifest,
+            watch=watch,
+            once=once,
+            timeout=seconds,
+            mutation_detector=_is_set(_MUTATION_DETECTOR),
+        )
         connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
         connect = _then_collect_garbage(connect)
-        raise typer.Exit(Runtime(options, connect=connect, fronts=fronts, clock=clock, log=log).run())
+        runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
+        raise typer.Exit(runtime.run())
 
 
 def _is_set(variable: str) -> bool:

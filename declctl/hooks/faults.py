@@ -31,6 +31,7 @@ PLUGIN_CONFIG = "DCL082"
 PLUGIN_LOAD_FAILED = "DCL083"
 UNKNOWN_HOOK = "DCL084"
 PLUGIN_HOOKSPEC_VERSION = "DCL085"
+PLUGIN_NEEDS_RESTART = "DCL087"
 
 NAMESPACE = "_declctl_gen"
 """The package under which generations live; messages show names without it."""

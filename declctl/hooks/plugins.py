@@ -5,9 +5,11 @@ imports none of them.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 from declctl.errors import EntryPointError
@@ -18,6 +20,7 @@ HOOKSPEC_VERSION = "1.0"
 """The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
 
 _RESCUE = "DECLCTL_LOAD_PLUGINS"
+_loaded: dict[str, tuple[ModuleType, str]] = {}  # modules of plugins, with the version when they were loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def load(plugin: InstalledPlugin) -> object:
     """
     try:
         loaded: Any = plugin.entry.load()
+        _remember(plugin)
         loaded = loaded() if isinstance(loaded, type) else loaded
         wanted: Any = getattr(loaded, "declctl_hookspec_version", None)
     except KeyboardInterrupt:
@@ -88,6 +92,31 @@ def load(plugin: InstalledPlugin) -> object:
             suggestion=f"look for another version of {plugin.distribution}",
         )
     return loaded
+
+
+def loaded_version(plugin: InstalledPlugin) -> str:
+    """The version of the code that this process has loaded, which an upgrade on disk does not change."""
+    module, version = _loaded.get(plugin.entry.module, (None, plugin.version))
+    return version if module is sys.modules.get(plugin.entry.module) else plugin.version
+
+
+def require_loaded(plugin: InstalledPlugin, version: str | None) -> None:
+    """Raise EntryPointError if what is loaded is older than what the range `version` wants."""
+    loaded = loaded_version(plugin)
+    if version is not None and loaded != plugin.version and not _is_in(loaded, version):
+        raise EntryPointError(
+            f"{plugin.name} {plugin.version} is installed, but this process has loaded {loaded}, "
+            f"which is not in {version}",
+            code=faults.PLUGIN_NEEDS_RESTART,
+            suggestion="restart the process: it goes on with the code that it has loaded",
+        )
+
+
+def _remember(plugin: InstalledPlugin) -> None:
+    name = plugin.entry.module
+    module, version = sys.modules.get(name), loaded_version(plugin)
+    if module is not None:
+        _loaded[name] = (module, version)
 
 
 def _announced() -> list[InstalledPlugin]:

@@ -78,7 +78,6 @@ LEADER_ELECTION: Final = "DCL068"
 METRICS_ADDRESS: Final = "DCL069"
 NAMESPACE_SELECTOR: Final = "DCL071"
 SECRET_REFERENCE: Final = "DCL072"
-PROBATION: Final = "DCL073"
 SHARDING: Final = "DCL074"
 HOOK_NOT_YET: Final = "DCL075"
 
@@ -89,6 +88,7 @@ PLUGIN_LOAD_FAILED: Final = "DCL083"
 UNKNOWN_HOOK: Final = "DCL084"
 PLUGIN_HOOKSPEC_VERSION: Final = "DCL085"
 NO_CHILD_PROCESS: Final = "DCL086"
+PLUGIN_NEEDS_RESTART: Final = "DCL087"
 
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -148,7 +148,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         METRICS_ADDRESS: "A metrics address of its own is not done yet by this version.",
         NAMESPACE_SELECTOR: "Namespaces by label selector are not done yet by this version.",
         SECRET_REFERENCE: "`secretKeyRef` is not done yet by this version.",
-        PROBATION: "Probation after a reload is not done yet by this version.",
         SHARDING: "`sharding` is not done yet by this version.",
         HOOK_NOT_YET: "A function implements a hook that is not called yet by this version.",
         PLUGIN_NOT_INSTALLED: "A plugin that the manifest lists is not installed.",
@@ -158,6 +157,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         UNKNOWN_HOOK: "A function is marked as a hook, and no hook has its name.",
         PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",
         NO_CHILD_PROCESS: "The handlers could not be imported in a child process first (a warning).",
+        PLUGIN_NEEDS_RESTART: "A plugin was upgraded, and the process has loaded a version that is not in range.",
     }
 )
 """Each code with its meaning in one sentence."""

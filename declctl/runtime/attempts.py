@@ -108,9 +108,7 @@ class Attempts:
         began = self._clock.monotonic()
         try:
             settled = None if attempt.asked else attempt.settled
-            outcome = await self._reloader.reload(
-                asked=attempt.asked, settled=settled, read=attempt.has_read
-            )
+            outcome = await self._reloader.reload(asked=attempt.asked, settled=settled, read=attempt.has_read)
             if outcome.result is Result.SUPERSEDED:
                 self._told = ""  # nothing has been dealt with
             return outcome

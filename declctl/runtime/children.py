@@ -6,9 +6,12 @@ its libraries while the files settle, and no process waits about between two edi
 
 import asyncio
 import threading
+from typing import TYPE_CHECKING
 
 from declctl.runtime.aside import Aside
-from declctl.runtime.check import Checked, import_aside
+
+if TYPE_CHECKING:
+    from declctl.runtime.check import Checked
 
 
 class Children:
@@ -32,7 +35,7 @@ class Children:
             except OSError:
                 self._spare = None
 
-    async def import_aside(self, checked: Checked) -> Checked:
+    async def import_aside(self, checked: "Checked") -> "Checked":
         """`check.import_aside` in a thread, with a child of its own.
 
         Cancelling ends the child, and returns when nothing of it is left.
@@ -41,6 +44,8 @@ class Children:
             await asyncio.to_thread(self.close)
             return checked
         await asyncio.to_thread(self.warm)
+        from declctl.runtime.check import import_aside  # late: a child can be begun before all that is loaded
+
         child = self._take()
         work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, child))
         try:

@@ -13,7 +13,7 @@ from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calling import EventTarget, Implementation, call
 from declctl.hooks.config import PluginConfigError, check_config
 from declctl.hooks.loading import GenerationNamespace
-from declctl.hooks.plugins import find, load
+from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.predicates import Predicate, predicate
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import KubeObject, ObjectView, Transform
@@ -160,12 +160,14 @@ class _Builder:
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
         found = find(declared.name, declared.version)
         plugin = load(found)
+        require_loaded(found, declared.version)
+        version = loaded_version(found)  # a newer one may be installed by now: it needs a new process
         self._table.add_plugin(declared.name, plugin)
         for implementation in self._table.of("declctl_config_schema", [declared.name]):
             schema = _called(implementation, {}, code=_PLUGIN_FAILED)
             check_config(schema, config)
-        self.foreign.installed[declared.name] = (plugin, f"{found.version} {declared.config}")
-        return found.version
+        self.foreign.installed[declared.name] = (plugin, f"{version} {declared.config}")
+        return version
 
     def entry(self, entry: Entry) -> None:
         try:

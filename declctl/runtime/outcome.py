@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, frozen=True):
             took = f"{self.seconds * 1000:.0f} ms"
             return f"reload of {self.bundle_hash[:12]} given up after {took}: files have changed again"
         if self.result is Result.UNCHANGED:
-            return f"generation {self.generation}: nothing changed"
+            return f"generation {self.generation}: {summary(self.steps)}"
         took = f"{self.seconds * 1000:.0f} ms"
         if self.result is Result.ROLLED_BACK:
             return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"

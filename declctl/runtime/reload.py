@@ -24,6 +24,7 @@ from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.outdated import outdated
 from declctl.runtime.owners import Owners
 from declctl.runtime.refiltering import Refilter, ask, changed_filters
 from declctl.runtime.slots import Ended, Slots
@@ -112,7 +113,8 @@ class Reloader:
             read(digest)
             if digest == self.active.inputs.digest:
                 self._last_digest = digest
-                return Outcome(Result.UNCHANGED, self.active.number, digest)
+                steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
+                return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             self._last_digest = digest
@@ -196,6 +198,7 @@ class Reloader:
             if warm:
                 await self._warm(assembled.fresh, generation.plan.reload.warm_timeout)
             await self._around.caches.build_indexes(generation.wanted)
+            restarts = await asyncio.to_thread(outdated, generation.foreign.plugins)
             refilters = self._refilters(generation)
             await ask(refilters, timeout=generation.plan.reload.warm_timeout)
             await self._catch_up(generation)
@@ -205,7 +208,7 @@ class Reloader:
             raise
         self._last_number = generation.number
         old = self.active.side if self.active is not None else None
-        steps = changes(old, generation.side) if old is not None else ()
+        steps = (*changes(old, generation.side), *restarts) if old is not None else ()
         return Staged(assembled, steps, told)
 
     def _commit(self, staged: Staged, *, back: bool = False) -> None:
@@ -353,6 +356,7 @@ _REASONS = {
     "DCL043": "ImportFailed",
     "DCL044": "ImportFailed",
     "DCL045": "ImportTimeout",
+    "DCL087": "RestartRequired",
 }
 
 

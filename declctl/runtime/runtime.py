@@ -27,14 +27,16 @@ from declctl.runtime.children import Children
 from declctl.runtime.door import ClusterDoor
 from declctl.runtime.files import FileChanges
 from declctl.runtime.generation import Generation
+from declctl.runtime.history import History
 from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
 from declctl.runtime.mutations import MutationChecks
 from declctl.runtime.observer import Observer
 from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.probation import Probation
 from declctl.runtime.recorder import EventRecorder
-from declctl.runtime.reload import Reloader
+from declctl.runtime.reload import NOT_IN_MEMORY, Reloader
 from declctl.runtime.running import Running, running
 from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.slots import Slots
@@ -76,6 +78,7 @@ class Runtime:
         *,
         connect: Callable[[], Awaitable[Client]],
         fronts: Sequence[Front] = (),
+        children: Children | None = None,
         clock: Clock | None = None,
         log: Log | None = None,
     ) -> None:
@@ -88,9 +91,10 @@ class Runtime:
         self._handlers = LoopThread("declctl-handlers")
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
-        self._children = Children()
+        self._children = children or Children()
         self._reloader: Reloader | None = None
         self._attempts: Attempts | None = None
+        self._history = History(self._clock)
         self._slots: Slots | None = None
         self._observer: Observer | None = None
         self._first_plan: Plan | None = None
@@ -133,13 +137,30 @@ class Runtime:
         assert self._attempts is not None
         return await self._attempts.reload(asked=asked)
 
+    async def rollback(self, number: int | None = None) -> Outcome:
+        """Let the generation before run again, or the one of that number, if it is still in memory."""
+        assert self._reloader is not None
+        outcome = await self._reloader.rollback(number, why="somebody asked for it")
+        if outcome.reason != NOT_IN_MEMORY:
+            await self._attempted(outcome, True)
+        return outcome
+
+    def history(self) -> dict[str, Any]:
+        """What became of the newest attempts, the oldest first, and which generations are in memory."""
+        alive = self._reloader.alive if self._reloader is not None else {}
+        return {"attempts": self._history.document(), "inMemory": sorted(alive)}
+
     async def _attempted(self, outcome: Outcome, asked: bool) -> None:
         assert self._observer is not None
+        self._history.add(outcome)
         self._children.close()  # a change was seen and came to nothing: none is kept
         self._observer.reloaded(outcome)
         if outcome.result is Result.APPLIED:
             log = self._log.warning if outcome.unplanned else self._log.info
             log(outcome.line, generation=outcome.generation)
+        elif outcome.result is Result.ROLLED_BACK:
+            log = self._log.info if asked else self._log.error
+            log(outcome.line, generation=outcome.generation, reason=outcome.reason)
         elif outcome.result is Result.REFUSED:
             self._log.error(outcome.line, reason=outcome.reason, diagnostics=outcome.diagnostics)
         elif asked or outcome.result is Result.SUPERSEDED:
@@ -220,13 +241,17 @@ class Runtime:
             # The doors open first: an address that is taken ends the process before any handler has run.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
-            await reloader.start(checked)
+            first = await reloader.start(checked)
+            self._history.add(Outcome(Result.APPLIED, first.number, first.inputs.digest, reason="Started"))
+            del first  # it is not to be kept alive by this frame
+            probation = Probation(reloader, finished=self._attempted, clock=self._clock)
             background = [
                 tasks.create_task(recorder.run(), name="events"),
                 tasks.create_task(observer.run(), name="observer"),
                 tasks.create_task(mutations.run(), name="mutation detector"),
                 tasks.create_task(self._reload_on_change(files, attempts), name="files"),
                 tasks.create_task(self._reload_on_hangup(), name="hangup"),
+                tasks.create_task(probation.run(), name="probation"),
             ]
             failed = await self._until_stopped(observer)
             for task in background[1:]:
@@ -300,7 +325,7 @@ class Runtime:
     async def _tell_hooks(self, outcome: Outcome) -> None:
         assert self._reloader is not None
         generation = self._reloader.active
-        told = (Result.APPLIED, Result.REFUSED)
+        told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
         if generation is not None and outcome.result in told:
             await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
 

@@ -80,3 +80,51 @@ def test_a_refused_reload_leaves_a_plugin_as_it_was(rig, plugin, controller) -> 
     _write(rig, 1, "def (")
     assert runs.reload().result == "Refused"
     assert [row[0] for row in rig.board.told] == ["startup", "prepare", "reload"]
+
+
+def _upgrade(site, version: str) -> None:
+    """What `pip install --upgrade` leaves on disk."""
+    old = next(site.glob("dc_tester-*.dist-info"))
+    new = old.with_name(f"dc_tester-{version}.dist-info")
+    old.rename(new)
+    (new / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dc-tester\nVersion: {version}\n")
+    (site / "dc_tester.py").write_text(PLUGIN.replace('"event"', f'"event {version}"'))
+    importlib.invalidate_caches()
+
+
+def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
+    rig, plugin, tmp_path, config_map, controller
+) -> None:
+    """An upgrade of a plugin beneath a running process: a reload says so, and nothing is half new."""
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    runs.wait_ready()
+    _upgrade(tmp_path / "site", "2.0")
+    outcome = runs.reload()
+    assert outcome.result == "Unchanged"
+    assert outcome.line.endswith("!plugin tester (1.0 is loaded, 2.0 is installed)")
+    _write(rig, 1, "X = 2")
+    outcome = runs.reload()
+    assert outcome.result == "Applied"
+    assert [(step.kind, step.subject) for step in outcome.steps if step.kind == "RestartRequired"] == [
+        ("RestartRequired", "plugin tester")
+    ]
+    assert [(p.name, p.version, p.state) for p in runs.status().plugins] == [("tester", "1.0", "Ready")]
+    runs.sandbox.create(config_map("m"))
+    runs.wait_idle()
+    assert rig.told("event") == [("event", 1)]
+    assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
+
+
+def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_path, controller) -> None:
+    """The manifest needs 2.0, which is installed but not loaded: refused, with the advice to restart."""
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    _upgrade(tmp_path / "site", "2.0")
+    _write(rig, 1)
+    rig.more = rig.more.replace("name: tester,", "name: tester, version: '>=2',")
+    rig.write()
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "RestartRequired")
+    assert "this process has loaded 1.0" in outcome.message
+    assert [d.code for d in outcome.diagnostics if d.severity == "error"] == ["DCL087"]
