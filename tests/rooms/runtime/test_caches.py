@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from declctl.errors import ReloadRefused
 from declctl.informer import field_index
@@ -238,11 +239,13 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
 
 
 def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
-    """A field is to be dropped from an object that can't be decoded: refused, and all is as it was (G6)."""
+    """The bytes of an object in memory can't be read: refused, and all is as it was (G6)."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW, _ODD)
+        (odd,) = (record for record in cached.informer.indexer.list() if record.key == "odd")
+        cached.informer.indexer.update(structs.replace(odd, frame=b"\x00broken"))
         before, projection = cached.informer.indexer.list(), cached.informer.source.projection
         caches.prepare(new)
         with pytest.raises(ReloadRefused, match="odd can't be made anew") as refused:
