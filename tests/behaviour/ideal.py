@@ -113,6 +113,16 @@ class Ideal:
             told += [self._heard(name, "Added", obj, "Initial") for obj in sees - seen]
         return told
 
+    def indexed(self, resource: str) -> dict[str, set[str]]:
+        """The keys of each value of the index that the bundle defines; nothing without one."""
+        found: dict[str, set[str]] = {}
+        scope = self.bundle.scopes[resource]
+        for obj in self.objects.values() if self.bundle.index else ():
+            if obj.resource == resource and (not scope or obj.namespace in scope):
+                value = str(obj.seq) if "data.seq" in self.bundle.index else obj.color
+                found.setdefault(value, set()).add(f"{obj.namespace}/{obj.name}")
+        return found
+
     def _seen(self, bundle: Bundle, name: str) -> set[Obj]:
         return {obj for obj in self.objects.values() if bundle.sees(name, obj)}
 
