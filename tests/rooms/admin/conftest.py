@@ -79,6 +79,7 @@ STATUS = Status(
     plugins=(ForeignPlugin("slack", "1.2.0", "Ready"),),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
+    reload_plan_mismatches=3,
 )
 
 
@@ -151,6 +152,7 @@ class FakeRuntime:
     reloads: int = 0
     gate: asyncio.Event | None = None
     told_running: Any = None
+    rolled_back: list[int | None] = field(default_factory=list[int | None])
     cache: Cache = field(
         default_factory=lambda: Cache(
             {str(v.key): v for v in (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))}
@@ -174,6 +176,13 @@ class FakeRuntime:
 
     def lister(self, resource: str) -> Cache | None:
         return self.cache if resource == "pods" else None
+
+    async def rollback(self, number: int | None = None) -> Told:
+        self.rolled_back.append(number)
+        return Told(self.result)
+
+    def history(self) -> dict[str, Any]:
+        return {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
 
     async def reload(self, *, asked: bool = True) -> Told:
         assert asked
