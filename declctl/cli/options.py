@@ -66,6 +66,14 @@ WatchOption = Annotated[
     bool | None,
     typer.Option("--watch/--no-watch", help="Reload when files change, whatever the manifest says."),
 ]
+ExecOption = Annotated[
+    bool,
+    typer.Option(
+        "--exec-on-restart",
+        help="When a reload finds something that needs a new process, drain and become one: same id, "
+        "arguments and environment.",
+    ),
+]
 OnceOption = Annotated[bool, typer.Option("--once", help="Sync, deliver, drain, and end.")]
 TimeoutOption = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help="How long --once may take. [default: 60s]")

@@ -14,6 +14,7 @@ from declctl.cli.options import (
     BindOption,
     ContextOption,
     DryRunOption,
+    ExecOption,
     KubeconfigOption,
     LogFormat,
     LogFormatOption,
@@ -45,6 +46,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     manifest: ManifestArgument,
     *,
     watch: WatchOption = None,
+    exec_on_restart: ExecOption = False,
     once: OnceOption = False,
     timeout: TimeoutOption = None,
     sandbox: SandboxOption = False,
@@ -60,6 +62,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     _refuse_dry_run(dry_run)
     _refuse_two_clusters(sandbox, objects, kubeconfig or context)
     seconds = _seconds(timeout, once=once)
+    _refuse_to_start_again(exec_on_restart, manifest, once=once)
+    environment = dict(os.environ)  # before anybody's code has changed it
     from declctl.runtime.children import Children
 
     with ExitStack() as stack:
@@ -78,6 +82,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         options = RunOptions(
             manifest=manifest,
             watch=watch,
+            exec_on_restart=exec_on_restart,
             once=once,
             timeout=seconds,
             mutation_detector=_is_set(_MUTATION_DETECTOR),
@@ -85,7 +90,24 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
         connect = _then_collect_garbage(connect)
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
-        raise typer.Exit(runtime.run())
+        status = runtime.run()
+    if runtime.restarts and not status:
+        _become(sys.executable, sys.orig_argv[1:], environment)
+    raise typer.Exit(status)
+
+
+def _become(program: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    """Start again in this very process: who supervises it sees the same id, and no exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, [program, *arguments], environment)
+
+
+def _refuse_to_start_again(asked: bool, manifest: str, *, once: bool) -> None:
+    if asked and once:
+        raise UsageError("--exec-on-restart is for a process that stays: leave out --once, or it.")
+    if asked and manifest == "-":
+        raise UsageError("--exec-on-restart can't read a manifest from standard input twice: name a file.")
 
 
 def _is_set(variable: str) -> bool:

@@ -157,7 +157,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         UNKNOWN_HOOK: "A function is marked as a hook, and no hook has its name.",
         PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",
         NO_CHILD_PROCESS: "The handlers could not be imported in a child process first (a warning).",
-        PLUGIN_NEEDS_RESTART: "A plugin was upgraded, and the process has loaded a version that is not in range.",
+        PLUGIN_NEEDS_RESTART: "A plugin was upgraded, but the process has loaded one that is out of range.",
     }
 )
 """Each code with its meaning in one sentence."""

@@ -22,6 +22,7 @@ from declctl.objects import Mutation
 from declctl.runtime.assembly import Surroundings, lifecycle_context
 from declctl.runtime.attempts import Attempts
 from declctl.runtime.caches import Caches
+from declctl.runtime.changes import Kind
 from declctl.runtime.check import Checked, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.door import ClusterDoor
@@ -55,10 +56,12 @@ class RunOptions(msgspec.Struct, frozen=True):
 
     `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
     compares every object of caches with `mode: Objects` each second, instead of a part of them.
+    `exec_on_restart` ends it in order when a reload finds something that needs a new process.
     """
 
     manifest: str
     watch: bool | None = None
+    exec_on_restart: bool = False
     once: bool = False
     timeout: float = 60.0
     dry_run: bool = False
@@ -100,6 +103,7 @@ class Runtime:
         self._first_plan: Plan | None = None
         self._caches: Caches | None = None
         self._mutations: MutationChecks | None = None
+        self.restarts = False  # it has ended to be started again
         self.client: Client | None = None
 
     def run(self) -> int:
@@ -166,6 +170,7 @@ class Runtime:
         elif asked or outcome.result is Result.SUPERSEDED:
             self._log.info(outcome.line)
         await self._tell_hooks(outcome)
+        self._end_for_restart(outcome)
 
     def status(self) -> Status:
         """What the controller says of itself."""
@@ -263,6 +268,16 @@ class Runtime:
             background[0].cancel()
             await caches.close()
         return failed
+
+    def _end_for_restart(self, outcome: Outcome) -> None:
+        """End in order, if that is wanted, where an attempt has found what only a new process does."""
+        steps = [str(step) for step in outcome.steps if step.kind is Kind.RESTART]
+        if outcome.reason == "RestartRequired":
+            steps.append(outcome.message)
+        if steps and self.options.exec_on_restart and not self._stopping.is_set():
+            self._log.warning(f"starting again, after running calls have finished: {'; '.join(steps)}")
+            self.restarts = True
+            self._stopping.set()
 
     async def _checked(self, files: InputFiles) -> Checked:
         checked = await self._children.import_aside(await asyncio.to_thread(read_files, files))
@@ -367,6 +382,7 @@ class Runtime:
 
         def on_stop() -> None:
             self._log.info("stopping: running calls may finish; once more to end at once")
+            self.restarts = False
             self.stop()
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))

@@ -48,6 +48,7 @@ class FakeRuntime:
     """Keeps what it was made with."""
 
     made: "FakeRuntime | None" = None
+    restarts = False
     ends_with = 0
 
     def __init__(self, options: running.RunOptions, **given: Any) -> None:
