@@ -1,15 +1,20 @@
 """Other fields of a cache, or the same kept another way: out of what is cached, and no server is asked."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from declctl.admin.scrape import StatusCollector
+from declctl.runtime.check import check
+from declctl.runtime.planned import planned
+from declctl.runtime.running import told_by
 from declctl.testing import until
 
 CODE = """
 from blackboard import tell as note
 def tell(change): note(change.type, str(change.key), dict(change.obj.to_dict()["data"]))
+def slim(obj): return obj
 def by_team(obj): return [obj["data"].get("team", "none")]
 """
 SLOW = """
@@ -114,6 +119,47 @@ def test_fewer_dropped_fields_are_listed(rig, asked, config_map) -> None:
     assert "-/+resource maps (transform)" in outcome.line
     assert "secret" in controller.lister("maps").get("default/m1")["data"]
     assert asked("configmaps")[1] == before[1] + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lists", "kind"),
+    [
+        ("", "cache: {mode: Objects}", 0, "Reproject"),
+        ("", _DROPS, 0, "Reproject"),
+        (_DROPS, "", 1, "Rehome"),
+        ("", "cache: {mode: MetadataOnly}", 1, "Rehome"),
+        ("", "labelSelector: a=b", 1, "Rehome"),
+        ("", "namespaces: [default, other]", 2, "Rehome"),
+        ("namespaces: [default, other]", "namespaces: [default]", 0, "Rehome"),
+        ("", 'transform: {entryPoint: "handlers:slim"}', 1, "Rehome"),
+        ('transform: {entryPoint: "handlers:slim"}', "", 1, "Rehome"),
+        ('transform: {entryPoint: "handlers:slim"}',
+         'transform: {entryPoint: "handlers:slim"}, cache: {mode: Objects}', 0, "Reproject"),
+        ("", _INDEX, 0, "Add"),
+        ("", "resyncPeriod: 1h", 0, "Retime"),
+    ],
+)  # fmt: skip
+def test_what_is_planned_against_what_runs_is_what_happens(
+    rig, asked, config_map, before: str, after: str, lists: int, kind: str
+) -> None:
+    """`plan --against running` names the class and the requests; then the reload makes just those."""
+    rig.resources = [_resource(before)]
+    rig.handler("tell")
+    controller = rig.run(CODE, objects=[config_map(f"m{n}") for n in range(5)])
+    controller.wait_idle()
+    rig.resources = [_resource(after)]
+    path = str(rig.write())
+    running = controller.runtime.running()
+    assert running is not None
+    found = planned(check(path), against=told_by(json.loads(json.dumps(running.document()))))
+    assert kind in {str(step.kind) for step in found.steps}
+    assert (len(found.listed), found.resources[0].objects) == (lists, 5)
+    outcome = controller.reload()
+    assert (outcome.lists, outcome.watches, tuple(outcome.unplanned)) == (lists, lists, ())
+    assert [str(step) for step in outcome.steps] == [str(step) for step in found.steps]
+    again = controller.runtime.running()
+    assert again is not None
+    assert planned(check(path), against=again).steps == ()
 
 
 def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, config_map) -> None:
