@@ -9,8 +9,9 @@ from aiohttp.typedefs import Handler
 from declctl.errors import CacheError, NotSynced
 
 _PATHS = (
-    "/, /healthz, /readyz, /status, /plan, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value} and POST /-/reload"
+    "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
+    "/index/{resource}/{index}/{value}, "
+    "POST /-/reload and POST /-/rollback"
 )
 
 

@@ -37,7 +37,7 @@ class Told(Protocol):
 
     @property
     def result(self) -> str:
-        """Applied, Unchanged or Refused."""
+        """Applied, Unchanged, Refused or RolledBack."""
         ...
 
     @property
@@ -80,4 +80,12 @@ class Controlled(Protocol):
 
     async def reload(self, *, asked: bool = True) -> Told:
         """Read the files again."""
+        ...
+
+    async def rollback(self, number: int | None = None) -> Told:
+        """Let the generation before run again, or the one of that number."""
+        ...
+
+    def history(self) -> dict[str, Any]:
+        """What became of the newest attempts, as JSON has it."""
         ...

@@ -5,7 +5,7 @@ from aiohttp import web
 from declctl.admin.answers import refusal
 
 _GET = ("/queue/{handler}", "/events")
-_POST = ("/-/rollback", "/-/requeue", "/-/trigger", "/-/loglevel")
+_POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
 
 
 def not_yet(router: web.UrlDispatcher) -> None:

@@ -1,11 +1,12 @@
-"""The order to reload."""
+"""The orders to reload and to go back, and what became of those before."""
 
 import asyncio
+from typing import Any
 
 from aiohttp import web
 
 from declctl.admin.answers import answer, refusal
-from declctl.admin.controlled import Controlled
+from declctl.admin.controlled import Controlled, Told
 
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 
@@ -24,18 +25,35 @@ class Reloads:
         does not stop the reload. 503 while the first generation is being made: none can follow it yet.
         """
         if not self._runtime.status().generation:
-            return refusal(
-                503, "The process is starting and reads its files by itself; ask again in a moment."
-            )
+            return _starting()
         task = asyncio.create_task(self._runtime.reload(asked=True), name="reload asked for")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._keep(task)
         if request.query.get("wait", "true").lower() in ("false", "0", "no"):
             return answer({"message": "reloading; `declctl status` will say what became of it"}, status=202)
-        outcome = await asyncio.shield(task)
-        return answer(
-            {**outcome.document(), "line": outcome.line}, status=_STATUS.get(str(outcome.result), 200)
-        )
+        return _told(await asyncio.shield(task))
+
+    async def rollback(self, request: web.Request) -> web.StreamResponse:
+        """Let the generation before run again; with `?generation=N` the one of that number.
+
+        200 with the outcome; 422 if it is not in memory any more, or can not take over.
+        """
+        if not self._runtime.status().generation:
+            return _starting()
+        named = request.query.get("generation")
+        if named is not None and not (named.isascii() and named.isdecimal()):
+            return refusal(400, f"{named!r} is not the number of a generation; GET /history has them.")
+        number = None if named is None else int(named)
+        task = asyncio.create_task(self._runtime.rollback(number), name="rollback asked for")
+        self._keep(task)
+        return _told(await asyncio.shield(task))
+
+    async def history(self, _: web.Request) -> web.StreamResponse:
+        """What became of the newest attempts."""
+        return answer(self._runtime.history())
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
         """Cancel what still runs: the process ends."""
@@ -43,3 +61,12 @@ class Reloads:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _told(outcome: Told) -> web.Response:
+    document = {**outcome.document(), "line": outcome.line}
+    return answer(document, status=_STATUS.get(str(outcome.result), 200))
+
+
+def _starting() -> web.Response:
+    return refusal(503, "The process is starting and reads its files by itself; ask again in a moment.")

@@ -80,7 +80,9 @@ def application(runtime: Controlled, access: Access, reloads: Reloads) -> web.Ap
     app.router.add_get("/cache/{resource}", access.guarded(reads.keys))
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))
+    app.router.add_get("/history", reloads.history)
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
+    app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
     not_yet(app.router)
     return app
 

@@ -9,7 +9,7 @@ from declctl.cli import later
 from declctl.cli.describe import explain, schema
 from declctl.cli.plan import plan
 from declctl.cli.plugins import plugins
-from declctl.cli.remote import reload, status
+from declctl.cli.remote import history, reload, rollback, status
 from declctl.cli.run import run
 from declctl.cli.sandbox import sandbox
 from declctl.cli.validate import validate
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (run, validate, plan, status, reload, sandbox, explain, schema, version):
+for _command in (run, validate, plan, status, reload, rollback, history, sandbox, explain, schema, version):
     app.command()(_command)
 app.add_typer(plugins, name="plugins")
 later.add_to(app, plugins)

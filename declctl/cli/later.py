@@ -16,8 +16,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "graph": "`declctl status` lists resources and handlers",
         "trigger": "an edit of the object, such as a label, calls its handlers",
         "requeue": "a resyncPeriod calls handlers again",
-        "rollback": "put the previous files back: they are reloaded at once",
-        "history": "the log names each generation",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "new": "the folders in examples/ are meant to be copied",

@@ -1,4 +1,4 @@
-"""`declctl status` and `declctl reload`: talk to a running process."""
+"""`declctl status`, `reload`, `rollback` and `history`: talk to a running process."""
 
 import sys
 from typing import Annotated, Any
@@ -39,7 +39,43 @@ def reload(
 
     query = "true" if wait else "false"
     answer = ask(admin_address(admin), "POST", f"/-/reload?wait={query}", timeout=_RELOAD_SECONDS)
-    document = answer.document
+    _end(answer.document, output)
+
+
+def rollback(
+    generation: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="Its number; by default the one before.", min=1)
+    ] = None,
+    *,
+    output: OutputOption = Output.TEXT,
+    admin: AdminOption = None,
+) -> None:
+    """Let an earlier generation run again; exits 1 if it is not in memory any more.
+
+    One is kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    """
+    from declctl.cli.asking import admin_address, ask
+
+    query = "" if generation is None else f"?generation={generation}"
+    answer = ask(admin_address(admin), "POST", f"/-/rollback{query}", timeout=_RELOAD_SECONDS)
+    _end(answer.document, output)
+
+
+def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
+    """List what became of each attempt to reload a running process, the oldest first."""
+    from declctl.cli.asking import admin_address, ask
+
+    document = ask(admin_address(admin), "GET", "/history").document
+    if output is Output.JSON:
+        _print_json(document)
+        return
+    from declctl.cli.report import print_history
+
+    print_history(document)
+
+
+def _end(document: dict[str, Any], output: Output) -> None:
+    """Print an outcome; 1 if it was refused."""
     if "error" in document:
         raise UsageError(str(document["error"]))
     if output is Output.JSON:

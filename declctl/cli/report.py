@@ -42,6 +42,27 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
 
 
+def print_history(document: Document) -> None:
+    """The attempts of `GET /history` as a table; those in memory are marked."""
+    rows = [
+        (
+            f"{each['generation']}{'*' if _is_in_memory(each, document) else ''}",
+            each["time"],
+            each["result"],
+            each["bundleHash"][:12],
+            each["reason"],
+            visible(each["message"] or " ".join(each["changes"])),
+        )
+        for each in document["attempts"]
+    ]
+    print_table(("GENERATION", "TIME", "RESULT", "BUNDLE", "REASON", "WHAT"), rows)
+
+
+def _is_in_memory(attempt: Document, document: Document) -> bool:
+    made = attempt["result"] in ("Applied", "RolledBack")
+    return made and attempt["generation"] in document["inMemory"]
+
+
 def headline(document: Document, *, now: datetime) -> str:
     """`pod-guard generation 6`, and what is wrong with it: a reload that failed, or not being ready."""
     doubts: list[str] = []

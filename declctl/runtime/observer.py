@@ -80,7 +80,7 @@ class Observer:
         self._reloads[str(outcome.result)] = self._reloads.get(str(outcome.result), 0) + 1
         if outcome.reason == "AttemptedBefore" or outcome.result is Result.SUPERSEDED:
             return  # nothing is known that was not known before
-        refused = outcome.result is Result.REFUSED
+        refused = outcome.result in (Result.REFUSED, Result.ROLLED_BACK)  # the files are not what runs
         message = f"{outcome.bundle_hash[:12]}: {outcome.message}" if refused else ""
         if outcome.unplanned:
             self._plan_mismatches += len(outcome.unplanned)

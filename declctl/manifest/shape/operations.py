@@ -160,16 +160,16 @@ def _probation() -> dict[str, Schema]:
         "type": "number",
         "minimum": 0,
         "maximum": 1,
-        "description": "Which share of calls may fail.",
+        "default": 0.5,
+        "description": "Which share of its calls may fail, if more fail than of the code before.",
     }
     return {
-        "probationPeriod": words.refused(
-            words.duration("How long new code is watched before it stays.", zero=True, examples=["60s"]),
-            codes.PROBATION,
-            accepts=("0s",),
+        "probationPeriod": words.duration(
+            "How long new code is watched, and the code before kept, which comes back if it fails.",
+            zero=True,
+            default="0s",
+            examples=["60s"],
         ),
-        "minCalls": words.refused(
-            words.whole("Calls before it is judged.", minimum=1, examples=[20]), codes.PROBATION
-        ),
-        "maxErrorRatio": words.refused({**ratio, "examples": [0.5]}, codes.PROBATION),
+        "minCalls": words.whole("Calls of handlers before new code is judged.", minimum=1, default=20),
+        "maxErrorRatio": ratio,
     }

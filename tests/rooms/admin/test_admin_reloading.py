@@ -55,3 +55,29 @@ def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable)
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("query", "asked"), [("", None), ("?generation=5", 5)])
+@pytest.mark.parametrize(("result", "status"), [("RolledBack", 200), ("Refused", 422)])
+@pytest.mark.guarantee("G21", "G25")
+def test_going_back_answers_with_what_became_of_it(
+    ask: Callable, runtime, query: str, asked: int | None, result: str, status: int
+):
+    """The one before, or one by its number; the status says whether it runs again."""
+    runtime.result = result
+    answer = ask(f"/-/rollback{query}", method="POST")
+    assert (answer.status, answer.json["result"]) == (status, result)
+    assert runtime.rolled_back == [asked]
+
+
+def test_what_is_no_number_is_told(ask: Callable, runtime):
+    """?generation=latest is not taken for the one before."""
+    answer = ask("/-/rollback?generation=latest", method="POST")
+    assert answer.status == 400
+    assert "'latest' is not the number of a generation" in answer.json["error"]
+    assert runtime.rolled_back == []
+
+
+def test_the_attempts_can_be_read(ask: Callable):
+    """GET /history has what `declctl history` shows."""
+    assert ask("/history").json["inMemory"] == [5, 6]

@@ -143,7 +143,6 @@ def test_a_wrong_method_is_told(ask: Callable):
     [
         ("GET", "/queue/notify"),
         ("GET", "/events"),
-        ("POST", "/-/rollback"),
         ("POST", "/-/requeue"),
         ("POST", "/-/trigger"),
         ("POST", "/-/loglevel"),

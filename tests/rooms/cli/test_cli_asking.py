@@ -184,6 +184,44 @@ def test_reload_says_what_became_of_it(declctl: Callable, process: Process, resu
     assert process.asked == [("POST", "/-/reload?wait=true", None)]
 
 
+@pytest.mark.parametrize(("arguments", "path"), [((), "/-/rollback"), (("5",), "/-/rollback?generation=5")])
+@pytest.mark.parametrize(("result", "status"), [("RolledBack", 0), ("Refused", 1)])
+@pytest.mark.guarantee("G21")
+def test_rollback_says_what_became_of_it(
+    declctl: Callable, process: Process, arguments: tuple[str, ...], path: str, result: str, status: int
+):
+    """`declctl rollback` ends with 1 and what is in memory if the generation is not."""
+    process.answers(422, {"result": result, "line": "so it was", "diagnostics": []})
+    ended = declctl("rollback", *arguments, "--admin", process.address)
+    assert ended.status == status
+    assert "so it was" in (ended.err if status else ended.out)
+    assert process.asked == [("POST", path, None)]
+
+
+@pytest.mark.guarantee("G21", "G25")
+def test_history_lists_the_attempts(declctl: Callable, process: Process):
+    """One line for each, and a star at what can come back; json is the document."""
+    first = {
+        "generation": 1,
+        "time": "2026-01-01T12:00:00Z",
+        "result": "Applied",
+        "bundleHash": "4f2c" * 16,
+        "reason": "Started",
+        "message": "",
+        "changes": [],
+    }
+    second = {**first, "generation": 2, "reason": "Applied", "changes": ["~handler notify (code)"]}
+    refused = {**second, "result": "Refused", "reason": "SyntaxError", "message": "handlers.py:4: no"}
+    process.answers(200, {"attempts": [first, second, refused], "inMemory": [2]})
+    lines = declctl("history", "--admin", process.address).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["GENERATION", "1", "2*", "2"]
+    assert "4f2c4f2c4f2c " in lines[1]
+    assert lines[2].endswith("~handler notify (code)")
+    assert lines[3].endswith("handlers.py:4: no")
+    shown = declctl("history", "--admin", process.address, "-o", "json")
+    assert json.loads(shown.out)["inMemory"] == [2]
+
+
 @pytest.mark.guarantee("G25")
 def test_a_refused_reload_shows_each_fault(declctl: Callable, process: Process):
     """Whoever reloads sees where the files are broken."""

@@ -12,8 +12,6 @@ NAMES = [
     "graph",
     "trigger",
     "requeue",
-    "rollback",
-    "history",
     "record",
     "replay",
     "new",

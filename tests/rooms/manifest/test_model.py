@@ -92,6 +92,9 @@ spec:
     preflight: Off
     preflightTimeout: 2s
     warmTimeout: 3s
+    probationPeriod: 60s
+    minCalls: 5
+    maxErrorRatio: 0.25
     informerLinger: 0s
   leaderElection: {enabled: false, leaseDuration: 15s}
   admin: {bindAddress: "[::1]:0"}
@@ -176,6 +179,9 @@ def test_the_rest_of_the_example(loaded):
         preflight=False,
         preflight_timeout=2.0,
         warm_timeout=3.0,
+        probation_period=60.0,
+        min_calls=5,
+        max_error_ratio=0.25,
         informer_linger=0.0,
     )
 
@@ -259,6 +265,9 @@ def test_selectors_are_canonical(loaded):
         ("spec.reload.drainTimeout", parse_duration, ReloadSpec().drain_timeout),
         ("spec.reload.preflightTimeout", parse_duration, ReloadSpec().preflight_timeout),
         ("spec.reload.warmTimeout", parse_duration, ReloadSpec().warm_timeout),
+        ("spec.reload.probationPeriod", parse_duration, ReloadSpec().probation_period),
+        ("spec.reload.minCalls", int, ReloadSpec().min_calls),
+        ("spec.reload.maxErrorRatio", float, ReloadSpec().max_error_ratio),
         ("spec.reload.informerLinger", parse_duration, ReloadSpec().informer_linger),
         ("spec.admin.bindAddress", str, str(AdminSpec().bind_address)),
     ],

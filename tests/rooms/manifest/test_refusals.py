@@ -25,9 +25,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
         ("namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
         (RESOURCE % "namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
         ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
-        ("reload: {probationPeriod: §60s}", "DCL073"),
-        ("reload: {§minCalls: 20}", "DCL073"),
-        ("reload: {§maxErrorRatio: 0.5}", "DCL073"),
         ("§sharding: {replicas: 3}", "DCL074"),
     ],
 )
