@@ -154,6 +154,7 @@ def stuck(rig, sandbox, asked, tmp_path):
 STAGES = ["in_the_child", "importing", "preparing", "preparing_asynchronously", "warming"]
 
 
+@pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.guarantee("G6")
 def test_an_edit_that_is_taken_back_while_it_is_staged_leaves_nothing(
@@ -182,6 +183,7 @@ def _counted(before):
     return {**before, "resources": [(name, objects + 1, lists, watches)]}
 
 
+@pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
     stage, rig, running, stuck, sandbox, config_map

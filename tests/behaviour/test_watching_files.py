@@ -25,6 +25,7 @@ def versions(rig):
     return write
 
 
+@pytest.mark.guarantee("G23")
 def test_edits_of_one_second_and_one_size_are_all_live(
     rig, controller, versions, config_map, monkeypatch
 ) -> None:
@@ -47,6 +48,7 @@ def test_edits_of_one_second_and_one_size_are_all_live(
     assert not list(rig.folder.path.rglob("*.pyc"))
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("watch", ["Auto", "Poll"])
 def test_fifty_swaps_of_a_configmap_are_never_torn(watch, rig, controller, tmp_path, config_map) -> None:
     """A revision's manifest names a function that only its own handlers have: none is refused (G24)."""

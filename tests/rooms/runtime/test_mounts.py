@@ -66,6 +66,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("watch", [WatchFiles.AUTO, WatchFiles.POLL])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_settled_content_is_read_once_and_whole(layout, watch, tmp_path) -> None:
@@ -97,6 +98,7 @@ def test_each_settled_content_is_read_once_and_whole(layout, watch, tmp_path) ->
     assert all(first != second for first, second in zip(watched.told, watched.told[1:], strict=False))
 
 
+@pytest.mark.guarantee("G24")
 def test_a_new_revision_with_the_same_bytes_is_not_read(tmp_path) -> None:
     """The kubelet swaps the link although nothing in the ConfigMap has changed: no attempt."""
     mounted = ConfigMapDir(tmp_path / "etc", _files(0))

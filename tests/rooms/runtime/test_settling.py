@@ -118,6 +118,7 @@ SAVES: Mapping[str, Callable[[Bundle], list[Callable[[], object]]]] = {
 }
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("editor", SAVES)
 def test_one_save_asks_for_one_reload(editor, watched) -> None:
     """Swap files, backups, empty and half-written states between are nobody's business."""
@@ -218,6 +219,7 @@ class _Timeline:
     edits=st.lists(st.floats(0.1, 30.0), max_size=12).map(sorted),
     settle=st.sampled_from([0.0, 0.05, 0.3, 1.0, 1.9, 5.0]),
 )
+@pytest.mark.guarantee("G24")
 def test_whenever_files_are_edited_the_last_state_is_told_and_none_twice(edits, settle) -> None:
     """Edits at any moments: nothing is told twice in a row, the last state is told, and none too late."""
     told = _Timeline(edits).run(settle, 40.0)
