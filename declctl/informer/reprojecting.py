@@ -17,7 +17,7 @@ from declctl.objects import Delta, Projection, Record
 
 _FEW, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and attempts to get there
 _LOOKS = 20  # records that can be compared in the time in which one is made
-_SLICE = 250  # objects of a step, once it takes over
+_SLICE = 250  # objects of a step once it takes over: some 1 ms
 _log = logging.getLogger("declctl.informer")
 
 Remake = Callable[[Record], Record]

@@ -43,6 +43,27 @@ def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxClu
         assert "STALE" in _run("status", *admin).stdout.splitlines()[0]
 
 
+def test_a_plan_is_made_against_the_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
+    """`declctl plan --against running`: 0 before the edit, 2 with what it costs after it, 0 once it is live."""
+    namespace = new_namespace(sandbox_cluster)
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    for number in range(3):
+        sandbox_cluster.rest.create(pod(f"p{number}", namespace))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        admin = ("--admin", declctl.admin().removeprefix("http://"))
+        plan = ("plan", str(bundle.path), "--against", "running", *admin)
+        assert _run(*plan).returncode == 0
+        bundle.edit("manifest.yaml", "kind: Pod", "kind: Pod, labelSelector: app=web")
+        planned = _run(*plan)
+        assert (planned.returncode, planned.stderr) == (2, "")
+        assert "-/+resource pods (labelSelector)" in planned.stdout
+        assert planned.stdout.endswith("1 new LIST (~3 objects), 1 new WATCH\n")
+        assert ", 1 LIST, " in _run("reload", *admin).stdout
+        assert _run(*plan).returncode == 0
+    assert _run(*plan).returncode == 1
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_handlers_print_comes_at_once_and_in_whole_lines(
     sandbox_cluster: SandboxCluster, tmp_path: Path, unbuffered: str
