@@ -1,0 +1,180 @@
+"""Attempts: one at a time, the newest files win, and everybody who waits gets an outcome."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from declctl.kit import ManualClock
+from declctl.runtime.attempts import Attempts
+from declctl.runtime.outcome import Outcome, Result
+
+
+class FakeReloader:
+    """An attempt waits for `go`, takes a while to be undone, and says what it was made of."""
+
+    def __init__(self, files: str) -> None:
+        self.files = files
+        self.active = SimpleNamespace(number=1, inputs=SimpleNamespace(digest="first"))
+        self.go, self.may_read = asyncio.Event(), asyncio.Event()
+        self.may_read.set()
+        self.story: list[str] = []
+        self.tried = "first"
+
+    async def reload(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> Outcome:
+        await asyncio.sleep(0)
+        await self.may_read.wait()
+        digest = self.files
+        if settled is not None and settled != digest:
+            return Outcome(Result.SUPERSEDED, 1, digest, reason="Superseded")
+        read(digest)
+        if digest == self.tried and not asked:
+            return Outcome(Result.UNCHANGED, 1, digest, reason="AttemptedBefore")
+        self.tried = digest
+        self.story.append(f"begin {digest}")
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            self.story.append(f"undone {digest}")
+            raise
+        self.story.append(f"commit {digest}")
+        return Outcome(Result.APPLIED, 2, digest)
+
+
+class World:
+    """Attempts over a fake reloader; `heard` are the outcomes that were told."""
+
+    def __init__(self, files: str = "A") -> None:
+        self.clock = ManualClock()
+        self.reloader = FakeReloader(files)
+        self.heard: list[str] = []
+
+        async def finished(outcome: Outcome, asked: bool) -> None:
+            self.heard.append(f"{outcome.result} {outcome.bundle_hash}" + (" asked" if asked else ""))
+
+        self.attempts = Attempts(
+            self.reloader,  # type: ignore[arg-type]
+            digest=lambda: self.reloader.files,
+            finished=finished,
+            clock=self.clock,
+        )
+
+    def edit(self, files: str) -> asyncio.Task[Outcome]:
+        """Files have settled to something else."""
+        self.reloader.files = files
+        return asyncio.create_task(self.attempts.reload(asked=False, digest=files))
+
+    def ask(self) -> asyncio.Task[Outcome]:
+        """Somebody asks for a reload and waits for its outcome."""
+        return asyncio.create_task(self.attempts.reload(asked=True))
+
+    async def turn(self) -> None:
+        """Let everything happen that can, in threads too."""
+        for _ in range(5):
+            await self.clock.settle()
+            await asyncio.to_thread(list)
+
+
+def _run(play: Callable[[World], object]) -> World:
+    async def scenario() -> World:
+        world = World()
+        async with asyncio.timeout(10):
+            await play(world)  # type: ignore[misc]
+        return world
+
+    return asyncio.run(scenario())
+
+
+def test_a_newer_edit_undoes_the_older_before_it_begins() -> None:
+    """Three edits: two are given up, each undone before the next begins, and one is live."""
+
+    async def play(world: World) -> None:
+        waiting = []
+        for files in "ABC":
+            waiting.append(world.edit(files))
+            await world.turn()
+        world.reloader.go.set()
+        outcomes = await asyncio.gather(*waiting)
+        assert [(o.result, o.bundle_hash) for o in outcomes] == [(Result.APPLIED, "C")] * 3
+
+    world = _run(play)
+    assert world.reloader.story == ["begin A", "undone A", "begin B", "undone B", "begin C", "commit C"]
+    assert world.heard == ["Superseded A", "Superseded B", "Applied C"]
+
+
+def test_who_asks_joins_an_attempt_on_the_same_files() -> None:
+    """`declctl reload` right after a save that was noticed: one attempt, and its outcome for both."""
+
+    async def play(world: World) -> None:
+        first = world.edit("A")
+        await world.turn()
+        asked = [world.ask(), world.ask()]
+        await world.turn()
+        world.reloader.go.set()
+        assert await first is await asked[0] is await asked[1]
+
+    assert _run(play).reloader.story == ["begin A", "commit A"]
+
+
+def test_who_asks_does_not_join_an_attempt_on_older_files() -> None:
+    """`declctl reload` after another save that nobody has noticed yet: that save is what is tried."""
+
+    async def play(world: World) -> None:
+        first = world.edit("A")
+        await world.turn()
+        world.reloader.files = "B"
+        asked = world.ask()
+        await world.turn()
+        world.reloader.go.set()
+        assert (await asked).bundle_hash == (await first).bundle_hash == "B"
+
+    assert _run(play).heard == ["Superseded A", "Applied B asked"]
+
+
+def test_who_asks_is_not_content_with_an_attempt_that_tried_nothing() -> None:
+    """Joined to one that nobody asked for, on bytes that were tried before: they are tried again."""
+
+    async def play(world: World) -> None:
+        world.reloader.tried = "A"
+        world.reloader.may_read.clear()
+        unasked = world.edit("A")
+        await world.turn()
+        asked = world.ask()
+        await world.turn()
+        world.reloader.go.set()
+        world.reloader.may_read.set()
+        assert (await unasked).reason == "AttemptedBefore"
+        assert (await asked).result is Result.APPLIED
+
+    assert _run(play).reloader.story == ["begin A", "commit A"]
+
+
+def test_files_that_move_on_before_they_are_read_are_left_to_the_next_attempt() -> None:
+    """What is told as settled and read are two things: nothing is tried, and nothing counts as dealt with."""
+
+    async def play(world: World) -> None:
+        first = world.edit("A")
+        world.reloader.files = "B"
+        assert (await first).result is Result.SUPERSEDED
+        assert world.attempts.latest == "first"
+        world.reloader.go.set()
+        assert (await world.edit("B")).bundle_hash == "B"
+        assert world.attempts.latest == "B"
+
+    assert _run(play).reloader.story == ["begin B", "commit B"]
+
+
+def test_closing_undoes_what_runs_and_begins_nothing() -> None:
+    """The process ends in the middle of an attempt."""
+
+    async def play(world: World) -> None:
+        waiting = world.edit("A")
+        await world.turn()
+        await world.attempts.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await world.ask()).reason == "Stopping"
+
+    assert _run(play).reloader.story == ["begin A", "undone A"]
