@@ -44,7 +44,7 @@ def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxClu
 
 
 def test_a_plan_is_made_against_the_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
-    """`declctl plan --against running`: 0 before the edit, 2 with what it costs after it, 0 once it is live."""
+    """`plan --against running`: 0 before the edit, 2 and what it costs after it, 0 once it is live."""
     namespace = new_namespace(sandbox_cluster)
     bundle = telling(tmp_path / "bundle", namespace=namespace)
     for number in range(3):
