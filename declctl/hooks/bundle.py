@@ -81,6 +81,40 @@ def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -
     return Bundle(str(root) if display is None else display, dict(sorted(files.items())))
 
 
+def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
+    """The files of a bundle that a module is made of: its own, the packages it is in, and what these import.
+
+    Imports are found as `closure` finds them.
+    """
+    found: dict[str, bytes] = {}
+    waiting = [module]
+    while waiting:
+        parts = waiting.pop().split(".")
+        for length in range(1, len(parts) + 1):
+            name = ".".join(parts[:length])
+            path = bundle.path_of(name)
+            if path is not None and path not in found:
+                found[path] = bundle.files[path]
+                package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+                waiting += _imported_modules(found[path], package)
+    return dict(sorted(found.items()))
+
+
+def _imported_modules(source: bytes, package: str) -> Iterator[str]:
+    """The dotted names that a source in `package` may import; those of attributes are among them."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)
+
+
 def _files_of(root: Path, name: str) -> Iterator[Path]:
     module, package = root / f"{name}.py", root / name
     if module.is_file() and not (package / "__init__.py").is_file():

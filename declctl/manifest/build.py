@@ -185,6 +185,7 @@ _HANDLER: _Table = {
     "bufferBytes": ("buffer_bytes", parse_quantity),
     "timeout": ("timeout", parse_duration),
     "onFailure": ("on_failure", model.OnFailure),
+    "replay": ("replay", model.Replay),
 }
 _FILTER: _Table = {
     "labelSelector": ("label_selector", _label_selector),

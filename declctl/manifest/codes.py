@@ -72,7 +72,6 @@ INCLUDE_SNAPSHOTS: Final = "DCL062"
 DEBOUNCE: Final = "DCL063"
 NAMED_QUEUE: Final = "DCL064"
 DEAD_LETTER: Final = "DCL065"
-REPLAY: Final = "DCL066"
 SCHEDULES: Final = "DCL067"
 LEADER_ELECTION: Final = "DCL068"
 METRICS_ADDRESS: Final = "DCL069"
@@ -142,7 +141,6 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         DEBOUNCE: "`debounce` is not done yet by this version.",
         NAMED_QUEUE: "Queues other than `default` are not done yet by this version.",
         DEAD_LETTER: "`onFailure: DeadLetter` is not done yet by this version.",
-        REPLAY: "`replay: OnCodeChange` is not done yet by this version.",
         SCHEDULES: "`schedules` are not done yet by this version.",
         LEADER_ELECTION: "`leaderElection` is not done yet by this version.",
         METRICS_ADDRESS: "A metrics address of its own is not done yet by this version.",

@@ -30,6 +30,13 @@ class InitialSync(StrEnum):
     SKIP = "Skip"
 
 
+class Replay(StrEnum):
+    """Whether a handler hears the cache again."""
+
+    NEVER = "Never"
+    ON_CODE_CHANGE = "OnCodeChange"
+
+
 class Delivery(StrEnum):
     """Whether a handler hears every change, or the changes of one key merged."""
 
@@ -222,6 +229,7 @@ class HandlerSpec:
     timeout: float | None = None
     on_failure: OnFailure = OnFailure.IGNORE
     filter: FilterSpec | None = None
+    replay: Replay = Replay.NEVER
     path: Path = field(default=(), compare=False, repr=False)
 
 

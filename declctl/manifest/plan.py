@@ -24,6 +24,7 @@ from declctl.manifest.model import (
     PluginSpec,
     QueueSpec,
     ReloadSpec,
+    Replay,
     ResourceSpec,
     RetrySpec,
 )
@@ -108,6 +109,7 @@ class HandlerPlan:
     timeout: float | None
     on_failure: OnFailure
     filter: FilterSpec | None = None
+    replay: Replay = Replay.NEVER
     path: Path = field(default=(), compare=False, repr=False)
 
 
@@ -210,5 +212,6 @@ def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
         timeout=spec.timeout,
         on_failure=spec.on_failure,
         filter=spec.filter,
+        replay=spec.replay,
         path=spec.path,
     )

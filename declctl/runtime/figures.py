@@ -25,6 +25,7 @@ class HandlerStatistics:
     zombies: int
     p95_seconds: float
     last_error: str | None
+    replayed: int = 0
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from declctl.kit import Clock, Lanes
 from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure
 from declctl.manifest.plan import HandlerPlan
-from declctl.objects import Change, ChangeType, Notification, ObjectView, merge
+from declctl.objects import Change, ChangeReason, ChangeType, Notification, ObjectView, Record, merge
 from declctl.runtime.context import HandlerContext, Memo, World
 from declctl.runtime.figures import Counts, HandlerStatistics, Tally
 from declctl.runtime.filtering import Filter, Judged, entering_or_leaving
@@ -35,7 +35,7 @@ _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
-_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+_RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason.REPLAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Handler:
         self._memos: dict[str, Memo] = {}
         self._initial: set[str] = set()
         self._initial_complete = False
+        self.replayed = 0  # told again for the sake of new code
         self.on_replaced: Callable[[], None] = lambda: (
             None
         )  # a zombie holds a worker: somebody has to take its place
@@ -120,6 +121,12 @@ class Handler:
                 self._initial.update(key for key, n in taken if n.initial)
             self.lanes.add_all(taken)
             self.on_pending()
+
+    def replay(self, records: Sequence[Record], now: float) -> None:
+        """Take objects that it knows, as they are, for the sake of new code; `now` is a time stamp."""
+        if _RESYNC in self._wanted:
+            self.replayed += len(records)
+            self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
 
     def rebind(self, binding: Binding) -> int:
         """Let what comes from now on go to a new binding.
@@ -238,6 +245,7 @@ class Handler:
             zombies=counts.zombies,
             p95_seconds=p95,
             last_error=counts.last_error,
+            replayed=self.replayed,
         )
 
     def running(self) -> list[str]:

@@ -27,6 +27,7 @@ from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.outdated import outdated
 from declctl.runtime.owners import Owners
 from declctl.runtime.refiltering import Refilter, ask, changed_filters
+from declctl.runtime.replaying import Replays, changed_code
 from declctl.runtime.slots import Ended, Slots
 from declctl.runtime.trial import Kept, Trial
 
@@ -43,6 +44,7 @@ class Staged:
     assembled: Assembled
     steps: Sequence[Step]
     told: Mapping[str, Sequence[Notification]]  # to handlers whose filter has changed
+    replayed: Sequence[str]  # the handlers that hear the cache again, as their code has changed
 
     @property
     def generation(self) -> Generation:
@@ -80,6 +82,7 @@ class Reloader:
         self._last_digest = ""
         self._attempt = asyncio.Lock()
         self._owners = Owners(around, lifecycle)
+        self._replays = Replays(slots, clock=clock, log=log)
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def start(self, checked: Checked) -> Generation:
@@ -163,6 +166,7 @@ class Reloader:
 
     async def close(self, *, timeout: float) -> None:
         """Tear down every generation that has not been: the active one, and those that were to follow."""
+        self._replays.close()
         for task in self._retiring:
             task.cancel()
         if self._retiring:
@@ -201,6 +205,7 @@ class Reloader:
             restarts = await asyncio.to_thread(outdated, generation.foreign.plugins)
             refilters = self._refilters(generation)
             await ask(refilters, timeout=generation.plan.reload.warm_timeout)
+            replayed = await asyncio.to_thread(changed_code, self.active, generation)
             await self._catch_up(generation)
             told = {refilter.name: refilter.told(self._slots.untold(refilter.name)) for refilter in refilters}
         except BaseException:
@@ -209,13 +214,14 @@ class Reloader:
         self._last_number = generation.number
         old = self.active.side if self.active is not None else None
         steps = (*changes(old, generation.side), *restarts) if old is not None else ()
-        return Staged(assembled, steps, told)
+        return Staged(assembled, steps, told, replayed)
 
     def _commit(self, staged: Staged, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
         ended = self._slots.commit(new.places, staged.told)
         self._around.caches.reproject(new.wanted)
+        self._replays.begin(staged.replayed)
         self.active = new
         self.alive[new.number] = new
         if not back:

@@ -162,6 +162,7 @@ def _handler(handler: HandlerStatistics) -> dict[str, Any]:
         "merged": handler.merged,
         "dropped": handler.dropped,
         "filtered": handler.filtered,
+        "replayed": handler.replayed,
         "queued": handler.queued,
         "running": handler.running,
         "p95Seconds": round(handler.p95_seconds, 6),

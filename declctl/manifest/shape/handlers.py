@@ -90,14 +90,10 @@ def _selection() -> dict[str, Schema]:
             zero=True,
             examples=["5m"],
         ),
-        "replay": words.refused(
-            words.choice(
-                "Whether changed code hears the cache again.",
-                ["Never", "OnCodeChange"],
-                default="Never",
-            ),
-            codes.REPLAY,
-            accepts=("Never",),
+        "replay": words.choice(
+            "Whether changed code hears the cache again, as Resync with the reason Replay.",
+            ["Never", "OnCodeChange"],
+            default="Never",
         ),
     }
 

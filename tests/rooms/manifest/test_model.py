@@ -255,6 +255,7 @@ def test_selectors_are_canonical(loaded):
         ("spec.handlers.initialSync", str, HandlerSpec("a", "b").initial_sync),
         ("spec.handlers.delivery", str, HandlerSpec("a", "b").delivery),
         ("spec.handlers.onFailure", str, HandlerSpec("a", "b").on_failure),
+        ("spec.handlers.replay", str, HandlerSpec("a", "b").replay),
         ("spec.resources.transform.dropFields", tuple, TransformSpec().drop_fields),
         ("spec.resources.cache.mode", str, ResourceSpec("a", "v1", "Pod").cache),
         ("spec.plugins.onError", str, PluginSpec("a").on_error),

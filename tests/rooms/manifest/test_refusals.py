@@ -18,7 +18,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
         (HANDLER % "debounce: §500ms", "DCL063"),
         (HANDLER % "queue: {name: §slow}", "DCL064"),
         (HANDLER % "onFailure: §DeadLetter", "DCL065"),
-        (HANDLER % "replay: §OnCodeChange", "DCL066"),
         ("§schedules: [{name: a, cron: '0 2 * * *', entryPoint: m, includeSnapshotsFrom: [b]}]", "DCL067"),
         ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),

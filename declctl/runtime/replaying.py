@@ -1,0 +1,103 @@
+"""Replay: a handler whose code has changed hears the cache again, if its manifest wants that.
+
+It is told in slices, each when nothing else waits for the handler, so that what happens meanwhile has to
+wait for no more than one slice. Each object is told as it is then, never in an older state.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from declctl.hooks.bundle import reached
+from declctl.kit import Clock
+from declctl.manifest.model import Replay
+from declctl.objects import Record
+from declctl.runtime.caches import Cached
+from declctl.runtime.generation import Generation
+from declctl.runtime.log import Log
+from declctl.runtime.slots import Slot, Slots
+
+_SLICE = 100
+_PAUSE_SECONDS = 0.01
+
+
+def changed_code(old: Generation | None, new: Generation) -> tuple[str, ...]:
+    """The handlers of both generations that want a replay and whose code is not what it was.
+
+    Their code is the function or module that they name, with all that it imports beside the manifest.
+    """
+    if old is None:
+        return ()
+    return tuple(
+        name
+        for name, place in new.places.items()
+        if place.binding.plan.replay is Replay.ON_CODE_CHANGE
+        and name in old.places
+        and _code(old, name) != _code(new, name)
+    )
+
+
+def _code(generation: Generation, name: str) -> object:
+    plan = generation.places[name].binding.plan
+    if plan.entry_point is None:
+        return plan.plugin  # an installed plugin: new code of it needs a new process
+    return plan.entry_point, reached(generation.inputs.bundle, plan.entry_point.module)
+
+
+class Replays:
+    """The replays that are under way, at most one for each handler. Used on the machinery loop."""
+
+    def __init__(self, slots: Slots, *, clock: Clock, log: Log) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._log = log
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Tell these handlers the cache again; one that is being told begins anew. Returns at once."""
+        for name in names:
+            slot = self._slots.slot(name)
+            if slot is None:
+                continue
+            if (before := self._tasks.get(name)) is not None:
+                before.cancel()
+            task = asyncio.get_running_loop().create_task(self._replay(slot), name=f"replay {name}")
+            self._tasks[name] = task
+            task.add_done_callback(lambda done, name=name: self._over(name, done))
+
+    def close(self) -> None:
+        """Tell no more: the process ends."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _replay(self, slot: Slot) -> None:
+        before = slot.handler.replayed
+        for cached in tuple(slot.registrations):
+            for keys in _slices(list(cached.informer.indexer.known())):
+                while cached in slot.registrations and slot.handler.lanes.statistics().waiting:
+                    await self._clock.sleep(_PAUSE_SECONDS)
+                if cached not in slot.registrations:
+                    break  # it listens to another cache now, or is gone
+                slot.handler.replay(_records(slot, cached, keys), self._clock.now().timestamp())
+                await asyncio.sleep(0)
+        told = slot.handler.replayed - before
+        self._log.info(
+            f"{slot.handler.name}: {told:,} objects replayed to its new code", handler=slot.handler.name
+        )
+
+    def _over(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+
+
+def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    each = iter(keys)
+    while part := tuple(islice(each, _SLICE)):
+        yield part
+
+
+def _records(slot: Slot, cached: Cached, keys: Sequence[str]) -> list[Record]:
+    """What is there of these, but for what a handler that has joined a moment ago has still to hear of."""
+    pending = slot.registrations[cached].pending or ()
+    found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
+    return [record for record in found if record is not None]

@@ -1,0 +1,37 @@
+"""Which files of a bundle a module is made of."""
+
+import pytest
+
+from declctl.hooks.bundle import Bundle, reached
+
+FILES = {
+    "app/__init__.py": b"from . import shared",
+    "app/shared.py": b"",
+    "app/pods.py": b"from .parts.deep import thing\nimport helper",
+    "app/jobs.py": b"from app.pods import x",
+    "app/late.py": b"def f():\n    from ..sibling import y",
+    "app/parts/deep.py": b"from .. import jobless",
+    "helper.py": b"import json",
+    "sibling.py": b"import helper",
+    "broken.py": b"def (",
+    "loop.py": b"import loop",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("app.pods", {"app/__init__.py", "app/shared.py", "app/pods.py", "app/parts/deep.py", "helper.py"}),
+        ("app.shared", {"app/__init__.py", "app/shared.py"}),
+        ("helper", {"helper.py"}),
+        ("sibling", {"sibling.py", "helper.py"}),
+        ("app.late", {"app/__init__.py", "app/shared.py", "app/late.py", "sibling.py", "helper.py"}),
+        ("broken", {"broken.py"}),
+        ("loop", {"loop.py"}),
+        ("elsewhere", set()),
+    ],
+)
+@pytest.mark.guarantee("G20")
+def test_a_module_is_made_of_what_it_imports(module: str, found: set[str]):
+    """Its own file, the packages around it, and what these import; nothing of its neighbours."""
+    assert set(reached(Bundle(".", FILES), module)) == found
