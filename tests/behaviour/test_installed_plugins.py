@@ -128,3 +128,57 @@ def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_
     assert (outcome.result, outcome.reason) == ("Refused", "RestartRequired")
     assert "this process has loaded 1.0" in outcome.message
     assert [d.code for d in outcome.diagnostics if d.severity == "error"] == ["DCL087"]
+
+
+@pytest.mark.guarantee("G21")
+def test_going_back_leaves_a_plugin_alone_that_both_have(rig, plugin, config_map, controller) -> None:
+    """One object for both: it is neither prepared nor torn down on the way, and once at the end."""
+    rig.reload_policy += ", probationPeriod: 1h"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    runs.wait_ready()
+    _write(rig, 1, "X = 2")
+    assert runs.reload().result == "Applied"
+    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    until("the others are retired", lambda: runs.status().generations_alive == 1)
+    assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
+    assert runs.stop() == 0
+    assert (len(rig.told("prepare")), len(rig.told("teardown"))) == (1, 1)
+
+
+@pytest.mark.guarantee("G21")
+def test_going_back_gives_a_plugin_its_config_again(rig, plugin, config_map, controller) -> None:
+    """Where the config was another one, the plugin is prepared with the one that it had."""
+    rig.reload_policy += ", probationPeriod: 1h"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    runs.wait_ready()
+    _write(rig, 2)
+    assert runs.reload().result == "Applied"
+    assert rig.told("teardown") == []  # the one before may come back
+    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    until("the others are retired", lambda: runs.status().generations_alive == 1)
+    levels = [row[2]["level"] for row in rig.told("prepare")]
+    assert (levels, rig.told("teardown")) == ([1, 2, 1], [("teardown", 2)])
+    runs.sandbox.create(config_map("late"))
+    runs.wait_idle()
+    assert rig.told("event")[-1] == ("event", 1)
+
+
+@pytest.mark.guarantee("G21")
+def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin, controller) -> None:
+    """It is torn down when the generation that has it is retired, and not before."""
+    rig.reload_policy += ", probationPeriod: 1h"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    runs.wait_ready()
+    rig.more, rig.handlers = "", []
+    rig.handler("tell")
+    rig.write("def tell(change): ...\n")
+    assert runs.reload().result == "Applied"
+    assert rig.told("teardown") == []
+    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert runs.reload().generation == 4
+    assert rig.told("teardown") == []
+    assert runs.stop() == 0
+    assert (len(rig.told("prepare")), len(rig.told("teardown"))) == (1, 1)

@@ -23,6 +23,7 @@ from declctl.manifest.model import (
     PluginSpec,
     QueueSpec,
     ReloadSpec,
+    Replay,
     ResourceSpec,
     RetrySpec,
     TransformSpec,
@@ -74,7 +75,7 @@ spec:
       retry: {maxAttempts: 3, initialBackoff: 500ms, maxBackoff: 1m}
       timeout: 30s
       onFailure: Retry
-      replay: Never
+      replay: OnCodeChange
     - name: tell
       resourceRef: {name: settings}
       pluginRef: {name: slack}
@@ -147,6 +148,7 @@ def test_the_whole_example(loaded):
             retry=RetrySpec(3, 0.5, 60.0),
             timeout=30.0,
             on_failure=OnFailure.RETRY,
+            replay=Replay.ON_CODE_CHANGE,
         ),
         HandlerSpec(name="tell", resource="settings", plugin="slack"),
     )
