@@ -195,6 +195,7 @@ _POLICY = (
     "retry",
     "timeout",
     "on_failure",
+    "replay",
 )
 
 

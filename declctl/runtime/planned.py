@@ -9,6 +9,7 @@ from typing import Any
 
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import InitialSync
+from declctl.manifest.model import Replay as OnChange
 from declctl.manifest.plan import ResourcePlan, WatchKey
 from declctl.runtime.changes import Kind, Side, Step, changes, kept
 from declctl.runtime.check import Checked
@@ -148,17 +149,27 @@ def _step(step: Step) -> dict[str, str]:
 
 
 def _replays(steps: Sequence[Step], new: Side, objects: Mapping[str, int]) -> Iterator[Replay]:
-    """The handlers that are new hear all of a cache, those whose cache is another one what differs."""
+    """The handlers that are new hear all of a cache, those whose cache is another one what differs.
+
+    Those that want a replay hear all of it with other code; a file of another handler is taken for that, too.
+    """
     added = {step.subject for step in steps if step.kind is Kind.ADD}
     moved = {step.subject for step in steps if step.kind is Kind.REHOME}
     refiltered = {
         step.subject for step in steps if step.kind is Kind.SWAP and "filter" in step.detail.split(", ")
+    }
+    recoded = {
+        step.subject
+        for step in steps
+        if step.kind is Kind.SWAP and {"code", "entryPoint"} & set(step.detail.split(", "))
     }
     for name, handler in new.handlers.items():
         subject, count = f"handler {name}", objects.get(handler.resource)
         if subject in added:
             if handler.initial_sync is InitialSync.DELIVER:
                 yield Replay(name, count)
+        elif subject in recoded and handler.replay is OnChange.ON_CODE_CHANGE:
+            yield Replay(name, count)
         elif subject in moved | refiltered or f"resource {handler.resource}" in moved:
             yield Replay(name, count, only_differences=True)
 

@@ -214,6 +214,20 @@ def test_an_edit_is_compared_with_what_runs(declctl: Callable, guard: Path, proc
     assert ended.out.endswith("1 new LIST (~2,000 objects), 1 new WATCH\n")
 
 
+@pytest.mark.guarantee("G20")
+def test_a_replay_is_told_before(declctl: Callable, guard: Path):
+    """A handler that wants a replay hears the cache with other code; with the same code nobody does."""
+    wants = MANIFEST.replace('"handlers:Greet"}', '"handlers:Greet", replay: OnCodeChange}')
+    (guard / "old").mkdir()
+    for name, code in (("old", HANDLERS), (".", HANDLERS)):
+        (guard / name / "manifest.yaml").write_text(wants)
+        (guard / name / "handlers.py").write_text(code)
+    assert " hears " not in declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml").out
+    (guard / "handlers.py").write_text(f"{HANDLERS}X = 2\n")
+    ended = declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml")
+    assert "  greet hears the cache" in ended.out.splitlines()
+
+
 def test_a_cache_that_lingers_is_not_listed_again(declctl: Callable, guard: Path, process: Process):
     """What was removed a moment ago is still there."""
     lingering = _running(guard)
