@@ -153,6 +153,12 @@ class Reloader:
             message = f"rolled back from generation {active.number} to {before.number}: {why}"
             return self._applied(staged, began, back=message)
 
+    @property
+    def loaded(self) -> tuple[int, ...]:
+        """The generation that may come back, if there is one, and the one that runs."""
+        kept = self.trial.kept.generation if self.trial is not None else None
+        return tuple(each.number for each in (kept, self.active) if each is not None)
+
     def passed(self, trial: Trial) -> None:
         """The active generation stays: the one before is retired."""
         if self.trial is trial:

@@ -150,9 +150,9 @@ class Runtime:
         return outcome
 
     def history(self) -> dict[str, Any]:
-        """What became of the newest attempts, the oldest first, and which generations are in memory."""
-        alive = self._reloader.alive if self._reloader is not None else {}
-        return {"attempts": self._history.document(), "inMemory": sorted(alive)}
+        """What became of the newest attempts, the oldest first, and which generations can come back."""
+        loaded = self._reloader.loaded if self._reloader is not None else ()
+        return {"attempts": self._history.document(), "inMemory": list(loaded)}
 
     async def _attempted(self, outcome: Outcome, asked: bool) -> None:
         assert self._observer is not None

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import sys
+import weakref
 
 import pytest
 
@@ -194,3 +196,24 @@ def test_going_back_undoes_resources_and_indexes(rig, run, config_map, asked) ->
     assert runs._on_machinery(runs.runtime.rollback(), 30).lists == 0
     assert [str(each.key) for each in runs.lister("maps").list()] == ["default/m"]
     assert asked() == lists
+
+
+@pytest.mark.guarantee("G21", "G22")
+def test_going_there_and_back_leaves_nothing_behind(rig, run) -> None:
+    """After ten edits and ten ways back there is the code of the first generation, and no other."""
+    runs = run()
+    gone = []
+    for number in range(10):
+        gone.append(weakref.ref(runs.runtime._reloader.active))
+        assert _edit(rig, runs, GOOD, f"edit {number}").result == "Applied"
+        gone.append(weakref.ref(runs.runtime._reloader.active))
+        assert runs._on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
+        until("the edit is gone", lambda: runs.status().generations_alive == 1)
+
+    def left() -> int:
+        gc.collect()
+        return sum(ref() is not None for ref in gone)
+
+    until("all of them are collected", lambda: not left())
+    assert {name.split(".")[1] for name in sys.modules if name.startswith("_declctl_gen.")} == {"g1"}
+    assert runs.runtime.history()["inMemory"] == [21]
