@@ -74,7 +74,7 @@ def _pool() -> list[threading.Thread]:
 
 def _generations() -> int:
     gc.collect()
-    return sum(isinstance(each, Generation) for each in gc.get_objects())
+    return sum(type(each) is Generation for each in gc.get_objects())
 
 
 @pytest.mark.timeout(0 if _RELOADS > 40 else 120)

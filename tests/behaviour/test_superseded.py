@@ -34,14 +34,6 @@ def declctl_event(change):
 _ON_THE_LOOP = ("files", "hangup", "observer", "events", "mutation detector", "reload", "informer")
 
 
-def _children() -> set[str]:
-    """The processes that this one has started and that are there, zombies too."""
-    found: set[str] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
-    return found
-
-
 def _fingerprint(controller, sandbox):
     async def tasks() -> list[str]:
         return sorted(t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith(_ON_THE_LOOP))
@@ -52,7 +44,7 @@ def _fingerprint(controller, sandbox):
         "tasks": asyncio.run_coroutine_threadsafe(tasks(), controller._loop).result(10),
         "modules": sorted(name for name in sys.modules if name.startswith("_declctl_gen")),
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("declctl")),
-        "children": _children(),
+        "children": child_processes(),
         "sockets": sum(_is_socket(link) for link in Path("/proc/self/fd").iterdir()),
         "resources": [(r.name, r.objects, r.lists, r.watches) for r in status.resources],
         "informers": len(controller.runtime._reloader._around.caches.all()),

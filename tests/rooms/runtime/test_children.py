@@ -14,13 +14,7 @@ from declctl.runtime.check import check, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.inputs import InputFiles
 from declctl.testing import until
-
-
-def _processes() -> set[str]:
-    """The processes that this one has started and that are there, zombies too."""
-    return {
-        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-    }
+from tests.children import child_processes
 
 
 def _pipes() -> int:
@@ -37,9 +31,9 @@ def _is_pipe(link: Path) -> bool:
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     """No test leaves a process, a zombie or a pipe behind."""
-    before = _processes(), _pipes()
+    before = child_processes(), _pipes()
     yield
-    until("processes and pipes are as before", lambda: (_processes(), _pipes()) == before)
+    until("processes and pipes are as before", lambda: (child_processes(), _pipes()) == before)
 
 
 @pytest.fixture
@@ -83,16 +77,16 @@ def test_a_child_is_begun_once_and_used_once(children, bundle, monkeypatch) -> N
 def test_a_child_that_nobody_uses_is_ended(children) -> None:
     """A change that comes to nothing, or a process that ends."""
     children.warm()
-    assert _processes()
+    assert child_processes()
     children.close()
     children.close()
 
 
 def test_a_child_that_was_killed_while_it_waited_is_replaced(children, bundle) -> None:
     """The kernel was short of memory and took the child: the import is made in another."""
-    before = _processes()
+    before = child_processes()
     children.warm()
-    (pid,) = _processes() - before
+    (pid,) = child_processes() - before
     os.kill(int(pid), signal.SIGKILL)
     assert _import(children, _checked(bundle)).errors == ()
 
@@ -123,10 +117,10 @@ def test_where_no_process_may_be_started_the_check_goes_on_without(children, bun
 def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None:
     """`preflight: Off`: code that would end the process is not even imported in a child."""
     bundle.write("handlers.py", "import os\nos._exit(1)\n")
-    before = _processes()
+    before = child_processes()
     children.warm()  # before the manifest was read
     assert _import(children, _checked(bundle, "preflight: 'Off'")).diagnostics == ()
-    assert _processes() == before
+    assert child_processes() == before
 
 
 def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
