@@ -42,7 +42,8 @@ _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason
 class Binding:
     """What one generation makes of a handler.
 
-    Whom to call, under which policy, and with which context. `tally` counts what came of it.
+    Whom to call, under which policy, and with which context. `tally` counts what came of it; `wanted` are
+    the changes that have to be queued for it.
     """
 
     generation: int
@@ -51,6 +52,12 @@ class Binding:
     world: World
     filter: Filter | None = None
     tally: Tally = field(default_factory=Tally, compare=False)
+    wanted: frozenset[ChangeType] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Made here, and not in a commit, which is short."""
+        events = frozenset(ChangeType(name) for name in self.plan.events)
+        object.__setattr__(self, "wanted", events if self.filter is None else self.filter.heeded)
 
 
 class Run(msgspec.Struct, eq=False):
@@ -96,10 +103,8 @@ class Handler:
         self._initial: set[str] = set()
         self._initial_complete = False
         self.replayed = 0  # told again for the sake of new code
-        self.on_replaced: Callable[[], None] = lambda: (
-            None
-        )  # a zombie holds a worker: somebody has to take its place
-        self.on_pending: Callable[[], None] = lambda: None
+        self.on_pending: Callable[[], None] = _nobody
+        self.on_replaced: Callable[[], None] = _nobody  # a zombie holds a worker: another takes its place
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=binding.plan.buffer_bytes
         )
@@ -261,8 +266,7 @@ class Handler:
     def _bind(self, binding: Binding, epoch: int) -> None:
         self._bindings[epoch] = binding
         self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
-        events = frozenset(ChangeType(name) for name in binding.plan.events)
-        self._wanted = events if binding.filter is None else binding.filter.heeded
+        self._wanted = binding.wanted
         self.lanes.limit = binding.plan.buffer_bytes
         self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
 
@@ -449,3 +453,7 @@ def _identity(implementation: Implementation) -> tuple[str, str, str]:
 def _cancel(scope: asyncio.Timeout) -> None:
     if not scope.expired():
         scope.reschedule(0.0)  # a moment long past
+
+
+def _nobody() -> None:
+    """A slot has no workers yet."""

@@ -215,12 +215,16 @@ def _detach(slot: Slot, caches: Iterable[Cached]) -> None:
 
 
 def _rehome(slot: Slot, place: Place, refiltered: Sequence[Notification] | None) -> None:
-    for cached in slot.registrations.keys() & set(place.informers):
-        slot.registrations[cached].retime(place.binding.plan.resync_period)
-    gone, come, missing = _move(slot, place)
-    if not gone and not come and not missing:
-        slot.handler.add_all(refiltered or ())
+    period = place.binding.plan.resync_period
+    if [*slot.registrations] == [*place.informers]:
+        for registration in slot.registrations.values():
+            registration.retime(period)
+        if refiltered:
+            slot.handler.add_all(refiltered)
         return
+    for cached in slot.registrations.keys() & set(place.informers):
+        slot.registrations[cached].retime(period)
+    gone, come, missing = _move(slot, place)
     untold = {key for keys in _untold(slot, gone).values() for key in keys}
     told = differences(gone, come, untold) if refiltered is None else refiltered
     _detach(slot, gone)
