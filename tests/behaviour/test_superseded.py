@@ -9,6 +9,7 @@ import pytest
 
 from declctl.sandbox.faults import Match
 from declctl.testing import until
+from tests.children import child_processes
 
 GOOD = """
 from blackboard import tell as note
