@@ -13,9 +13,9 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath, Step, Wildcard
+from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import Record
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FILLED_IN = ("apiVersion", "kind")  # lists leave them out of their items; who decodes fills them in
 _UNNAMEABLE = frozenset('"\\')  # no field of a struct can be called so
 _Tree = dict[str, Any]  # step → the tree below it, None where a place ends
@@ -77,7 +77,7 @@ class ChangedPaths:
                     return True
             except msgspec.ValidationError:  # another shape than the paths expect: null in place of a map
                 return _differ_decoded(self._others, old, new)
-            except _UNREADABLE:
+            except UNREADABLE:
                 return True
         return bool(self._decoded) and _differ_decoded(self._decoded, old, new)
 

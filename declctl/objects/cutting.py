@@ -4,10 +4,10 @@ An unescaped quote begins or ends a JSON string. So `"name":` after a brace or a
 field, whatever strings hold, and a value that is followed by a comma or a brace is a whole one.
 """
 
-_NAME = b"managedFields"
-_KEY = b'"managedFields":'
+MANAGED_FIELDS = b"managedFields"
+MANAGED_FIELDS_KEY = b'"managedFields":'
 _BACKSLASH = b"\\"
-_ESCAPED_LETTER = b"\\u00"  # how a letter may be written that could be written as it is; nobody does
+ESCAPED_LETTER = b"\\u00"  # how a letter may be written that could be written as it is; nobody does
 _COMMA = ord(",")
 _BEFORE_A_KEY = b"{,"
 _AFTER_A_VALUE = b",}"
@@ -37,8 +37,8 @@ def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
     None where the bytes can't be told for certain. It is surely the one of the metadata if no other
     field can be: none is spelled the same, none is spelled with escapes.
     """
-    cut = cut_field(raw, _KEY, value)
+    cut = cut_field(raw, MANAGED_FIELDS_KEY, value)
     if cut is None:
         return None
     # Backwards, because bytes.rfind is twice as fast on needles of this length.
-    return cut, cut.rfind(_NAME) < 0 and (cut.find(_BACKSLASH) < 0 or cut.rfind(_ESCAPED_LETTER) < 0)
+    return cut, cut.rfind(MANAGED_FIELDS) < 0 and (cut.find(_BACKSLASH) < 0 or cut.rfind(ESCAPED_LETTER) < 0)

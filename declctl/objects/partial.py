@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.objects.field_path import FieldPath, Wildcard, scalars
-from declctl.objects.record import Projected
+from declctl.objects.record import Projected, packed
 
 # field → None for a leaf, a tree for a struct, [tree] for a list of structs, [] for a list of leaves
 _Tree = dict[str, Any]
@@ -156,5 +156,4 @@ def _leaf(found: Any, rest: list[_Getter | None]) -> Projected:
     for get in rest:
         elements = [element for values in level for element in values or ()]
         level = [get(element) for element in elements] if get else elements
-    values = tuple(text for value in level for text in scalars(value))
-    return None if not values else values[0] if len(values) == 1 else values
+    return packed(tuple(text for value in level for text in scalars(value)))

@@ -69,14 +69,12 @@ class Projection:
         metadata_only: bool = False,
     ) -> None:
         self._partial = PartialDecoder(dict.fromkeys(paths))
-        self._decode = self._partial.decode
         self.layout = Layout(
             api_version=api_version, kind=kind, positions=self._partial.positions, codec=codec or FrameCodec()
         )
         self._drop_fields = tuple(drop_fields)
         self._drop_managed = MANAGED_FIELDS in drop_fields
         self._transforming = Transforming(transform)
-        self._transforms = transform is not None
         others = [path for path in drop_fields if path != MANAGED_FIELDS]
         self._cutter = FieldCutter(others) if others else None
         # What is indexed is what is left: fields that lie in a dropped one are read after the cut.
@@ -88,7 +86,6 @@ class Projection:
         self._envelopes = Envelopes(sent.api_version, sent.kind)
         self._opening = self._envelopes.openings[0]  # how the last line began: the next one does, too
         self._interned = Interning()
-        self._encode = self.layout.codec.encode
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
@@ -166,7 +163,7 @@ class Projection:
 
     def _unusual(self, raw: bytes, known: Known) -> Record | None:
         try:
-            meta, values = self._decode(raw)
+            meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
             return self._whole.read(raw)
         except UNREADABLE as fault:
@@ -185,7 +182,7 @@ class Projection:
         ):
             self._objects += 1
             return held
-        if self._transforms:
+        if self._transforming.transform is not None:
             return self._whole.read(raw)
         if self._drop_managed and meta.managedFields:
             cut = self._without_managed_fields(raw, bytes(meta.managedFields))
@@ -205,7 +202,7 @@ class Projection:
             revision,
             self._interned.labels(bytes(meta.labels)) if meta.labels else NO_LABELS,
             self._interned.values(values),
-            self._encode(raw),
+            self.layout.codec.encode(raw),
             self.layout,
         )
 

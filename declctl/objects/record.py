@@ -18,6 +18,11 @@ KubeObject = dict[str, Any]
 Projected = str | tuple[str, ...] | None
 
 
+def packed(found: tuple[str, ...]) -> Projected:
+    """How the scalars at a path are kept: nothing, the only one, or all of them."""
+    return None if not found else found[0] if len(found) == 1 else found
+
+
 class Layout:
     """What all records of one projection share: kind, places of its paths, codec of its frames."""
 

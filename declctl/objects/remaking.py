@@ -15,7 +15,7 @@ from declctl.objects.frame import FrameStatistics
 from declctl.objects.held import Codec, Frame
 from declctl.objects.projection import Projection
 from declctl.objects.reading import json_object, mapping
-from declctl.objects.record import NO_LABELS, Layout, Projected, Record
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed
 
 _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
 
@@ -72,7 +72,7 @@ class Remaking:
         for path in drop_fields:
             path.remove_from(obj)
         labels = mapping(mapping(obj.get("metadata")).get("labels"))
-        values = tuple(_projected(path.values(obj)) for path in self.layout.positions)
+        values = tuple(packed(path.values(obj)) for path in self.layout.positions)
         frame = codec.encode(msgspec.json.encode(obj))
         return msgspec.json.encode(labels) if labels else NO_LABELS, values, frame
 
@@ -98,7 +98,3 @@ def _projection(layout: Layout, codec: Codec, drop_fields: Sequence[FieldPath]) 
         drop_fields=drop_fields,
         codec=codec,
     )
-
-
-def _projected(found: tuple[str, ...]) -> Projected:
-    return None if not found else found[0] if len(found) == 1 else found

@@ -8,16 +8,15 @@ from collections.abc import Callable
 
 import msgspec
 
+from declctl.objects.cutting import ESCAPED_LETTER, MANAGED_FIELDS, MANAGED_FIELDS_KEY
 from declctl.objects.interning import Interning
 from declctl.objects.partial import PartialDecoder
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import REVISION_BREAK, Known, Layout, Record, nothing_known
 
-_NAME = b"managedFields"
-_FIELD = b'"managedFields":['
+_FIELD = MANAGED_FIELDS_KEY + b"["
 _MARK = b"-0e-0"  # a value that nobody writes
-_MARKED_FIELD = b'"managedFields":' + _MARK
-_ESCAPED_LETTER = b"\\u00"  # how a letter of the name could be written, too; nobody does
+_MARKED_FIELD = MANAGED_FIELDS_KEY + _MARK
 _RAW_MARK, _NOTHING = msgspec.Raw(_MARK), msgspec.Raw()
 
 UsualReader = Callable[[bytes, int, int, Known], Record | None]
@@ -40,7 +39,7 @@ def usual_reader(  # noqa: C901
     known_labels, known_values = interned.known_labels, interned.known_values
 
     def read(text: bytes, start: int, stop: int, known: Known) -> Record | None:  # noqa: C901, PLR0912
-        at = text.find(_NAME, start, stop) - 1 if drops_managed_fields else -1
+        at = text.find(MANAGED_FIELDS, start, stop) - 1 if drops_managed_fields else -1
         if at < 0:
             head = tail = b""
             around, mark = text[start:stop], _NOTHING
@@ -49,7 +48,7 @@ def usual_reader(  # noqa: C901
             if (
                 not end
                 or not text.startswith(_FIELD, at)
-                or (text.find(b"\\", start, at) >= 0 and text.find(_ESCAPED_LETTER, start, at) >= 0)
+                or (text.find(b"\\", start, at) >= 0 and text.find(ESCAPED_LETTER, start, at) >= 0)
             ):
                 return None
             head, tail = text[start:at], text[end:stop]

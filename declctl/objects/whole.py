@@ -14,7 +14,7 @@ from declctl.objects.held import Frame
 from declctl.objects.interning import Interning
 from declctl.objects.key import key_of
 from declctl.objects.reading import identity_of, mapping, named_object
-from declctl.objects.record import NO_LABELS, Layout, Projected, Record, revision_of
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed, revision_of
 from declctl.objects.transforming import Transforming
 
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
@@ -67,7 +67,7 @@ class WholeObjects:
         return self._record_of(
             identity,
             labels=mapping(mapping(obj.get("metadata")).get("labels")),
-            values=tuple(_packed(path.values(obj)) for path in self._layout.positions),
+            values=tuple(packed(path.values(obj)) for path in self._layout.positions),
             frame=self._layout.codec.encode(plain),
         )
 
@@ -115,7 +115,3 @@ class WholeObjects:
             frame=frame,
             layout=self._layout,
         )
-
-
-def _packed(found: tuple[str, ...]) -> Projected:
-    return None if not found else found[0] if len(found) == 1 else found

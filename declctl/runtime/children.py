@@ -36,10 +36,13 @@ class Children:
                 self._spare = None
 
     async def import_aside(self, checked: "Checked") -> "Checked":
-        """`check.import_aside` in a thread, with a child of its own.
+        """`check.import_aside` in a thread, with a child of its own; none is begun where nothing is imported.
 
         Cancelling ends the child, and returns when nothing of it is left.
         """
+        if not checked.has_to_be_imported:
+            await asyncio.to_thread(self.close)
+            return checked
         if not checked.has_to_be_imported:
             await asyncio.to_thread(self.close)
             return checked
@@ -57,7 +60,7 @@ class Children:
             raise
         finally:
             if child is not None:
-                child.close()  # it may not have been asked: the check has found enough, or was not wanted
+                child.close()  # it is used once
 
     def close(self) -> None:
         """End the child that nobody has used."""

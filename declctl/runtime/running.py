@@ -14,7 +14,7 @@ import msgspec
 from declctl.errors import UsageError
 from declctl.manifest import Plan
 from declctl.manifest.model import FrozenJson
-from declctl.manifest.plan import watches_of
+from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.runtime.caches import Cached
 from declctl.runtime.changes import Side
 from declctl.runtime.generation import Generation
@@ -51,9 +51,7 @@ class Running(msgspec.Struct, frozen=True):
     def scoped(self, plan: Plan) -> Plan:
         """Another plan, without the namespaces of kinds that have none."""
         resources = tuple(
-            resource.without_namespaces()
-            if (resource.watches[0].api_version, resource.watches[0].kind) in self.cluster_scoped
-            else resource
+            resource.without_namespaces() if _kind(resource) in self.cluster_scoped else resource
             for resource in plan.resources
         )
         return replace(plan, resources=resources, watches=watches_of(resources))
@@ -72,7 +70,7 @@ def running(generation: Generation, caches: Iterable[Cached]) -> Running:
         RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
         for cached in caches
     ]
-    objects = {identity: cache.objects for identity, cache in ((each.identity, each) for each in found)}
+    objects = {each.identity: each.objects for each in found}
     return Running(
         generation=generation.number,
         code=side.code,
@@ -81,7 +79,7 @@ def running(generation: Generation, caches: Iterable[Cached]) -> Running:
         cluster_scoped=tuple(
             sorted(
                 {
-                    (wanted.plan.watches[0].api_version, wanted.plan.watches[0].kind)
+                    _kind(wanted.plan)
                     for wanted in generation.wanted
                     if wanted.plan.namespaces is None
                     and any(
@@ -117,3 +115,7 @@ def masked(plan: Plan) -> Plan:
 
 def _digest(config: FrozenJson) -> FrozenJson:
     return FrozenJson.of(hashlib.sha256(config.canonical.encode()).hexdigest())
+
+
+def _kind(resource: ResourcePlan) -> tuple[str, str]:
+    return resource.watches[0].api_version, resource.watches[0].kind
