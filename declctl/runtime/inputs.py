@@ -60,11 +60,19 @@ class InputFiles:
         return path if path.is_dir() else path.parent
 
     def read(self) -> Inputs:
-        """Everything, whole; raises ManifestErrors with every fault of the manifest."""
+        """Everything, whole.
+
+        Raises ManifestErrors with every fault of the manifest, and OSError for files that can't be read.
+        """
         for _ in range(_ATTEMPTS):
             behind = self._behind()
-            with self._reading:
-                inputs = self._read(behind)
+            try:
+                with self._reading:
+                    inputs = self._read(behind)
+            except (ManifestErrors, OSError):
+                if self._behind() == behind:
+                    raise
+                continue  # the folder was swapped, and what it had is gone: no fault of what is there now
             if self._behind() == behind:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
@@ -76,9 +84,12 @@ class InputFiles:
         """
         with self._reading:
             looks = self._looks()
-            if looks != self._seen[0]:
-                self._seen = (looks, self._digest_of(looks))
-            return self._seen[1]
+            if looks == self._seen[0]:
+                return self._seen[1]
+            digest = self._digest_of(looks)
+            # What changed meanwhile may change back: then this is not the digest of what looks like that.
+            self._seen = (looks, digest) if self._looks() == looks else ("", "")
+            return digest
 
     def _digest_of(self, looks: str) -> str:
         try:

@@ -1,13 +1,14 @@
 """Mounted bundles: every settled content is read once, with manifest and handlers of one revision."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from declctl.errors import ManifestErrors
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.inputs import Inputs
+from declctl.runtime.inputs import InputFiles, Inputs
 from declctl.testing import BundleDir, ConfigMapDir
 from tests.rooms.runtime.watching import Watched
 
@@ -105,3 +106,58 @@ def test_a_new_revision_with_the_same_bytes_is_not_read(tmp_path) -> None:
     watched = Watched(mounted.path, [mounted.path])
     assert watched.saved(*[lambda: mounted.swap(_files(0))] * 5) == []
     assert watched.saved(lambda: mounted.swap(_files(1))) == [watched.files.read().digest]
+
+
+class _Meddler:
+    """Takes a step each time a file of that name is about to be read, as long as there are any."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.steps: list[Callable[[], object]] = []
+        read_bytes = Path.read_bytes
+
+        def meddled(path: Path) -> bytes:
+            if path.name == name and self.steps:
+                self.steps.pop(0)()
+            return read_bytes(path)
+
+        monkeypatch.setattr(Path, "read_bytes", meddled)
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("file", ["manifest.yaml", "handlers.py", "parts.py"])
+@pytest.mark.parametrize("name", ["", "manifest.yaml"])
+def test_a_folder_that_is_swapped_while_it_is_read_is_read_again(name, file, tmp_path, monkeypatch) -> None:
+    """What was there is gone before it could be read: that is no fault of what is there now."""
+    mounted = ConfigMapDir(tmp_path / "etc", _files(0))
+    files = InputFiles(str(mounted.path / name))
+    meddler = _Meddler(monkeypatch, file)
+    meddler.steps = [lambda: mounted.swap(_files(1)), lambda: mounted.swap(_files(2))]
+    assert _revisions(files.read()) == {"2"}
+    assert not meddler.steps
+
+
+@pytest.mark.guarantee("G24")
+def test_a_file_that_is_gone_is_not_waited_for(tmp_path) -> None:
+    """A manifest that can't be read says so, if nobody swaps anything."""
+    mounted = ConfigMapDir(tmp_path / "etc", _files(0))
+    files = InputFiles(str(mounted.path / "manifest.yaml"))
+    (mounted.path / "..data" / "manifest.yaml").unlink()
+    with pytest.raises(ManifestErrors):
+        files.read()
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("other", [_files(1), {**_files(1), "manifest.yaml": "what: [is"}])
+def test_what_changes_back_while_it_is_looked_at_has_its_own_digest(other, tmp_path, monkeypatch) -> None:
+    """The folder looked like one revision, was read as another, and is the first again."""
+    mounted = ConfigMapDir(tmp_path / "etc", _files(0))
+    mounted.swap(_files(2))
+    files = InputFiles(str(mounted.path))
+    digest = files.digest()
+    mounted.swap(_files(0))
+    wanted = InputFiles(str(mounted.path)).digest()
+    meddler = _Meddler(monkeypatch, "manifest.yaml")
+    meddler.steps = [lambda: None, lambda: mounted.swap(other)]
+    assert files.digest() not in (digest, wanted)
+    mounted.swap(_files(0))
+    assert files.digest() == wanted
