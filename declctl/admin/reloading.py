@@ -7,6 +7,7 @@ from aiohttp import web
 
 from declctl.admin.answers import answer, refusal
 from declctl.admin.controlled import Controlled, Told
+from declctl.runtime.outcome import STOPPING
 
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 
@@ -22,7 +23,8 @@ class Reloads:
         """Reload; with `?wait=false` only begin to.
 
         200 with the outcome, 422 if it was refused, 202 if it was not waited for. A client that goes away
-        does not stop the reload. 503 while the first generation is being made: none can follow it yet.
+        does not stop the reload. 503 while the first generation is being made, as none can follow it yet,
+        and while the process ends.
         """
         if not self._runtime.status().generation:
             return _starting()
@@ -65,7 +67,8 @@ class Reloads:
 
 def _told(outcome: Told) -> web.Response:
     document = {**outcome.document(), "line": outcome.line}
-    return answer(document, status=_STATUS.get(str(outcome.result), 200))
+    status = 503 if document.get("reason") == STOPPING else _STATUS.get(str(outcome.result), 200)
+    return answer(document, status=status)
 
 
 def _starting() -> web.Response:

@@ -87,6 +87,9 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
     mutations = CounterMetricFamily(
         "declctl_cache_mutations", "Cached objects that a reader changed; put right.", labels=by
     )
+    unindexed = CounterMetricFamily(
+        "declctl_index_failures", "Objects that an index function failed on.", labels=("resource", "index")
+    )
     for resource in resources:
         name = (resource.name,)
         mutations.add_metric(name, resource.mutations)
@@ -96,7 +99,9 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
         watches.add_metric(name, resource.watches)
         for kind, count in sorted(resource.events.items()):
             events.add_metric((resource.name, str(kind)), count)
-    yield from (objects, size, lists, watches, events, mutations)
+        for index, count in resource.index_failures.items():
+            unindexed.add_metric((resource.name, index), count)
+    yield from (objects, size, lists, watches, events, mutations, unindexed)
 
 
 def _decoding(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
@@ -148,13 +153,19 @@ def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
     filtered = CounterMetricFamily(
         "declctl_handler_filtered", "Changes that its filter kept from it.", labels=by
     )
+    replayed = CounterMetricFamily(
+        "declctl_handler_replayed",
+        "Cached objects that it was told again, as its code had changed.",
+        labels=by,
+    )
     for handler in handlers:
         for result, count in zip(_RESULTS, (handler.succeeded, handler.failed, handler.retried), strict=True):
             results.add_metric((handler.name, result), count)
         depth.add_metric((handler.name,), handler.queued)
         merged.add_metric((handler.name,), handler.merged)
         filtered.add_metric((handler.name,), handler.filtered)
-    yield from (results, depth, merged, filtered)
+        replayed.add_metric((handler.name,), handler.replayed)
+    yield from (results, depth, merged, filtered, replayed)
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

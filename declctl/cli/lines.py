@@ -88,6 +88,8 @@ class JsonLines:
         }
         if "diagnostics" in entry:
             entry["diagnostics"] = render_json(entry["diagnostics"])
+        if entry.get("suggestion", "") is None:
+            del entry["suggestion"]
         return json.dumps({**head, **entry}, default=str, ensure_ascii=False)
 
 

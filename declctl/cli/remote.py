@@ -10,6 +10,9 @@ from declctl.errors import UsageError
 
 _RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, and imports take their time
 
+_DONE = ("Applied", "Unchanged", "RolledBack")
+_STOPPING = "Stopping"
+
 
 def status(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
     """Say how a running process is doing."""
@@ -34,12 +37,14 @@ def reload(
     output: OutputOption = Output.TEXT,
     admin: AdminOption = None,
 ) -> None:
-    """Make a running process read its files again; exits 1 if it refuses them."""
-    from declctl.cli.asking import admin_address, ask
+    """Make a running process read its files again.
 
+    It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers. If they change
+    meanwhile, the newer ones count. With --no-wait, 0 says no more than that the order was given. Code
+    that fails in its probation is taken back later: `declctl status` and `history` say so.
+    """
     query = "true" if wait else "false"
-    answer = ask(admin_address(admin), "POST", f"/-/reload?wait={query}", timeout=_RELOAD_SECONDS)
-    _end(answer.document, output)
+    _end(_order(admin, f"/-/reload?wait={query}"), output)
 
 
 def rollback(
@@ -50,15 +55,13 @@ def rollback(
     output: OutputOption = Output.TEXT,
     admin: AdminOption = None,
 ) -> None:
-    """Let an earlier generation run again; exits 1 if it is not in memory any more.
+    """Let an earlier generation run again.
 
-    One is kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if nobody answers. One is
+    kept for spec.reload.probationPeriod. The files are not tried again until they change.
     """
-    from declctl.cli.asking import admin_address, ask
-
     query = "" if generation is None else f"?generation={generation}"
-    answer = ask(admin_address(admin), "POST", f"/-/rollback{query}", timeout=_RELOAD_SECONDS)
-    _end(answer.document, output)
+    _end(_order(admin, f"/-/rollback{query}"), output)
 
 
 def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
@@ -74,28 +77,51 @@ def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) ->
     print_history(document)
 
 
+def _order(admin: str | None, path: str) -> dict[str, Any]:
+    """The answer to an order; raises UsageError if there is none."""
+    from declctl.cli.asking import admin_address, ask
+
+    try:
+        return ask(admin_address(admin), "POST", path, timeout=_RELOAD_SECONDS).document
+    except UsageError as fault:
+        if not isinstance(fault.__cause__, TimeoutError):
+            raise
+        raise UsageError(
+            f"The order was given, but what became of it was not told within {_RELOAD_SECONDS:g} s; "
+            "`declctl history` will say it."
+        ) from fault
+
+
 def _end(document: dict[str, Any], output: Output) -> None:
-    """Print an outcome; 1 if it was refused."""
+    """Print an outcome; exits 1 unless it is what was wanted."""
     if "error" in document:
         raise UsageError(str(document["error"]))
+    done = "result" not in document or _is_done(document)
     if output is Output.JSON:
         _print_json(document)
     else:
-        _print_outcome(document)
-    if document.get("result") == "Refused":
+        _print_outcome(document, done=done)
+    if not done:
         raise typer.Exit(1)
 
 
-def _print_outcome(document: dict[str, Any]) -> None:
+def _is_done(document: dict[str, Any]) -> bool:
+    """Whether what was asked for is what runs; a process that is stopping has not tried."""
+    return document["result"] in _DONE and document.get("reason") != _STOPPING
+
+
+def _print_outcome(document: dict[str, Any], *, done: bool) -> None:
     if "result" not in document:
         typer.echo(str(document["message"]))
         return
     from declctl.cli.faults import show_faults
+    from declctl.cli.terminal import visible
     from declctl.manifest import Diagnostic
 
-    refused = document["result"] == "Refused"
-    typer.echo(document["line"], err=refused)
+    typer.echo(visible(document["line"]), err=not done)
     show_faults([Diagnostic(**fault) for fault in document["diagnostics"]])
+    if not done and document.get("suggestion"):
+        typer.echo(f"  help: {document['suggestion']}", err=True)
 
 
 def _print_json(document: object) -> None:

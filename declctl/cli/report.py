@@ -9,6 +9,7 @@ import typer
 from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
+_ROLLED_BACK = "RolledBack"
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
@@ -31,6 +32,8 @@ def print_status(document: Document, *, now: datetime) -> None:
             "FAILED",
             "RETRIED",
             "MERGED",
+            "FILTERED",
+            "REPLAYED",
             "QUEUED",
             "RUNNING",
             "P95",
@@ -68,14 +71,21 @@ def headline(document: Document, *, now: datetime) -> str:
     doubts: list[str] = []
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
-        since = age(reloaded["lastTransitionTime"], now=now)
-        doubts.append(f"STALE: reload failed {since} ago: {reloaded['reason']}: {reloaded['message']}")
+        doubts.append(_stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now)))
     if not document["ready"]:
         ready = _condition(document, "Ready")
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""
         doubts.append(f"NOT READY{why}")
     line = f"{document['name']} generation {document['generation']}"
     return f"{line} ({'; '.join(doubts)})" if doubts else line
+
+
+def _stale(reloaded: Document, *, since: str) -> str:
+    """Why what runs is not what the files say: they were refused, or somebody or something went back."""
+    if reloaded["reason"] == _ROLLED_BACK:
+        back = str(reloaded["message"]).removeprefix("rolled back ")
+        return f"ROLLED BACK {since} ago {back}; the files are tried again when they change"
+    return f"STALE: reload failed {since} ago: {reloaded['reason']}: {reloaded['message']}"
 
 
 def age(moment: str, *, now: datetime) -> str:
@@ -140,6 +150,7 @@ def _how(resource: Document) -> str:
     """The fault or the state, and what of the figures somebody should know: those that are not zero."""
     notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
     notable += _undecoded(resource.get("decoding") or {})
+    notable += _unindexed(resource.get("informers") or ())
     state = resource["error"] or resource.get("state")
     return ", ".join([str(state), *notable] if state else notable)
 
@@ -152,9 +163,25 @@ def _undecoded(decoding: Document) -> list[str]:
     return notable
 
 
-def _handlers(document: Document) -> list[tuple[object, ...]]:
-    numbers = ("synced", "delivered", "succeeded", "failed", "retried", "merged", "queued", "running")
+def _unindexed(informers: Sequence[Document]) -> list[str]:
+    """Which index functions have failed, how often, and on what."""
     return [
-        (h["name"], *(h[n] for n in numbers), f"{h['p95Seconds'] * 1000:.3g}ms", h.get("lastError"))
+        f"index {name.partition('@')[0]} failed {fault['count']} times (the last: {fault['last']})"
+        for informer in informers
+        for name, fault in informer["indexFaults"].items()
+    ]
+
+
+def _handlers(document: Document) -> list[tuple[object, ...]]:
+    numbers = ("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued")
+    return [
+        (
+            h["name"],
+            h["synced"],
+            *(h.get(n, 0) for n in numbers),
+            h["running"],
+            f"{h['p95Seconds'] * 1000:.3g}ms",
+            h.get("lastError"),
+        )
         for h in document["handlers"]
     ]

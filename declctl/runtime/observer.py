@@ -12,7 +12,7 @@ from declctl.runtime.caches import Caches, Wanted
 from declctl.runtime.decoding import decoding_of
 from declctl.runtime.log import Log
 from declctl.runtime.notes import Notes
-from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.outcome import STOPPING, Outcome, Result
 from declctl.runtime.reload import Reloader
 from declctl.runtime.slots import Slots
 from declctl.runtime.status import Conditions, ResourceStatus, Status
@@ -78,15 +78,14 @@ class Observer:
     def reloaded(self, outcome: Outcome) -> None:
         """Remember what became of an attempt to reload."""
         self._reloads[str(outcome.result)] = self._reloads.get(str(outcome.result), 0) + 1
-        if outcome.reason == "AttemptedBefore" or outcome.result is Result.SUPERSEDED:
+        if outcome.reason in ("AttemptedBefore", STOPPING) or outcome.result is Result.SUPERSEDED:
             return  # nothing is known that was not known before
-        refused = outcome.result in (Result.REFUSED, Result.ROLLED_BACK)  # the files are not what runs
-        message = f"{outcome.bundle_hash[:12]}: {outcome.message}" if refused else ""
-        if outcome.unplanned:
-            self._plan_mismatches += len(outcome.unplanned)
-            message = f"not as planned: {'; '.join(outcome.unplanned)}"
+        self._plan_mismatches += len(outcome.unplanned)
         self._conditions.set(
-            "Reloaded", holds=not refused, reason=outcome.reason or str(outcome.result), message=message
+            "Reloaded",
+            holds=outcome.result in (Result.APPLIED, Result.UNCHANGED),  # else the files are not what runs
+            reason=outcome.reason or str(outcome.result),
+            message=_said(outcome),
         )
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
@@ -168,6 +167,16 @@ class Observer:
         elif resource.synced and (before is None or not before[0] or before[1]):
             count = f"{resource.objects:,} object{'' if resource.objects == 1 else 's'}"
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
+
+
+def _said(outcome: Outcome) -> str:
+    """An attempt as its condition has it: a refusal names what was refused by its digest."""
+    said = [f"{outcome.bundle_hash[:12]}: {outcome.message}"] if outcome.result is Result.REFUSED else []
+    if outcome.result is Result.ROLLED_BACK:
+        said.append(outcome.message)
+    if outcome.unplanned:
+        said.append(f"not as planned: {'; '.join(outcome.unplanned)}")
+    return "; ".join(said)
 
 
 def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:

@@ -1,7 +1,8 @@
 """What became of an attempt to reload."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,6 +19,31 @@ class Result(StrEnum):
     REFUSED = "Refused"
     ROLLED_BACK = "RolledBack"  # the generation before runs again, under a new number
     SUPERSEDED = "Superseded"  # given up before its commit: the files had changed again
+
+
+NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
+STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
+
+_AGAIN = "`declctl reload` tries the same files again"
+_ADVICE: Mapping[str, str] = MappingProxyType(
+    {
+        "ImportFailed": f"mend the file; if the cause is elsewhere, {_AGAIN}",
+        "ImportTimeout": f"an import should only define things; if it needs longer, raise "
+        f"spec.reload.preflightTimeout; {_AGAIN}",
+        "PrepareFailed": f"mend declctl_prepare; if the cause is elsewhere, {_AGAIN}",
+        "StateNotImported": "mend declctl_export_state and declctl_import_state, or leave them out: ctx.memo "
+        "needs neither",
+        "FilterFailed": "let the filter take objects that lack what it looks for",
+        "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
+        "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); then "
+        f"{_AGAIN}",
+        "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",
+        "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
+        "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
+        NOT_IN_MEMORY: "write the earlier files again: that is a reload",
+        "RolledBack": f"mend the files: they are tried again when they change; {_AGAIN}",
+    }
+)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -43,10 +69,13 @@ class Outcome(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
-            return f"reload refused, generation {self.generation} goes on: {self.message}"
+            what = "rollback" if self.reason == NOT_IN_MEMORY else "reload"
+            return f"{what} refused, generation {self.generation} goes on: {self.message}"
         if self.result is Result.SUPERSEDED:
             took = f"{self.seconds * 1000:.0f} ms"
             return f"reload of {self.bundle_hash[:12]} given up after {took}: files have changed again"
+        if self.reason == STOPPING:
+            return f"generation {self.generation}: the process is stopping, and reads its files no more"
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: {summary(self.steps)}"
         took = f"{self.seconds * 1000:.0f} ms"
@@ -54,6 +83,15 @@ class Outcome(msgspec.Struct, frozen=True):
             return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"
         line = f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
         return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about it; None where nothing has to be done, or its diagnostics say it."""
+        if self.result not in (Result.REFUSED, Result.ROLLED_BACK):
+            return None
+        if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
+            return None
+        return _ADVICE.get(self.reason)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -68,5 +106,6 @@ class Outcome(msgspec.Struct, frozen=True):
             "lists": self.lists,
             "watches": self.watches,
             "unplanned": list(self.unplanned),
+            "suggestion": self.advice,
             "diagnostics": render_json(self.diagnostics),
         }

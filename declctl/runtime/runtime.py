@@ -145,7 +145,10 @@ class Runtime:
         """Let the generation before run again, or the one of that number, if it is still in memory."""
         assert self._reloader is not None
         outcome = await self._reloader.rollback(number, why="somebody asked for it")
-        if outcome.reason != NOT_IN_MEMORY:
+        if outcome.reason == NOT_IN_MEMORY:  # nothing was tried: who asked for it is told, and nobody else
+            self._history.add(outcome)
+            self._log.warning(outcome.line, reason=outcome.reason, suggestion=outcome.advice)
+        else:
             await self._attempted(outcome, True)
         return outcome
 
@@ -164,9 +167,14 @@ class Runtime:
             log(outcome.line, generation=outcome.generation)
         elif outcome.result is Result.ROLLED_BACK:
             log = self._log.info if asked else self._log.error
-            log(outcome.line, generation=outcome.generation, reason=outcome.reason)
+            log(outcome.line, generation=outcome.generation, reason=outcome.reason, suggestion=outcome.advice)
         elif outcome.result is Result.REFUSED:
-            self._log.error(outcome.line, reason=outcome.reason, diagnostics=outcome.diagnostics)
+            self._log.error(
+                outcome.line,
+                reason=outcome.reason,
+                suggestion=outcome.advice,
+                diagnostics=outcome.diagnostics,
+            )
         elif asked or outcome.result is Result.SUPERSEDED:
             self._log.info(outcome.line)
         await self._tell_hooks(outcome)

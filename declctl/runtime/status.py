@@ -93,6 +93,16 @@ class ResourceStatus:
     decoding: DecodingStatus = field(default_factory=DecodingStatus)
     informers: Sequence[InformerStatistics] = ()
 
+    @property
+    def index_failures(self) -> Mapping[str, int]:
+        """How many objects the function of each index has failed on; those without failures are left out."""
+        found: dict[str, int] = {}
+        for part in self.informers:
+            for internal, (times, _) in part.index_faults.items():
+                name = internal.partition("@")[0]
+                found[name] = found.get(name, 0) + times
+        return found
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return {

@@ -65,6 +65,7 @@ NOTIFY = HandlerStatistics(
     zombies=1,
     p95_seconds=0.004,
     last_error="default/<b>: KeyError: 'x'",
+    replayed=7,
 )
 STATUS = Status(
     name="pod-guard",

@@ -1,9 +1,13 @@
 """The metrics, under the names and types of the contract."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.rooms.admin.conftest import PODS
 
 TYPES = {
     "declctl_generation": "gauge",
@@ -27,6 +31,7 @@ TYPES = {
     "declctl_handler_queue_depth": "gauge",
     "declctl_handler_merged_total": "counter",
     "declctl_handler_filtered_total": "counter",
+    "declctl_handler_replayed_total": "counter",
     "declctl_zombie_invocations": "gauge",
     "declctl_leader": "gauge",
 }
@@ -78,6 +83,7 @@ def test_names_and_types_are_those_of_the_contract(samples):
         (("declctl_handler_queue_depth", "notify"), 4),
         (("declctl_handler_merged_total", "notify"), 3),
         (("declctl_handler_filtered_total", "notify"), 2),
+        (("declctl_handler_replayed_total", "notify"), 7),
         (("declctl_zombie_invocations",), 1),
         (("declctl_leader",), 1),
     ],
@@ -85,6 +91,17 @@ def test_names_and_types_are_those_of_the_contract(samples):
 def test_values_are_those_of_the_status(samples, sample: tuple[str, ...], value: float):
     """Each figure of the status is scraped under its labels."""
     assert samples[1][sample] == value
+
+
+@pytest.mark.guarantee("G12")
+def test_index_functions_that_fail_are_counted(ask: Callable, runtime):
+    """By the name that the manifest gives, over all watches and both definitions while one drains."""
+    parts = [
+        SimpleNamespace(index_faults={"byTeam@h:f#1": (2, "KeyError"), "byTeam@h:f#2": (3, "KeyError")}),
+        SimpleNamespace(index_faults={"byTeam@h:f#2": (1, "KeyError")}),
+    ]
+    runtime.say(resources=[replace(PODS, informers=parts)])
+    assert 'declctl_index_failures_total{index="byTeam",resource="pods"} 6.0' in ask("/metrics").text
 
 
 def test_the_scraper_chooses_the_format(ask: Callable):

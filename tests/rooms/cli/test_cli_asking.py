@@ -236,6 +236,37 @@ def test_a_refused_reload_shows_each_fault(declctl: Callable, process: Process):
     assert ended.out == ""
 
 
+@pytest.mark.parametrize("order", ["reload", "rollback"])
+@pytest.mark.guarantee("G25")
+def test_a_refusal_says_what_to_do(declctl: Callable, process: Process, order: str):
+    """Where no located fault says it, the last line does."""
+    line, advice = "reload refused, generation 6 goes on: v1 Secret: forbidden", "grant list and watch"
+    process.answers(422, {"result": "Refused", "line": line, "suggestion": advice, "diagnostics": []})
+    ended = declctl(order, "--admin", process.address)
+    assert (ended.status, ended.out, ended.err) == (1, "", f"{line}\n  help: {advice}\n")
+
+
+@pytest.mark.guarantee("G25")
+def test_a_process_that_stops_has_not_reloaded(declctl: Callable, process: Process):
+    """The files were not tried: that is no success."""
+    document = {"result": "Unchanged", "reason": "Stopping", "line": "it is stopping", "diagnostics": []}
+    process.answers(503, document)
+    ended = declctl("reload", "--admin", process.address)
+    assert (ended.status, ended.out, ended.err) == (1, "", "it is stopping\n")
+
+
+@pytest.mark.guarantee("G25")
+def test_an_order_whose_end_is_not_told_is_no_success(
+    declctl: Callable, monkeypatch: pytest.MonkeyPatch, folder: Path
+):
+    """A reload that takes longer than anybody waits: 2, and where its end can be read."""
+    monkeypatch.setattr("declctl.cli.remote._RELOAD_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ended = declctl("reload", "--admin", f"127.0.0.1:{silent.getsockname()[1]}")
+    assert ended.status == 2
+    assert "`declctl history` will say it" in ended.err
+
+
 def test_reload_need_not_wait(declctl: Callable, process: Process):
     """--no-wait asks and goes."""
     process.answers(202, {"message": "reloading"})

@@ -49,6 +49,8 @@ DOCUMENT: dict[str, Any] = {
             "retried": 1,
             "merged": 0,
             "dropped": 0,
+            "filtered": 41,
+            "replayed": 500,
             "queued": 0,
             "running": 0,
             "p95Seconds": 0.004,
@@ -72,6 +74,19 @@ def test_a_failed_reload_stands_in_the_first_line():
     )
 
 
+def test_who_went_back_is_not_told_of_a_failure():
+    """Going back is no failed reload: the first line says from where to where, why, and what comes next."""
+    back = {
+        **DOCUMENT["conditions"][0],
+        "reason": "RolledBack",
+        "message": "rolled back from generation 5 to 4: somebody asked for it",
+    }
+    assert headline(document(conditions=[back]), now=NOW) == (
+        "pod-guard generation 6 (ROLLED BACK 2m ago from generation 5 to 4: somebody asked for it; "
+        "the files are tried again when they change)"
+    )
+
+
 def test_all_is_well_is_a_short_line():
     """A healthy controller has nothing in brackets."""
     assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"
@@ -90,6 +105,8 @@ def test_tables_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     by_first = {line.split()[0]: line.split() for line in lines if line}
     assert by_first["pods"][:5] == ["pods", "yes", "2,300", "793Ki", "1"]
+    assert by_first["HANDLER"][6:9] == ["MERGED", "FILTERED", "REPLAYED"]
+    assert by_first["notify"][6:9] == ["0", "41", "500"]
     assert by_first["notify"][-3:] == ["default/a:", "KeyError:", "[bold]"]
     assert "PLUGIN" not in by_first
     assert not any("\x1b" in line for line in lines)
@@ -123,6 +140,16 @@ def test_a_resource_says_what_its_decoder_did_not_expect(capsys: pytest.CaptureF
         "Watching",
         f"Watching, 3 decoded whole, 1 kept unread, 2 failed in the transform (the last: {fault})",
     ]
+
+
+def test_a_resource_says_on_what_its_index_functions_failed(capsys: pytest.CaptureFixture[str]):
+    """Which index, how often, and for the last time on which object and in which line."""
+    fault = {"count": 3, "last": "KeyError on default/a at handlers.py:4: 'team'"}
+    informers = [{"indexFaults": {"byTeam@handlers:by_team#4f2c": fault}}]
+    print_status(document(resources=[{**DOCUMENT["resources"][0], "informers": informers}]), now=NOW)
+    assert (
+        "Watching, index byTeam failed 3 times (the last: KeyError on default/a at handlers.py:4: 'team')\n"
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from declctl.manifest import Diagnostic
 from declctl.runtime.figures import Counts
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.status import Conditions
@@ -91,6 +92,39 @@ def test_an_outcome_is_one_line_and_one_document() -> None:
     assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
     assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"
     assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden"), "grant list and watch"),
+        (Outcome(Result.REFUSED, 6, "4f2c", reason="NotSynced"), "spec.reload.warmTimeout"),
+        (Outcome(Result.ROLLED_BACK, 7, "4f2c", reason="RolledBack"), "mend the files"),
+        (Outcome(Result.REFUSED, 6, "4f2c", reason="NotInMemory"), "write the earlier files again"),
+    ],
+)
+@pytest.mark.guarantee("G25")
+def test_an_outcome_says_what_to_do(outcome: Outcome, words: str) -> None:
+    """Where the fault is not in a line of a file, somebody needs more than its name."""
+    assert outcome.advice is not None
+    assert words in outcome.advice
+    assert outcome.document()["suggestion"] == outcome.advice
+
+
+@pytest.mark.guarantee("G25")
+def test_nothing_is_advised_where_nothing_is_wrong() -> None:
+    """What was applied, or given up for newer files, needs nobody; faults bring their own advice."""
+    for result in (Result.APPLIED, Result.UNCHANGED, Result.SUPERSEDED):
+        assert Outcome(result, 6, "4f2c", reason=str(result)).advice is None
+    fault = Diagnostic("h.py", 1, 1, "DCL043", "importing it raises", suggestion="install it")
+    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="ImportFailed", diagnostics=(fault,))
+    assert refused.advice is None
+
+
+def test_a_process_that_stops_says_so() -> None:
+    """An order that came too late is not taken for one that had nothing to do."""
+    line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line
+    assert line == "generation 6: the process is stopping, and reads its files no more"
 
 
 def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
