@@ -6,88 +6,43 @@ nobody wants any longer lingers, then closes.
 """
 
 import asyncio
-from collections.abc import Iterable, KeysView, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from declctl.errors import CacheError, ReloadRefused
-from declctl.informer import (
-    FieldIndex,
-    IndexFunc,
-    Lister,
-    ReflectorOptions,
-    Reprojection,
-    SharedIndexInformer,
-    SourceProvider,
-)
+from declctl.informer import Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
-from declctl.manifest.model import CacheMode
-from declctl.manifest.plan import ResourcePlan
-from declctl.objects import (
-    Codec,
-    FieldPath,
-    GroupVersionKind,
-    MutationDetector,
-    ObjectCodec,
-    Projection,
-    Transform,
-)
 from declctl.runtime.asking import Asked, Asking
+from declctl.runtime.cached import Cached, Index, Wanted, detector_of, make_cached
 from declctl.runtime.identities import Identity, matched
 from declctl.runtime.log import Log
-from declctl.runtime.projections import codec_of, projection_of, remaking
+from declctl.runtime.renewing import become, widen
 
 __all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
 _SLICE = 500  # objects that an index build may decode before the loop breathes
-_REMADE = 100  # records that are made anew before the loop breathes: some 2 ms, or 5 with fields to drop
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """An index of a resource: the name that listers know, and the one it has in the store.
-
-    The second contains a digest of the definition, so that two generations may define one name
-    differently.
-    """
-
-    name: str
-    internal: str
-    function: IndexFunc
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """What a generation wants of one resource. Two generations want the same in two of them."""
-
-    plan: ResourcePlan
-    identities: tuple[Identity, ...]
-    indexes: tuple[Index, ...]
-    transform: Transform | None
 
 
 @dataclass(eq=False)
-class Cached:
-    """One informer, its task, and who uses it. `mutations` looks at objects that its readers share."""
-
-    identity: Identity
-    informer: SharedIndexInformer
-    codec: Codec
-    mutations: MutationDetector | None = None
-    task: asyncio.Task[None] | None = None
-    users: int = 0
-    closing: asyncio.TimerHandle | None = None
-    started_at: float = 0.0
-
-
-@dataclass(eq=False)
-class Turn:
+class _Turn:
     """What a cache becomes at the commit; `reprojection` holds its records as they will be."""
 
     identity: Identity
     reprojection: Reprojection | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Staged:
+    """The generation that is being staged, by what it wants, and its turns: no other one can touch them."""
+
+    wanted: frozenset[Wanted] = frozenset()
+    turns: dict[Cached, _Turn] = field(default_factory=dict[Cached, _Turn])
+
+
 class Caches:
-    """All informers of the process. Used on the machinery loop only; one generation is staged at a time."""
+    """All informers of the process. Used on the machinery loop only; one generation is staged at a time.
+
+    It is staged from `prepare` until `reproject`, at its commit, or until it is released. Others may be
+    released meanwhile, which takes nothing from it.
+    """
 
     def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
         self._cluster = cluster
@@ -95,8 +50,8 @@ class Caches:
         self._clock = clock
         self._log = log
         self._cached: dict[Identity, Cached] = {}
-        self._used: dict[Wanted, tuple[Cached, ...]] = {}
-        self._turns: dict[Cached, Turn] = {}  # of the generation that is being staged
+        self._used: dict[Wanted, tuple[Cached, ...]] = {}  # by every generation, the oldest first
+        self._staged = _Staged()
         self._asking = Asking()
 
     def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
@@ -107,18 +62,21 @@ class Caches:
         """
         self._asking = Asking.begin(cached.informer for cached in self.all())
         wanted, fresh = tuple(wanted), list[Cached]()
+        staged = self._staged = _Staged(frozenset(wanted))
         by_identity = _by_identity(wanted)
         serving: dict[Identity, Cached] = {}
         for identity, living in matched(self._cached, by_identity.keys()).items():
             if living is None:
-                cached = self._cached[identity] = self._make(identity, by_identity[identity])
+                users = by_identity[identity]
+                cached = make_cached(self._cluster, identity, users, clock=self._clock)
+                self._cached[identity] = cached
                 fresh.append(cached)
             else:
                 cached = self._cached[living]
                 if living != identity:
-                    self._turns[cached] = Turn(identity)
+                    staged.turns[cached] = _Turn(identity)
             serving[identity] = cached
-            self._use(cached)
+            _use(cached)
         for resource in wanted:
             self._used[resource] = tuple(serving[identity] for identity in resource.identities)
         return fresh
@@ -138,7 +96,8 @@ class Caches:
         indexed; raises ReloadRefused if that can't be done, and no cache has changed then.
         """
         built, wanted = 0, tuple(wanted)
-        await self._make_records(wanted)
+        for cached in self._of_all(wanted):
+            await self._renew(cached)
         for resource in wanted:
             for cached in self.of(resource):
                 informer = cached.informer
@@ -154,39 +113,57 @@ class Caches:
     def reproject(self, wanted: Iterable[Wanted]) -> None:
         """Let caches become what the staged generation wants of them: at its commit, and it can't fail.
 
-        The records that were made for it take their places in the next slices.
+        The records that were made for it take their places in the next slices. Nothing happens if what
+        is staged is not this one.
         """
-        for cached in dict.fromkeys(cached for resource in wanted for cached in self.of(resource)):
-            turn = self._turns.pop(cached, None)
-            if turn is None or turn.reprojection is None:
+        if not self._is_staged(tuple(wanted)):
+            return
+        staged, self._staged = self._staged, _Staged()
+        for cached, turn in staged.turns.items():
+            if turn.reprojection is None:
                 continue
             del self._cached[cached.identity]
             cached.identity = turn.identity
             self._cached[cached.identity] = cached
             codec = turn.reprojection.projection.layout.codec
             if codec is not cached.codec:
-                cached.codec, cached.mutations = codec, _detector(codec, after=cached.mutations)
+                cached.codec, cached.mutations = codec, detector_of(codec, after=cached.mutations)
             cached.informer.take_over(turn.reprojection)
 
     def release(self, wanted: Iterable[Wanted], *, linger: float) -> None:
         """A generation that wanted these is gone, or was never committed: then no cache becomes another.
 
-        What nobody else wants closes after `linger` seconds.
+        What nobody else wants closes after `linger` seconds. What the one before left lingering, or would
+        have if one that was never committed had not come, does so for the time that it had.
         """
         wanted = tuple(wanted)
-        given_up = _by_identity(wanted).keys()
-        self._turns = {cached: turn for cached, turn in self._turns.items() if turn.identity not in given_up}
-        released = [cached for resource in wanted for cached in self._used.pop(resource, ())]
-        for cached in dict.fromkeys(released):
+        was_staged = self._is_staged(wanted)
+        if was_staged:
+            self._staged = _Staged()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + linger
+        for cached in self._of_all(wanted):
             cached.users -= 1
+            if not was_staged:
+                cached.lingers_until = until
             if not cached.users:
-                loop = asyncio.get_running_loop()
-                cached.closing = loop.call_later(linger, self._close, cached)
+                self._close_at(max(until, cached.lingers_until), cached)
+        for resource in wanted:
+            self._used.pop(resource, None)
 
     def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:
-        """Remove the indexes of a generation that is gone, except those that `kept` still reads."""
-        keep = {(cached, index.internal) for w in kept for cached in self.of(w) for index in w.indexes}
-        for resource in wanted:
+        """Remove the indexes of a generation that is gone, except those that others still read.
+
+        Those are `kept`, and the one that is being staged: it counts on what it found there.
+        """
+        gone = frozenset(wanted)
+        keep = {
+            (cached, index.internal)
+            for other in (*kept, *(self._staged.wanted - gone))
+            for cached in self.of(other)
+            for index in other.indexes
+        }
+        for resource in gone:
             for cached in self.of(resource):
                 names = [i.internal for i in resource.indexes if (cached, i.internal) not in keep]
                 if names:
@@ -215,11 +192,30 @@ class Caches:
             self._close(cached)
         await asyncio.sleep(0)
 
-    def _use(self, cached: Cached) -> None:
-        cached.users += 1
-        if cached.closing is not None:
-            cached.closing.cancel()
-            cached.closing = None
+    async def _renew(self, cached: Cached) -> None:
+        turn = self._staged.turns.get(cached)
+        if turn is None:
+            await widen(cached, self._users(cached))
+        else:
+            turn.reprojection = await become(cached, turn.identity, self._users(cached))
+
+    def _is_staged(self, wanted: Sequence[Wanted]) -> bool:
+        return not self._staged.wanted.isdisjoint(wanted)
+
+    def _of_all(self, wanted: Iterable[Wanted]) -> Sequence[Cached]:
+        """The informers of some resources, each once."""
+        return tuple(dict.fromkeys(cached for resource in wanted for cached in self.of(resource)))
+
+    def _users(self, cached: Cached) -> Sequence[Wanted]:
+        """Who uses a cache: of every generation that is alive, the oldest first."""
+        return [wanted for wanted, used in self._used.items() if cached in used]
+
+    def _close_at(self, time: float, cached: Cached) -> None:
+        loop = asyncio.get_running_loop()
+        if time > loop.time():
+            cached.closing = loop.call_at(time, self._close, cached)
+        else:
+            self._close(cached)
 
     def _close(self, cached: Cached) -> None:
         del self._cached[cached.identity]
@@ -228,75 +224,12 @@ class Caches:
         if cached.task is not None:
             cached.task.cancel()
 
-    async def _make_records(self, wanted: Sequence[Wanted]) -> None:
-        for cached in dict.fromkeys(cached for resource in wanted for cached in self.of(resource)):
-            turn = self._turns.get(cached)
-            if turn is not None:
-                turn.reprojection = await self._remade(cached, turn.identity, self._becoming(cached, turn))
-            elif not self._paths(cached) <= _at_hand(cached.informer.source.projection):
-                await self._widen(cached)
 
-    async def _widen(self, cached: Cached) -> None:
-        """Let a cache have more fields at hand: it is the same for everybody, so that it need not wait."""
-        before = cached.informer.source.projection
-        after = projection_of(
-            cached.identity.watch,
-            paths=self._paths(cached),
-            transform=_transform(self._users(cached)),
-            codec=cached.codec,
-        )
-        if _at_hand(after) <= _at_hand(before):
-            return  # the others stand in every record, or can't be had without decoding
-        reprojection = await self._remade(cached, cached.identity, after)
-        cached.informer.take_over(reprojection)
-        while not (reprojection.is_over or cached.informer.is_stopped):
-            await asyncio.sleep(0)
-
-    async def _remade(self, cached: Cached, identity: Identity, after: Projection) -> Reprojection:
-        remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
-        reprojection = cached.informer.begin_reprojection(after, remake)
-        try:
-            while not reprojection.step(_REMADE):
-                await asyncio.sleep(0)
-        except CacheError as fault:
-            raise ReloadRefused("ReprojectFailed", f"{cached.identity.watch}: {fault}") from fault
-        return reprojection
-
-    def _becoming(self, cached: Cached, turn: Turn) -> Projection:
-        """What decodes once a cache has become another; the transform is that of the new generation."""
-        same_codec = turn.identity.watch.cache is cached.identity.watch.cache
-        return projection_of(
-            turn.identity.watch,
-            paths=self._paths(cached),
-            transform=_transform(self._users(cached)[::-1]),
-            codec=cached.codec if same_codec else codec_of(turn.identity.watch),
-        )
-
-    def _users(self, cached: Cached) -> Sequence[Wanted]:
-        """Who uses a cache: of every generation that is alive, the oldest first."""
-        return [wanted for wanted, used in self._used.items() if cached in used]
-
-    def _paths(self, cached: Cached) -> frozenset[FieldPath]:
-        return _paths(self._users(cached))
-
-    def _make(self, identity: Identity, users: Sequence[Wanted]) -> Cached:
-        watch, codec = identity.watch, codec_of(identity.watch)
-        source = self._cluster.source(
-            GroupVersionKind.of(watch.api_version, watch.kind),
-            namespace=watch.namespace,
-            label_selector=watch.label_selector,
-            field_selector=watch.field_selector,
-            metadata_only=watch.cache is CacheMode.METADATA_ONLY,
-            projection=projection_of(watch, paths=_paths(users), transform=_transform(users), codec=codec),
-        )
-        informer = SharedIndexInformer(
-            source,
-            name=str(watch),
-            clock=self._clock,
-            options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
-            indexers={index.internal: index.function for user in users for index in user.indexes},
-        )
-        return Cached(identity, informer, codec, _detector(codec))
+def _use(cached: Cached) -> None:
+    cached.users += 1
+    if cached.closing is not None:
+        cached.closing.cancel()
+        cached.closing = None
 
 
 def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
@@ -305,30 +238,3 @@ def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
         for identity in resource.identities:
             users.setdefault(identity, []).append(resource)
     return users
-
-
-def _transform(users: Iterable[Wanted]) -> Transform | None:
-    return next((user.transform for user in users if user.transform is not None), None)
-
-
-def _detector(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:
-    """What looks at objects that readers share; it counts on where another one has stopped."""
-    if not isinstance(codec, ObjectCodec):
-        return None
-    detector = MutationDetector(codec)
-    if after is not None:
-        detector.count, detector.last = after.count, after.last
-    return detector
-
-
-def _at_hand(projection: Projection) -> KeysView[FieldPath]:
-    return projection.layout.positions.keys()
-
-
-def _paths(users: Iterable[Wanted]) -> frozenset[FieldPath]:
-    return frozenset(
-        index.function.path
-        for user in users
-        for index in user.indexes
-        if isinstance(index.function, FieldIndex)
-    )

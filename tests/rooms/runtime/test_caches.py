@@ -325,3 +325,149 @@ def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
         assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
 
     _run(scenario, log)
+
+
+def _becoming_again() -> tuple[list[Wanted], list[Wanted], list[Wanted]]:
+    """Three generations of one resource: the third wants the cache as the first had it."""
+    return _keeping(""), _keeping(", cache: {mode: Objects}"), _keeping("")
+
+
+@pytest.mark.guarantee("G1", "G6")
+def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log) -> None:
+    """The oldest drains until a third is staged that wants just what it wanted: the cache becomes that."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        oldest, old, new = _becoming_again()
+        cached = await _filled(caches, oldest, _RAW)
+        caches.reproject(oldest)
+        caches.prepare(old)
+        await caches.build_indexes(old)
+        caches.reproject(old)
+        await _taken_over()
+        caches.prepare(new)
+        await caches.build_indexes(new)
+        caches.release(oldest, linger=60.0)
+        caches.reproject(new)
+        await _taken_over()
+        assert cached.identity == new[0].identities[0]
+        assert cached.mutations is None
+        (record,) = cached.informer.indexer.list()
+        assert record.read() is not record.read()
+
+    _run(scenario, log)
+
+
+def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log) -> None:
+    """A staged generation is undone while an older one that drains wants the same cache: it stays."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        oldest, old, new = _becoming_again()
+        cached = await _filled(caches, oldest, _RAW)
+        caches.reproject(oldest)
+        caches.prepare(old)
+        await caches.build_indexes(old)
+        caches.reproject(old)
+        await _taken_over()
+        caches.prepare(new)
+        await caches.build_indexes(new)
+        caches.release(new, linger=0.0)
+        caches.reproject(new)
+        assert cached.identity == old[0].identities[0]
+        assert caches.all() == (cached,)
+
+    _run(scenario, log)
+
+
+@pytest.mark.guarantee("G12")
+def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
+    """The index that it found there belongs to one that retires before the commit."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        oldest, old, new = (
+            _wanted(index="spec.nodeName")[:1],
+            _keeping(""),
+            _wanted(index="spec.nodeName")[:1],
+        )
+        await _filled(caches, oldest, _RAW)
+        for later in (old, new):
+            caches.prepare(later)
+        assert await caches.build_indexes(new) == 0
+        caches.drop_indexes(oldest, kept=old)
+        caches.release(oldest, linger=60.0)
+        caches.reproject(new)
+        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
+        caches.drop_indexes(new, kept=old)
+        assert caches.of(old[0])[0].informer.indexer.get_indexers() == {}
+
+    _run(scenario, log)
+
+
+@pytest.mark.guarantee("G6", "G14")
+def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it(log) -> None:
+    """A resource is taken out, then back in by an edit that is refused: its cache keeps its time."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, refused, new = (_keeping("") for _ in range(3))
+        cached = await _filled(caches, old, _RAW)
+        caches.reproject(old)
+        caches.release(old, linger=60.0)
+        assert caches.prepare(refused) == []
+        caches.release(refused, linger=0.0)
+        await _taken_over()
+        assert caches.all() == (cached,)
+        assert caches.prepare(new) == []
+        assert cluster.made == [None]
+
+    _run(scenario, log)
+
+
+@pytest.mark.guarantee("G6", "G14")
+def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it(log) -> None:
+    """The last user goes while a generation is staged, which is undone: the time runs from the former."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, refused = _keeping(""), _keeping("")
+        cached = await _filled(caches, old, _RAW)
+        caches.reproject(old)
+        caches.prepare(refused)
+        caches.release(old, linger=60.0)
+        caches.release(refused, linger=0.0)
+        await _taken_over()
+        assert caches.all() == (cached,)
+
+    _run(scenario, log)
+
+
+def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone(log) -> None:
+    """A new cache, not filled yet: the next attempt makes another, and does not take it for a synced one."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        refused, new = _keeping(""), _keeping("")
+        caches.prepare(refused)
+        caches.release(refused, linger=0.0)
+        assert caches.all() == ()
+        assert len(caches.prepare(new)) == 1
+
+    _run(scenario, log)
+
+
+@pytest.mark.guarantee("G12")
+def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None:
+    """Between two slices of it the last that had the cache before goes: what is made is complete."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
+        raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(350)]
+        await _filled(caches, old, *raws)
+        caches.reproject(old)
+        caches.prepare(new)
+        building = asyncio.ensure_future(caches.build_indexes(new))
+        await asyncio.sleep(0)  # the first slice is made
+        caches.drop_indexes(old, kept=[])
+        caches.release(old, linger=0.0)
+        assert await building == 1
+        caches.reproject(new)
+        assert len(caches.lister(new[0]).by_index("it", "n1")) == 350
+        assert {record.values for record in caches.of(new[0])[0].informer.indexer.list()} == {("n1",)}
+
+    _run(scenario, log)

@@ -1,0 +1,103 @@
+"""One cache: an informer over one watch, its records kept in one way, and what generations want of it."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from declctl.informer import FieldIndex, IndexFunc, ReflectorOptions, SharedIndexInformer, SourceProvider
+from declctl.kit import Clock
+from declctl.manifest.model import CacheMode
+from declctl.manifest.plan import ResourcePlan
+from declctl.objects import Codec, FieldPath, GroupVersionKind, MutationDetector, ObjectCodec, Transform
+from declctl.runtime.identities import Identity
+from declctl.runtime.projections import codec_of, projection_of
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index of a resource: the name that listers know, and the one it has in the store.
+
+    The second contains a digest of the definition, so that two generations may define one name
+    differently.
+    """
+
+    name: str
+    internal: str
+    function: IndexFunc
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What a generation wants of one resource. Two generations want the same in two of them."""
+
+    plan: ResourcePlan
+    identities: tuple[Identity, ...]
+    indexes: tuple[Index, ...]
+    transform: Transform | None
+
+
+@dataclass(eq=False)
+class Cached:
+    """One informer, its task, and who uses it. `mutations` looks at objects that its readers share.
+
+    `lingers_until` is the time of the loop until which it was to be kept by the last generation that
+    went, for one that may come back; `closing` is set while nobody uses it.
+    """
+
+    identity: Identity
+    informer: SharedIndexInformer
+    codec: Codec
+    mutations: MutationDetector | None = None
+    task: asyncio.Task[None] | None = None
+    users: int = 0
+    lingers_until: float = 0.0
+    closing: asyncio.TimerHandle | None = None
+    started_at: float = 0.0
+
+
+def make_cached(
+    cluster: SourceProvider, identity: Identity, users: Sequence[Wanted], *, clock: Clock
+) -> Cached:
+    """A cache that is empty, is not started, and has no user yet."""
+    watch, codec = identity.watch, codec_of(identity.watch)
+    source = cluster.source(
+        GroupVersionKind.of(watch.api_version, watch.kind),
+        namespace=watch.namespace,
+        label_selector=watch.label_selector,
+        field_selector=watch.field_selector,
+        metadata_only=watch.cache is CacheMode.METADATA_ONLY,
+        projection=projection_of(watch, paths=paths_of(users), transform=transform_of(users), codec=codec),
+    )
+    informer = SharedIndexInformer(
+        source,
+        name=str(watch),
+        clock=clock,
+        options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
+        indexers={index.internal: index.function for user in users for index in user.indexes},
+    )
+    return Cached(identity, informer, codec, detector_of(codec))
+
+
+def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:
+    """What looks at objects that readers share; it counts on where another one has stopped."""
+    if not isinstance(codec, ObjectCodec):
+        return None
+    detector = MutationDetector(codec)
+    if after is not None:
+        detector.count, detector.last = after.count, after.last
+    return detector
+
+
+def transform_of(users: Iterable[Wanted]) -> Transform | None:
+    """The transform of the first that has one; those of one cache are the same by their digest."""
+    return next((user.transform for user in users if user.transform is not None), None)
+
+
+def paths_of(users: Iterable[Wanted]) -> frozenset[FieldPath]:
+    """The fields that indexes read, and that a projection has at hand for them."""
+    return frozenset(
+        index.function.path
+        for user in users
+        for index in user.indexes
+        if isinstance(index.function, FieldIndex)
+    )
