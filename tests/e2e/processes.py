@@ -90,15 +90,22 @@ class Declctl:
 
         return until("the admin address is named", named) or ""
 
-    def ask(self, path: str) -> Any:
-        """A document of the admin address; None for 404."""
+    def ask(self, path: str, *, method: str = "GET", seconds: float = 10.0) -> Any:
+        """A document of the admin address, that of a refused reload too; None for 404."""
+        request = urllib.request.Request(f"{self.admin()}{path}", method=method)
         try:
-            with urllib.request.urlopen(f"{self.admin()}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=seconds) as answer:
                 return json.load(answer)
         except HTTPError as error:
             if error.code == 404:
                 return None
+            if error.code == 422:
+                return json.load(error)
             raise
+
+    def reload(self, *, seconds: float = 60.0) -> Any:
+        """Ask for a reload; the document of what became of it."""
+        return self.ask("/-/reload", method="POST", seconds=seconds)
 
     def status(self) -> Any:
         """What it says of itself."""
