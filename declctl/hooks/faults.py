@@ -57,6 +57,24 @@ def told(error: BaseException) -> str:
     return _PRIVATE_NAME.sub("", f"{name}: {text}" if text else name)
 
 
+def told_with_place(error: BaseException) -> str:
+    """As `told`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`.
+
+    That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
+    """
+    private, other = "", ""
+    trace = error.__traceback__
+    while trace is not None:
+        file, module = trace.tb_frame.f_code.co_filename, str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith(f"{NAMESPACE}."):
+            private = f"{file}:{trace.tb_lineno}"
+        elif module.partition(".")[0] != "declctl":
+            other = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    place = private or other
+    return f"{told(error)} ({place})" if place else told(error)
+
+
 def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:
     """The fault behind an exception that came out of `doing`, such as "importing handlers.pods"."""
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:

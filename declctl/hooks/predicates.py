@@ -31,7 +31,7 @@ class Predicate:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
-            raise FilterFailed(f"the filter {self.name} raised {faults.told(error)}") from error
+            raise FilterFailed(f"the filter {self.name} raised {faults.told_with_place(error)}") from error
         result.close()
         raise FilterFailed(f"the filter {self.name} returned a coroutine, which nobody awaits")
 

@@ -10,7 +10,7 @@ import msgspec
 
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import Implementation, call
-from declctl.hooks.faults import told
+from declctl.hooks.faults import told_with_place
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -25,8 +25,9 @@ class Failed(msgspec.Struct, frozen=True):
     error: BaseException
 
     def __str__(self) -> str:
-        cause = self.error.__cause__ or self.error
-        return f"{self.hook} of {self.plugin} raised {told(cause)}"
+        if self.error.__cause__ is None:
+            return str(self.error)
+        return f"{self.hook} of {self.plugin} raised {told_with_place(self.error.__cause__)}"
 
 
 class Lifecycle:
@@ -80,7 +81,8 @@ class Lifecycle:
             work.cancel()
             work.add_done_callback(_looked_at)
         if not done:
-            raise TimeoutError
+            what = f"{implementation.hook} of {implementation.plugin}"
+            raise TimeoutError(f"{what} took longer than {timeout:g} s")
         return work.result()
 
     async def _work(self, implementation: Implementation, arguments: Mapping[str, object]) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from declctl.errors import ReloadRefused
 from declctl.hooks.calling import Implementation
-from declctl.hooks.faults import told
+from declctl.hooks.faults import told_with_place
 from declctl.runtime.assembly import Surroundings, lifecycle_context
 from declctl.runtime.context import Memo
 from declctl.runtime.generation import Generation
@@ -97,8 +97,8 @@ class Owners:
                 arguments = {"state": state, "from_generation": old.number}
                 await self._lifecycle.call(importer, arguments, timeout=timeout)
             except Exception as error:
-                cause = error.__cause__ or error
-                message = f"the state of {importer.plugin} was not handed over: {told(cause)}"
+                why = str(error) if error.__cause__ is None else told_with_place(error.__cause__)
+                message = f"the state of {importer.plugin} was not handed over: {why}"
                 raise ReloadRefused("StateNotImported", message) from error
 
     def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:

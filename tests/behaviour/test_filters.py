@@ -98,7 +98,10 @@ def test_a_filter_that_fails_on_a_cached_object_refuses_the_reload(rig, config_m
     rig.folder.write("handlers.py", TELL.format(size=2).replace('"size"', '"weight"'))
     outcome = controller.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "FilterFailed")
-    assert outcome.message == "tell: the filter handlers:big raised KeyError: 'weight' on default/m"
+    where = f"{rig.folder.path / 'handlers.py'}:7"
+    assert outcome.message == (
+        f"tell: the filter handlers:big raised KeyError: 'weight' ({where}) on default/m"
+    )
     controller.sandbox.patch("ConfigMap", "m", {"data": {"size": "6"}})
     controller.wait_idle()
     assert rig.told() == [("Added", "m", "Initial"), ("Modified", "m", "Watch")]

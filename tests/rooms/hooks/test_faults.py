@@ -4,6 +4,7 @@ import pytest
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.faults import told_with_place
 from declctl.hooks.loading import GenerationNamespace
 from declctl.hooks.registry import GenerationPlugins
 
@@ -315,3 +316,27 @@ def test_what_is_refused_is_not_registered(generation):
         table.add_entry(namespace.resolve("pods:bad"))
     table.add_entry(namespace.resolve("pods:good"))
     assert table.names() == ("pods:good",)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"pods.py": "def f():\n    raise ValueError('no')\n"}, "ValueError: no (app/pods.py:2)"),
+        (
+            {"pods.py": "import json\ndef f():\n    json.loads('{')\n"},
+            "(app/pods.py:3)",
+        ),
+        ({"pods.py": "import util\ndef f(): util.g()\n", "util.py": "def g(): 1 / 0\n"}, "(app/util.py:1)"),
+    ],
+)
+def test_what_a_call_raised_is_told_with_the_line_of_the_handler_file(generation, files, told):
+    """The innermost line that the user wrote, not that of the library which it called."""
+    function = generation(files).resolve("pods:f").target
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - any will do
+        function()
+    assert told_with_place(raised.value).endswith(told)
+
+
+def test_what_was_never_raised_has_no_line():
+    """An exception out of nowhere is told as it is."""
+    assert told_with_place(ValueError("no")) == "ValueError: no"

@@ -226,7 +226,8 @@ def test_a_filter_that_raises_fails_the_change(bench, tell, heard, clock, log):
     assert heard == []
     figures = _adds_up(slot)
     assert (figures.retried, figures.filtered) == (2, 0)
-    assert figures.last_error == "default/a: the filter handlers:broken raised KeyError: 'spec'"
+    assert figures.last_error.startswith("default/a: the filter handlers:broken raised KeyError: 'spec' (")
+    assert "test_filtering.py:" in figures.last_error, "the line that raised"
     told = [line for line in log.lines if line.level == "error"]
     assert "in broken" in told[0].fields["traceback"]
     clock.set(10.0)
