@@ -12,13 +12,12 @@ import pytest
 
 from declctl.testing import BundleDir, ControllerUnderTest
 from declctl.testing.pytest_plugin import bundle_dir, configmap_dir, controller, sandbox
-from tests.behaviour.storm.edits import PLUGIN
+from tests.pieces import Pieces
+from tests.storm import plugin
 
 __all__ = ["bundle_dir", "configmap_dir", "controller", "sandbox"]  # fixtures, for every test here
 
 _SUPPORT = str(Path(__file__).parent / "support")
-_HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: behaviour}\nspec:\n"
-MAPS = "- {name: maps, apiVersion: v1, kind: ConfigMap}"
 
 
 @pytest.fixture
@@ -33,43 +32,13 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     blackboard.clear()
 
 
-class Rig:
+class Rig(Pieces):
     """A manifest in pieces, handlers in one file, and the controller that runs them."""
 
     def __init__(self, folder: BundleDir, board: Any, start: Callable[..., ControllerUnderTest]) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.board = board
         self._start = start
-        self.resources = [MAPS]
-        self.handlers: list[str] = []
-        self.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 5s"
-        self.more = ""
-
-    def handler(
-        self, name: str = "tell", resource: str = "maps", entry: str | None = None, rest: str = ""
-    ) -> None:
-        """Add a handler to the manifest."""
-        entry = entry or f"handlers:{name}"
-        more = f", {rest}" if rest else ""
-        self.handlers.append(
-            f'- {{name: {name}, resourceRef: {{name: {resource}}}, entryPoint: "{entry}"{more}}}'
-        )
-
-    def manifest(self) -> str:
-        """The text of the manifest."""
-        resources = "".join(f"    {line}\n" for line in self.resources)
-        handlers = "".join(f"    {line}\n" for line in self.handlers)
-        return (
-            f"{_HEAD}  resources:\n{resources}"
-            + (f"  handlers:\n{handlers}" if handlers else "")
-            + f"  reload: {{{self.reload_policy}}}\n{self.more}"
-        )
-
-    def write(self, code: str | None = None) -> Path:
-        """Write the manifest, and the handlers if they are given."""
-        if code is not None:
-            self.folder.write("handlers.py", code)
-        return self.folder.write("manifest.yaml", self.manifest())
 
     def run(self, code: str | None = None, *, watch: bool = False, objects: Any = ()) -> ControllerUnderTest:
         """Write it all, start the controller, and wait until its caches are filled."""
@@ -129,11 +98,7 @@ def asked(sandbox: Any) -> Callable[..., tuple[int, int]]:
 def stormy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed plugin named `stormy` that writes down every change."""
     site = tmp_path / "site"
-    info = site / "dc_stormy-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-stormy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[declctl]\nstormy = dc_stormy\n")
-    (site / "dc_stormy.py").write_text(PLUGIN)
+    plugin.install(site)
     monkeypatch.syspath_prepend(site)
     importlib.invalidate_caches()
     yield

@@ -6,15 +6,16 @@ DECLCTL_SEED repeats the changes, the edits and the moments at which they meet.
 
 import os
 import random
-import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.behaviour.storm.edits import HANDLERS, Edits
-from tests.behaviour.storm.generator import Generator
-from tests.behaviour.storm.verdict import Row, Verdict, rows_of
+from declctl.sandbox import SandboxThread
+from declctl.testing import ControllerUnderTest
+from tests.storm.generator import Generator
+from tests.storm.playing import play
+from tests.storm.verdict import Row, Verdict
 
 _TIMES = 10 if os.environ.get("DECLCTL_SOAK") else 1
 _CHANGES = 6_000 * _TIMES
@@ -28,55 +29,54 @@ def seed() -> int:
     return int(os.environ.get("DECLCTL_SEED") or by_default)
 
 
-class Storm(NamedTuple):
-    """What a storm leaves: what was made, what was written down, and what handlers counted."""
+class Here:
+    """A controller in this process, over the sandbox: a storm's writer, world and controller."""
 
-    generator: Generator
-    rows: Mapping[str, list[Row]]
-    statistics: Mapping[str, Any]
+    def __init__(self, rig: Any, sandbox: SandboxThread) -> None:
+        self.pieces = rig
+        self.writer = self
+        self._sandbox = sandbox
+        self._controller: ControllerUnderTest
 
+    def create(self, config_map: dict[str, Any]) -> dict[str, Any]:
+        metadata = {**config_map["metadata"], "namespace": "default"}
+        return self._sandbox.create({**config_map, "metadata": metadata})
 
-def _asked(sandbox: Any) -> list[tuple[str, int]]:
-    """Every LIST and WATCH, with its connection."""
-    return [(r.verb, r.connection) for r in sandbox.ledger.requests() if r.verb in ("list", "watch")]
+    def patch(self, name: str, patch: dict[str, Any]) -> None:
+        self._sandbox.patch("ConfigMap", name, patch)
 
+    def delete(self, name: str) -> None:
+        self._sandbox.delete("ConfigMap", name, "default")
 
-def _play(rig: Any, sandbox: Any, seed: int, *, changes: int, reloads: int, policy: str) -> Storm:
-    """A storm with edits at random moments; every reload ends as it has to, and nothing is listed again."""
-    print(f"DECLCTL_SEED={seed}")
-    chance = random.Random(seed)
-    edits = Edits(rig, chance, policy=policy)
-    edits.write()
-    controller = rig.run(edits.code)
-    before = _asked(sandbox)
-    moments = sorted(chance.randrange(100, changes) for _ in range(reloads))
-    generator = Generator(sandbox, random.Random(seed + 1), moments)
-    storm = threading.Thread(target=generator.play, args=(changes,), name="storm", daemon=True)
-    storm.start()
-    applied = 1
-    for _ in range(reloads):
-        generator.wait_for_moment()
-        what, result = edits.make_one()
-        generator.go_on()
-        outcome = controller.reload()
-        assert (outcome.result, outcome.lists) == (result, 0), f"{what}: {outcome.line}"
-        if result == "Refused":
-            edits.mend()
-            assert controller.reload().result == "Unchanged"
-        applied += result == "Applied"
-        assert outcome.generation == applied
-        assert [handler.name for handler in controller.status().handlers] == edits.order
-    storm.join()
-    controller.wait_idle(120)
-    assert _asked(sandbox) == before
-    assert controller.resource("maps").relists == 0
-    assert controller.status().generation == applied > 1
-    rows = rows_of(rig.told("storm"))
-    assert set(rows) == {*HANDLERS, *edits.extras}
-    assert len({row.generation for row in rows["plain"]}) > 2  # the edits did meet the changes
-    assert len(generator.wrote) == changes
-    assert controller.handler("faulty").retried == len(rig.told("failed")) > 0
-    return Storm(generator, rows, {name: controller.handler(name) for name in HANDLERS})
+    def start(self) -> "Here":
+        self._controller = self.pieces.run()
+        return self
+
+    def asked(self) -> list[tuple[str, int]]:
+        """Every LIST and WATCH, with its connection."""
+        requests = self._sandbox.ledger.requests()
+        return [(r.verb, r.connection) for r in requests if r.verb in ("list", "watch")]
+
+    def told(self, what: str) -> list[tuple[Any, ...]]:
+        return self.pieces.told(what)
+
+    def reload(self) -> Any:
+        return self._controller.reload()
+
+    def generation(self) -> int:
+        return self._controller.status().generation
+
+    def order(self) -> list[str]:
+        return [handler.name for handler in self._controller.status().handlers]
+
+    def handler(self, name: str) -> Any:
+        return self._controller.handler(name)
+
+    def resource(self, name: str) -> Any:
+        return self._controller.resource(name)
+
+    def wait_idle(self, seconds: float) -> None:
+        self._controller.wait_idle(seconds)
 
 
 @pytest.mark.timeout(0 if _TIMES > 1 else 120)
@@ -86,10 +86,8 @@ def test_a_storm_over_eight_handlers_and_many_reloads_loses_nothing(rig, stormy,
 
     `stormy` is the installed plugin.
     """
-    storm = _play(rig, sandbox, seed, changes=_CHANGES, reloads=_RELOADS, policy="Fence")
-    verdict = Verdict(storm.generator, storm.rows)
-    assert verdict.faults() == []
-    assert verdict.figures(storm.statistics) == []
+    storm = play(Here(rig, sandbox), seed, changes=_CHANGES, reloads=_RELOADS)
+    assert storm.faults() == []
     assert _overlooked(storm.generator, storm.rows) == []
 
 
@@ -98,10 +96,8 @@ def test_a_storm_over_eight_handlers_and_many_reloads_loses_nothing(rig, stormy,
 def test_a_storm_in_which_new_code_gets_what_waits_loses_nothing_either(rig, stormy, sandbox, seed) -> None:
     """`drainPolicy: Handover` moves the cut, and neither loses nor doubles a change (G2, G3)."""
     changes, reloads = _CHANGES // 3, max(_RELOADS // 2, 6)
-    storm = _play(rig, sandbox, seed, changes=changes, reloads=reloads, policy="Handover")
-    verdict = Verdict(storm.generator, storm.rows, fenced=False)
-    assert verdict.faults() == []
-    assert verdict.figures(storm.statistics) == []
+    storm = play(Here(rig, sandbox), seed, changes=changes, reloads=reloads, policy="Handover")
+    assert storm.faults(fenced=False) == []
 
 
 def _two_of_one_object(rows: list[Row]) -> tuple[int, int]:

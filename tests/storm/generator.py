@@ -1,14 +1,27 @@
-"""Numbered changes to a sandbox, and what an ideal observer hears of them."""
+"""Numbered changes to the ConfigMaps of a namespace, and what an ideal observer hears of them."""
 
 import random
 import threading
-from typing import NamedTuple
-
-from declctl.objects import KubeObject
-from declctl.sandbox import SandboxThread
+from typing import Any, NamedTuple, Protocol
 
 NAMES = tuple(f"m{number:02}" for number in range(48))
 SIDES = ("in", "out")
+
+
+class Writer(Protocol):
+    """Writes the ConfigMaps of one namespace, by whatever client."""
+
+    def create(self, config_map: dict[str, Any]) -> dict[str, Any]:
+        """Create one, whose namespace is not said; returns it as it is stored."""
+        ...
+
+    def patch(self, name: str, patch: dict[str, Any]) -> None:
+        """A JSON merge patch."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete one."""
+        ...
 
 
 class Heard(NamedTuple):
@@ -54,10 +67,10 @@ class Generator:
     often: a reload that begins there meets the changes that follow.
     """
 
-    def __init__(self, sandbox: SandboxThread, chance: random.Random, moments: list[int]) -> None:
+    def __init__(self, writer: Writer, chance: random.Random, moments: list[int]) -> None:
         self.wrote: list[Wrote] = []
         self.alive: dict[str, Wrote] = {}
-        self._sandbox = sandbox
+        self._writer = writer
         self._chance = chance
         self._moments = moments
         self._passed = threading.Semaphore(0)
@@ -98,30 +111,30 @@ class Generator:
         if before is None:
             return self._create(name, seq)
         if self._chance.random() < 0.1:
-            self._sandbox.delete("ConfigMap", name, "default")
+            self._writer.delete(name)
             del self.alive[name]
             return before._replace(type="Deleted", before=before)
         return self._patch(name, seq, before)
 
     def _create(self, name: str, seq: int) -> Wrote:
         side = self._chance.choice(SIDES)
-        stored = self._sandbox.create(_config_map(name, seq, side))
+        stored = self._writer.create(_config_map(name, seq, side))
         self.alive[name] = wrote = Wrote("Added", name, stored["metadata"]["uid"], seq, side, None)
         return wrote
 
     def _patch(self, name: str, seq: int, before: Wrote) -> Wrote:
         side = self._chance.choice(SIDES) if self._chance.random() < 0.2 else before.side
         patch = {"metadata": {"labels": {"side": side}}, "data": {"seq": str(seq)}}
-        self._sandbox.patch("ConfigMap", name, patch)
+        self._writer.patch(name, patch)
         wrote = Wrote("Modified", name, before.uid, seq, side, before._replace(before=None))
         self.alive[name] = wrote
         return wrote
 
 
-def _config_map(name: str, seq: int, side: str) -> KubeObject:
+def _config_map(name: str, seq: int, side: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "default", "labels": {"side": side}},
+        "metadata": {"name": name, "labels": {"side": side}},
         "data": {"seq": str(seq)},
     }

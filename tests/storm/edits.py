@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+from tests.pieces import Pieces
+
 HANDLERS = {
     "plain": "",
     "asynchronous": "",
@@ -46,15 +48,6 @@ class Classy:
 def by_side(obj): return [obj.labels["side"]]
 {extras}
 """
-PLUGIN = """
-import declctl
-from blackboard import tell
-
-@declctl.hookimpl
-def declctl_event(change):
-    tell("storm", "installed", str(change.type), change.obj.uid, int(change.obj["data"]["seq"]),
-         change.generation, change.generation, change.initial)
-"""
 INDEXES = (
     "",
     "{name: it, fieldPath: data.seq}",
@@ -65,10 +58,16 @@ _BROKEN_CODE = ("def plain(change:\n", "raise OSError('no disk')\n", "def plane(
 
 
 class Edits:
-    """What the bundle is now. Each edit changes it at random and says how the reload has to end."""
+    """What the bundle is now. Each edit changes it at random and says how the reload has to end.
 
-    def __init__(self, rig: Any, chance: random.Random, *, policy: str = "Fence") -> None:
-        self._rig = rig
+    `where` is more of the resource's line, such as its namespaces.
+    """
+
+    def __init__(
+        self, pieces: Pieces, chance: random.Random, *, policy: str = "Fence", where: str = ""
+    ) -> None:
+        self._pieces = pieces
+        self._where = where
         self._chance = chance
         self._deck: list[Any] = []
         self._version = 1
@@ -79,8 +78,8 @@ class Edits:
         self._extra = ""
         self._index = 0
         self._resync = ""
-        rig.more = "  plugins:\n    - {name: stormy}\n"
-        rig.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 60s, drainPolicy: {policy}"
+        pieces.more = "  plugins:\n    - {name: stormy}\n"
+        pieces.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 60s, drainPolicy: {policy}"
 
     @property
     def order(self) -> list[str]:
@@ -97,14 +96,15 @@ class Edits:
     def write(self) -> None:
         """Write the bundle as it is now."""
         index = f", indexers: [{INDEXES[self._index]}]" if self._index else ""
-        self._rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{self._resync}{index}}}"]
-        self._rig.handlers = []
+        rest = f"{self._where}{self._resync}{index}"
+        self._pieces.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{rest}}}"]
+        self._pieces.handlers = []
         for name in self._order:
             policy = self._policies.get(name, "")
             whom = "" if "pluginRef" in policy or "entryPoint" in policy else f'entryPoint: "handlers:{name}"'
             more = ", ".join(part for part in (whom, policy) if part)
-            self._rig.handlers.append(f"- {{name: {name}, resourceRef: {{name: maps}}, {more}}}")
-        self._rig.write(self.code)
+            self._pieces.handlers.append(f"- {{name: {name}, resourceRef: {{name: maps}}, {more}}}")
+        self._pieces.write(self.code)
 
     def make_one(self) -> tuple[str, str]:
         """Edit something, and write it; returns what, and how the reload has to end."""
@@ -158,11 +158,11 @@ class Edits:
         self.write()
 
     def break_code(self) -> None:
-        self._rig.write(self._chance.choice(_BROKEN_CODE))
+        self._pieces.write(self._chance.choice(_BROKEN_CODE))
 
     def break_manifest(self) -> None:
-        self._rig.resources = ["- {name: maps, apiVersion: v1, knid: ConfigMap}"]
-        self._rig.write()
+        self._pieces.resources = ["- {name: maps, apiVersion: v1, knid: ConfigMap}"]
+        self._pieces.write()
 
 
 _LEGAL = (

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.behaviour.storm.generator import Generator, Heard
+from tests.storm.generator import Generator, Heard
 
 EVERYTHING = ("plain", "asynchronous", "classy", "installed", "wide", "faulty")  # who hears every change
 IN_ORDER = ("plain", "asynchronous", "classy", "installed")  # one at a time, and never tried again
