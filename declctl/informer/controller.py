@@ -96,6 +96,9 @@ class Controller:
             on_fault=config.on_fault,
         )
         self._clock = config.clock
+        self._holds = 0
+        self._free = asyncio.Event()
+        self._free.set()
         self._batches = self._entries = self._slow = 0
         self._seconds = self._longest = 0.0
         self._silent_until = float("-inf")
@@ -120,12 +123,25 @@ class Controller:
         with contextlib.suppress(QueueClosed):
             while True:
                 batch = await self.queue.pop_batch(BATCH)
+                while self._holds:
+                    await self._free.wait()
                 await self._process(batch)
                 self.queue.processed(batch)
                 if not self.synced.is_open and self.queue.has_synced:
                     self.synced.open()
                 if len(self.queue):
                     await asyncio.sleep(0)  # a queue that is never empty shall not keep others from running
+
+    def hold(self) -> None:
+        """Process nothing until `let_go` was called as often; what comes is queued."""
+        self._holds += 1
+        self._free.clear()
+
+    def let_go(self) -> None:
+        """Go on, in the next turn of the loop, if nobody else holds it."""
+        self._holds -= 1
+        if not self._holds:
+            self._free.set()
 
     @property
     def has_synced(self) -> bool:
@@ -154,6 +170,8 @@ class Controller:
             for _ in result:
                 self._timed(began, size)
                 await asyncio.sleep(0)
+                while self._holds:
+                    await self._free.wait()
                 began = self._clock.monotonic()
         self._timed(began, size)
 

@@ -7,7 +7,8 @@ objects no order is promised beyond that in which the server told.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from declctl.errors import CacheError
@@ -213,16 +214,37 @@ class SharedIndexInformer:
         return registration
 
     def add_listener(
-        self, listener: Listener, *, resync_period: float | None = None, initial: bool = True
+        self,
+        listener: Listener,
+        *,
+        resync_period: float | None = None,
+        initial: bool = True,
+        at_once: bool = True,
     ) -> Registration:
-        """Tell a listener: the cache as initial Added, if `initial`, then everything that comes."""
+        """Tell a listener: the cache as initial Added, if `initial`, then everything that comes.
+
+        Unless `at_once`, it hears of the first object in a later turn of the loop, and this returns as
+        soon for a large cache as for a small one.
+        """
         self._refuse_stopped()
         registration = self._register(listener, resync_period, synced=None)
-        if initial:
+        if not initial:
+            self.synced.on_open(registration.given.open)
+        elif at_once:
             self._introduce(registration)
         else:
-            self.synced.on_open(registration.given.open)
+            self.processor.postpone(registration)
+            self._slices.start_later(self._introduction(registration))
         return registration
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Take in nothing: what the server tells waits, and is taken in from the next turn of the loop on."""
+        self._controller.hold()
+        try:
+            yield
+        finally:
+            self._controller.let_go()
 
     def remove_event_handler(self, registration: Registration) -> None:
         """Tell a listener no more, at once; what a library handler has pending is dropped.
@@ -280,11 +302,11 @@ class SharedIndexInformer:
         )
 
     def _introduce(self, registration: Registration) -> None:
-        def work() -> Iterator[None]:
-            yield from self.processor.introduce(registration, self.indexer.known())
-            self.synced.on_open(registration.given.open)
+        self._slices.start(self._introduction(registration))
 
-        self._slices.start(work())
+    def _introduction(self, registration: Registration) -> Iterator[None]:
+        yield from self.processor.introduce(registration, self.indexer.known())
+        self.synced.on_open(registration.given.open)
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))

@@ -57,6 +57,7 @@ class Registration:
         self.period = 0.0
         self.due = float("inf")
         self.pending: dict[str, None] | None = None  # keys of the cache that it has not heard of yet
+        self.postponed = False  # it has heard of nothing: what is pending is known when its turn has come
 
     @property
     def name(self) -> str:
@@ -67,6 +68,11 @@ class Registration:
     def has_synced(self) -> bool:
         """Whether the first sync is in the cache and the listener is through with it."""
         return self.synced.is_open
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether it has still to hear of objects that were in the cache when it came."""
+        return self.pending is not None
 
     @property
     def removed(self) -> bool:
@@ -152,14 +158,21 @@ class SharedProcessor:
             if resyncs and registration not in self._syncing:
                 told = [n for n in told if n.type is not _RESYNC]
             if registration.pending is not None:
+                if registration.postponed:
+                    continue  # it will hear of the cache as it is then
                 told = _admitted(told, registration.pending)
             self._give(registration, told)
+
+    def postpone(self, registration: Registration) -> None:
+        """Tell a listener nothing before it is introduced."""
+        registration.pending, registration.postponed = {}, True
 
     def introduce(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Tell a late joiner the cache, a slice at a time; each object once (client-go 202).
 
         What changes before its turn has come is told as it is then, what is deleted not at all.
         """
+        registration.postponed = False
         pending = registration.pending = dict.fromkeys(cache)
         keys = iter(list(pending))
         while (part := tuple(islice(keys, _SLICE))) and not registration.removed:

@@ -16,10 +16,14 @@ class Slices:
     def start(self, work: Iterator[None]) -> None:
         """Do the first step now and the others later."""
         for _ in work:
-            task = asyncio.get_running_loop().create_task(_finish(work))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.start_later(work)
             return
+
+    def start_later(self, work: Iterator[None]) -> None:
+        """Do each step later: nothing has happened when this returns."""
+        task = asyncio.get_running_loop().create_task(_finish(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
         """Leave undone what is not done."""

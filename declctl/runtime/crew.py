@@ -7,6 +7,7 @@ work on any change: after a reload from one to the other both exist until the ol
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from declctl.kit import Lanes
@@ -43,6 +44,10 @@ class Crew(Protocol):
         """How many changes they work on at once."""
         ...
 
+    def start(self) -> None:
+        """Make the workers, who rest until woken; raises RuntimeError where no thread can be had."""
+        ...
+
     def wake(self) -> None:
         """Something may be ready. From any thread; costs little when nobody sleeps."""
         ...
@@ -57,39 +62,49 @@ class Crew(Protocol):
 
 
 class ThreadCrew:
-    """`size` threads, started at the first change, that each take one change at a time."""
+    """`size` threads that each take one change at a time.
+
+    They are made by `start`, before they are needed: a thread that starts holds up whoever starts it.
+    """
 
     def __init__(self, slot: Worked, *, size: int) -> None:
         self.size = size
         self._slot = slot
-        self._started = 0
         self._dismissed = False
-        self._lock = threading.Lock()
         self._ready = threading.Event()
 
+    def start(self) -> None:
+        """Start the threads; where one can't be started, the others are let go."""
+        try:
+            for _ in range(self.size):
+                self._start(self._rest_and_run)
+        except RuntimeError:
+            self.dismiss()
+            raise
+
     def wake(self) -> None:
-        """Start the threads if this is the first change, and wake who sleeps."""
-        if not self._started:
-            with self._lock:
-                missing, self._started = self.size - self._started, self.size
-            for _ in range(missing):
-                self._start()
+        """Wake who sleeps."""
         if not self._ready.is_set():
             self._ready.set()
 
     def replace_one(self) -> None:
         """Start one more thread; the stuck one leaves when it comes back."""
         if not self._dismissed:
-            self._start()
+            self._start(self._run)
 
     def dismiss(self) -> None:
         """Let the threads go."""
         self._dismissed = True
         self._ready.set()
 
-    def _start(self) -> None:
+    def _start(self, target: Callable[[], None]) -> None:
         # Daemons: a call that never returns must not keep the process from ending.
-        threading.Thread(target=self._run, name=f"declctl-handler-{self._slot.name}", daemon=True).start()
+        threading.Thread(target=target, name=f"declctl-handler-{self._slot.name}", daemon=True).start()
+
+    def _rest_and_run(self) -> None:
+        # Until a commit lets them in, what waits in the lanes belongs to the crew before.
+        self._ready.wait()
+        self._run()
 
     def _run(self) -> None:
         lanes = self._slot.lanes
@@ -121,6 +136,9 @@ class LoopCrew:
         self._tasks: set[asyncio.Task[None]] = set()
         self._event: asyncio.Event | None = None
         self._starting = False
+
+    def start(self) -> None:
+        """Nothing is made beforehand: tasks cost nothing to start, and hold up nobody."""
 
     def wake(self) -> None:
         """Start the tasks if this is the first change, and wake who sleeps."""

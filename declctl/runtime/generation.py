@@ -15,7 +15,7 @@ from declctl.runtime.changes import Side
 from declctl.runtime.context import Listers
 from declctl.runtime.foreign import Foreign
 from declctl.runtime.inputs import Inputs
-from declctl.runtime.slots import Place
+from declctl.runtime.placing import Place
 
 
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):

@@ -1,42 +1,43 @@
 """A living handler's filter has changed: who enters it is Added, who leaves it Deleted, nobody else is told.
 
-Both filters are asked of every cached object while a reload is staged, away from the machinery loop; what
-changes meanwhile is asked again. At the commit, what is told stands ready.
+Both filters are asked of every cached object while a reload is staged, and again of what changes
+meanwhile: always in a thread, as they are foreign code. For the last few objects, which would go on
+changing, their caches take in nothing for a moment. At the commit, what is told stands ready.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from declctl.errors import FilterFailed, ReloadRefused
-from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Record
+from declctl.objects import ChangeType, ObjectView, Record
 from declctl.runtime.caches import Cached
 from declctl.runtime.filtering import Filter
-from declctl.runtime.moving import differences_between
-from declctl.runtime.slots import Place
+from declctl.runtime.moving import Move, Told, difference
 from declctl.runtime.threads import in_thread
 
-# What has changed while filters were asked in a thread is asked on the machinery loop, if it is so little.
-_FEW_OBJECTS, _MOST_ROUNDS = 20, 10
+_BATCH = 2000  # objects that a thread is asked of at once; a reload that is given up waits for no more
+_MOST_BATCHES = 10  # of what has changed meanwhile; then caches are held, so that it comes to an end
+_LONGEST_HOLD = 1.0  # seconds
 
 
-class _Verdict(NamedTuple):
-    """Whether an object was in the old filter (None: nobody knows, as it raised), and is in the new one."""
+class Pair(NamedTuple):
+    """An object as the old caches have it, and as the new ones do: the same one, if they are the same."""
 
-    record: Record
-    was: bool | None
-    now: bool
+    key: str
+    old: Record | None
+    new: Record | None
 
 
-class Refilter:
-    """What the filters of two generations say of the objects of one handler. Either may be missing.
+class Refilter(Move):
+    """A move of one handler from one filter to another, and maybe to other caches.
 
-    `before` are the caches that it listens to, `after` those that it will listen to. `judge` may be
-    called by any thread, all else by the machinery loop.
+    Either filter may be missing. `judge` may be called by any thread, all else by the machinery loop.
     """
 
     def __init__(
@@ -45,111 +46,107 @@ class Refilter:
         old: Filter | None,
         new: Filter | None,
         *,
-        before: Sequence[Cached],
-        after: Sequence[Cached],
+        before: Iterable[Cached],
+        after: Iterable[Cached],
     ) -> None:
+        super().__init__(before, after)
         self.name = name
-        self._old = old
-        self._new = new
-        self._before = before
-        self._after = after
-        self._verdicts: dict[int, _Verdict] = {}  # by the identity of records, which are kept alive in it
+        self._leaving = old
+        self._entering = new
+        self._heard = frozenset(ChangeType) if new is None else new.events
+        self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
 
-    def stale(self) -> list[Record]:
-        """The cached objects, as they are now, of which the filters have not been asked."""
-        known = self._verdicts
-        caches = dict.fromkeys((*self._before, *self._after))
-        return [record for record in _records(caches) if id(record) not in known]
+    def compare(self, keys: Iterable[str]) -> None:
+        """The filters have to be asked of these objects."""
+        for key in keys:
+            old, new = self.held(key)
+            self.doubt(key, old, new)
+            if old is None and new is None:
+                self.tell(key, ())
+                self._stale.pop(key, None)
+            else:
+                self._stale[key] = None
 
-    def judge(self, records: Iterable[Record]) -> None:
-        """Ask both filters; raises ReloadRefused where the new one raises."""
-        for record in records:
-            obj = ObjectView(record)
-            try:
-                now = self._new is None or self._new.passes(obj)
-            except FilterFailed as failure:
-                message = f"{self.name}: {failure} on {record.key}"
-                raise ReloadRefused("FilterFailed", message) from failure
-            self._verdicts[id(record)] = _Verdict(record, self._was(obj), now)
+    @property
+    def stale(self) -> int:
+        """How many objects there are of which the filters have not been asked as they are now."""
+        return len(self._stale)
 
-    def told(self, untold: Mapping[Cached, Collection[str]]) -> list[Notification]:
-        """What the handler hears at the commit; asks the filters of what is stale.
+    def unjudged(self) -> list[Pair]:
+        """Some of those."""
+        return [Pair(key, *self.held(key)) for key in islice(self._stale, _BATCH)]
 
-        `untold` has the objects that it has still to hear of, as it joined a moment ago: from a cache that it
-        goes on listening to it will, by the new filter.
-        """
-        self.judge(self.stale())
-        coming = {key for cached, keys in untold.items() if cached in self._after for key in keys}
-        going = {key for cached, keys in untold.items() if cached not in self._after for key in keys}
-        same = list(self._before) == list(self._after)
-        found = self._crossing(coming) if same else self._moving(coming, going)
-        heard = ChangeType if self._new is None else self._new.events
-        return [msgspec.structs.replace(each, judged=True) for each in found if each.type in heard]
+    def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Told]]:
+        """What is told of these; raises ReloadRefused where the new filter raises."""
+        return [(pair, self._judged(pair)) for pair in pairs]
+
+    def settle(self, judged: Iterable[tuple[Pair, Told]]) -> None:
+        """Take in what was judged, as far as the objects are what they were then."""
+        for pair, told in judged:
+            if self.held(pair.key) == (pair.old, pair.new):
+                self.tell(pair.key, told)
+                self._stale.pop(pair.key, None)
+
+    def _judged(self, pair: Pair) -> Told:
+        old = None if pair.old is None else ObjectView(pair.old)
+        new = old if pair.new is pair.old else None if pair.new is None else ObjectView(pair.new)
+        told = difference(
+            pair.old, pair.new, was=old is not None and self._was(old), now=new is not None and self._is(new)
+        )
+        return tuple(msgspec.structs.replace(n, judged=True) for n in told if n.type in self._heard)
 
     def _was(self, obj: ObjectView) -> bool | None:
         try:
-            return self._old is None or self._old.passes(obj)
+            return self._leaving is None or self._leaving.passes(obj)
         except FilterFailed:
             return None
 
-    def _crossing(self, coming: Collection[str]) -> list[Notification]:
-        told: list[Notification] = []
-        for record in _records(self._before):
-            _, was, now = self._verdicts[id(record)]
-            if record.key in coming:
-                continue
-            if was and not now:
-                told.append(Notification(ChangeType.DELETED, record, reason=ChangeReason.OUT_OF_SCOPE))
-            elif now and was is False:
-                told.append(Notification(ChangeType.ADDED, record, initial=True, reason=ChangeReason.INITIAL))
-        return told
-
-    def _moving(self, coming: Collection[str], going: Collection[str]) -> list[Notification]:
-        """The same where caches change as well: some that are left may hold what others come with."""
-        verdicts = self._verdicts
-        synced = [cached for cached in self._after if cached.informer.has_synced]
-        before = {r.key: r for r in _records(self._before) if verdicts[id(r)].was is not False}
-        after = {r.key: r for r in _records(synced) if verdicts[id(r)].now}
-        for key in going:
-            before.pop(key, None)
-        told = differences_between(before, after)
-        return [n for n in told if verdicts[id(n.record)].was is not None and n.key not in coming]
-
-
-def changed_filters(
-    before: Mapping[str, Place], after: Mapping[str, Place], *, same_code: bool
-) -> Sequence[Refilter]:
-    """One for each handler in both whose filter may say something else of some object."""
-    return [
-        Refilter(name, old.binding.filter, new.binding.filter, before=old.informers, after=new.informers)
-        for name, new in after.items()
-        if (old := before.get(name)) is not None
-        and may_differ(old.binding.filter, new.binding.filter, same_code=same_code)
-    ]
+    def _is(self, obj: ObjectView) -> bool:
+        try:
+            return self._entering is None or self._entering.passes(obj)
+        except FilterFailed as failure:
+            message = f"{self.name}: {failure} on {obj.key}"
+            raise ReloadRefused("FilterFailed", message) from failure
 
 
 async def ask(refilters: Iterable[Refilter], *, timeout: float) -> None:
-    """Judge what is cached, in a thread, until little is left that has changed meanwhile.
+    """Have all judged that is cached; little is left that has changed meanwhile.
 
     Raises ReloadRefused where a filter raises, or after `timeout` seconds in all.
     """
     try:
         async with asyncio.timeout(timeout):
             for refilter in refilters:
-                await _ask(refilter)
+                late = 0  # batches of what has changed meanwhile
+                while refilter.stale and late < _MOST_BATCHES:
+                    late += refilter.stale < _BATCH
+                    await _judge_some(refilter)
     except TimeoutError as error:
         message = f"asking filters of what is cached took longer than {timeout:g} s"
         raise ReloadRefused("FilterTimeout", message) from error
 
 
-async def _ask(refilter: Refilter) -> None:
-    stale = refilter.stale()
-    for _ in range(_MOST_ROUNDS):
-        if stale:
-            await in_thread(partial(refilter.judge, stale), name="declctl-filter")
-        stale = refilter.stale()
-        if len(stale) <= _FEW_OBJECTS:
-            return
+async def ask_the_rest(refilters: Sequence[Refilter]) -> None:
+    """Have all that is left judged, while its caches take in nothing: until the next turn of the loop.
+
+    So whoever commits in this turn, does so with nothing stale. Raises as `ask` does, after a second.
+    """
+    with ExitStack() as held:
+        for cached in dict.fromkeys(c for r in refilters if r.stale for c in (*r.before, *r.after)):
+            held.enter_context(cached.informer.held())
+        try:
+            async with asyncio.timeout(_LONGEST_HOLD):
+                for refilter in refilters:
+                    while refilter.stale:
+                        await _judge_some(refilter)
+        except TimeoutError as error:
+            message = f"objects change faster than filters can be asked: {_LONGEST_HOLD:g} s were too short"
+            raise ReloadRefused("FilterTimeout", message) from error
+
+
+async def _judge_some(refilter: Refilter) -> None:
+    judge = partial(refilter.judge, refilter.unjudged())
+    refilter.settle(await in_thread(judge, name="declctl-filter"))
 
 
 def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bool:
@@ -160,7 +157,3 @@ def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bo
 
 def _what_judges(judge: Filter | None) -> tuple[str, object]:
     return ("", None) if judge is None else (judge.spec.label_selector, judge.spec.entry_point)
-
-
-def _records(caches: Iterable[Cached]) -> Iterable[Record]:
-    return chain.from_iterable(cached.informer.indexer.list() for cached in caches)

@@ -5,20 +5,20 @@ fail. A start is the same walk without an old generation, and does not wait for 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.kit import Clock, to_its_end
 from declctl.manifest import Diagnostic
 from declctl.manifest.model import DrainPolicy, ReloadSpec
-from declctl.objects import Notification
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, assemble_again
 from declctl.runtime.caches import Cached, Wanted
 from declctl.runtime.changes import Step, changes
 from declctl.runtime.check import Checked, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.context import Memo
+from declctl.runtime.following import follow, until_ready
 from declctl.runtime.generation import Generation
 from declctl.runtime.inputs import InputFiles
 from declctl.runtime.lifecycle import Lifecycle
@@ -26,13 +26,11 @@ from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.outdated import outdated
 from declctl.runtime.owners import Owners
-from declctl.runtime.refiltering import Refilter, ask, changed_filters
+from declctl.runtime.placing import Prepared
 from declctl.runtime.replaying import Replays, changed_code
 from declctl.runtime.slots import Ended, Slots
 from declctl.runtime.trial import Kept, Trial
 
-_CATCH_UP_SECONDS = 2.0
-_CATCH_UP_CHECK = 0.005
 NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
 _WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
 
@@ -42,8 +40,8 @@ class Staged:
     """A generation that is ready: committing it cannot fail any more."""
 
     assembled: Assembled
+    prepared: Prepared
     steps: Sequence[Step]
-    told: Mapping[str, Sequence[Notification]]  # to handlers whose filter has changed
     replayed: Sequence[str]  # the handlers that hear the cache again, as their code has changed
 
     @property
@@ -209,23 +207,24 @@ class Reloader:
                 await self._warm(assembled.fresh, generation.plan.reload.warm_timeout)
             await self._around.caches.build_indexes(generation.wanted)
             restarts = await asyncio.to_thread(outdated, generation.foreign.plugins)
-            refilters = self._refilters(generation)
-            await ask(refilters, timeout=generation.plan.reload.warm_timeout)
             replayed = await asyncio.to_thread(changed_code, self.active, generation)
-            await self._catch_up(generation)
-            told = {refilter.name: refilter.told(self._slots.untold(refilter.name)) for refilter in refilters}
+            prepared = await self._slots.prepare(generation.places, same_code=self._same_code(generation))
+            try:
+                steps = (*self._steps(generation), *restarts)
+                await self._follow(prepared, timeout=generation.plan.reload.warm_timeout)
+            except BaseException:
+                self._slots.discard(prepared)
+                raise
         except BaseException:
             await to_its_end(self._undo(generation))
             raise
         self._last_number = generation.number
-        old = self.active.side if self.active is not None else None
-        steps = (*changes(old, generation.side), *restarts) if old is not None else ()
-        return Staged(assembled, steps, told, replayed)
+        return Staged(assembled, prepared, steps, replayed)
 
     def _commit(self, staged: Staged, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
-        ended = self._slots.commit(new.places, staged.told)
+        ended = self._slots.commit(staged.prepared)
         self._around.caches.reproject(new.wanted)
         self._replays.begin(staged.replayed)
         self.active = new
@@ -296,16 +295,18 @@ class Reloader:
                     raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
                 await self._clock.sleep(_WARM_CHECK)
 
-    async def _catch_up(self, generation: Generation) -> None:
-        """Wait until no handler would be moved into its past; for long only if a server lags far behind."""
-        deadline = self._clock.monotonic() + _CATCH_UP_SECONDS
-        while self._slots.is_behind(generation.places) and self._clock.monotonic() < deadline:
-            await self._clock.sleep(_CATCH_UP_CHECK)
+    async def _follow(self, prepared: Prepared, *, timeout: float) -> None:
+        """Return when handlers can be moved: the commit has to be made in that turn of the loop."""
+        moves = prepared.moves
+        await follow(moves, timeout=timeout)
+        slots = [slot for name in prepared.transfers if (slot := self._slots.slot(name)) is not None]
+        await until_ready(moves, slots, clock=self._clock, timeout=timeout)
 
-    def _refilters(self, new: Generation) -> Sequence[Refilter]:
-        if (old := self.active) is None:
-            return ()
-        return changed_filters(old.places, new.places, same_code=old.inputs.code == new.inputs.code)
+    def _same_code(self, new: Generation) -> bool:
+        return self.active is not None and self.active.inputs.code == new.inputs.code
+
+    def _steps(self, new: Generation) -> Sequence[Step]:
+        return changes(self.active.side, new.side) if self.active is not None else ()
 
     async def tell(self, outcome: Outcome, *, timeout: float) -> None:
         """Call `declctl_reload` of the active generation with the outcome of an attempt."""

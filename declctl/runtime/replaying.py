@@ -15,7 +15,8 @@ from declctl.objects import Record
 from declctl.runtime.caches import Cached
 from declctl.runtime.generation import Generation
 from declctl.runtime.log import Log
-from declctl.runtime.slots import Slot, Slots
+from declctl.runtime.placing import Slot
+from declctl.runtime.slots import Slots
 
 _SLICE = 100
 _PAUSE_SECONDS = 0.01

@@ -1,42 +1,25 @@
 """The slots: every handler by its name, how a commit gives them new bindings, and how old ones drain.
 
-`commit` runs on the machinery loop between two deltas: it calls no user code, does no I/O and waits
-for nothing, so that no handler can see an event with its new code that another sees with its old
-code.
+`prepare` makes all that a commit takes over, while a generation is staged. `commit` runs on the
+machinery loop between two deltas: it calls no user code, does no I/O and waits for nothing, so that
+no handler can see an event with its new code that another sees with its old code.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from declctl.informer import Registration
+from declctl.errors import ReloadRefused
 from declctl.kit import Clock
 from declctl.manifest.model import DrainPolicy
-from declctl.objects import Notification
 from declctl.runtime.caches import Cached
 from declctl.runtime.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handler import Binding, Handler
 from declctl.runtime.log import Log
-from declctl.runtime.moving import differences, is_behind
+from declctl.runtime.placing import Place, Prepared, Shared, Slot, Transfer, transfer_of
+from declctl.runtime.threads import in_thread
 
 _DRAIN_CHECK = 0.02  # seconds between two looks at what is left of an old generation
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a generation puts a handler: its binding, and the informers it listens to."""
-
-    binding: Binding
-    informers: Sequence[Cached]
-
-
-@dataclass(eq=False)
-class Slot:
-    """A handler, its workers, and its registrations with informers."""
-
-    handler: Handler
-    crew: Crew
-    registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +44,68 @@ class Slots:
         self._slots: dict[str, Slot] = {}
         self._leaving: list[Slot] = []
 
-    def commit(
-        self, places: Mapping[str, Place], told: Mapping[str, Sequence[Notification]] | None = None
-    ) -> list[Ended]:
-        """Make `places` what is listening; returns the epochs that ended. Cannot fail.
+    async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+        """Make what a commit of `places` needs; nothing that runs is touched.
 
-        `told` has the differences that handlers hear whose filter has changed.
+        Where the code is not the same, filters that call it are taken for others. Raises ReloadRefused
+        where the system has no threads left.
         """
-        ended: list[Ended] = []
-        fresh: list[tuple[Slot, Place]] = []
-        for name, place in places.items():
-            slot = self._slots.get(name)
-            if slot is None:
-                slot = self._slots[name] = self._make(place)
-                fresh.append((slot, place))
-            else:
+        fresh = {name: self._make(place) for name, place in places.items() if name not in self._slots}
+        crews: dict[str, Crew] = {}
+        transfers: dict[str, Transfer] = {}
+        shared: Shared = {}
+        for name, slot in self._slots.items():
+            if (place := places.get(name)) is None:
+                continue
+            if not _fits(slot.crew, place.binding):
+                crews[name] = self._crew(slot.handler, place.binding)
+            transfer = transfer_of(slot, place, same_code=same_code, shared=shared)
+            if transfer is not None:
+                transfers[name] = transfer
+        prepared = Prepared(places, fresh, crews, transfers)
+        await self._start([*(slot.crew for slot in fresh.values()), *crews.values()])
+        return prepared
+
+    def discard(self, prepared: Prepared) -> None:
+        """It comes to nothing: let go what was made for it."""
+        for move in prepared.moves:
+            move.close()
+        for crew in (*(slot.crew for slot in prepared.fresh.values()), *prepared.crews.values()):
+            crew.dismiss()
+
+    def commit(self, prepared: Prepared) -> list[Ended]:
+        """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
+
+        Its time grows with the handlers and with what they have to be told, and with nothing else.
+        """
+        places, ended = prepared.places, list[Ended]()
+        for name, slot in tuple(self._slots.items()):
+            if (place := places.get(name)) is not None:
                 ended.append(Ended(slot, slot.handler.rebind(place.binding), closing=False))
-                self._recrew(slot, place.binding)
-        for name in [name for name in self._slots if name not in places]:
-            slot = self._slots.pop(name)
-            self._leaving.append(slot)
-            _detach(slot, slot.registrations)
-            ended.append(Ended(slot, slot.handler.lanes.epoch, closing=True))
-        for epoch in ended:
-            if not epoch.closing:
-                name = epoch.slot.handler.name
-                _rehome(epoch.slot, places[name], (told or {}).get(name))
-        for slot, place in fresh:
-            _attach(slot, place, place.informers)
-        self._slots = {name: self._slots[name] for name in places}
+                if (crew := prepared.crews.get(name)) is not None:
+                    self._recrew(slot, crew)
+            else:
+                del self._slots[name]
+                self._leaving.append(slot)
+                _detach(slot, slot.registrations)
+                ended.append(Ended(slot, slot.handler.lanes.epoch, closing=True))
+        told = {move: move.told for move in prepared.moves}
+        for name, slot in self._slots.items():
+            transfer = prepared.transfers.get(name)
+            if transfer is not None:
+                _detach(slot, transfer.gone)
+                if transfer.move is not None:
+                    slot.handler.add_all(told[transfer.move])
+                _attach(slot, places[name], transfer.come, initial=False)
+                _attach(slot, places[name], transfer.missing)
+            for registration in slot.registrations.values():
+                registration.retime(places[name].binding.plan.resync_period)
+        for move in told:
+            move.close()
+        for name, slot in prepared.fresh.items():
+            _attach(slot, places[name], places[name].informers)
+        self._slots = {name: self._slots.get(name) or prepared.fresh[name] for name in places}
         return ended
-
-    def untold(self, name: str) -> Mapping[Cached, Collection[str]]:
-        """The objects of each cache that a handler has still to hear of, as it joined a moment ago."""
-        slot = self._slots.get(name)
-        return {} if slot is None else _untold(slot, slot.registrations)
-
-    def is_behind(self, places: Mapping[str, Place]) -> bool:
-        """Whether a handler would be moved to caches that have yet to see what it has been told."""
-        moves = [_move(slot, places[name]) for name, slot in self._slots.items() if name in places]
-        return any(is_behind(gone, come) for gone, come, _ in moves if gone and come)
 
     async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
         """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
@@ -179,21 +184,8 @@ class Slots:
     def _make(self, place: Place) -> Slot:
         handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop)
         slot = Slot(handler, self._crew(handler, place.binding))
-        self._connect(slot)
+        _connect(slot)
         return slot
-
-    def _recrew(self, slot: Slot, binding: Binding) -> None:
-        fits = isinstance(slot.crew, LoopCrew) == binding.target.all_async
-        if fits and slot.crew.size == binding.plan.queue.concurrency:
-            return
-        before, slot.crew = slot.crew, self._crew(slot.handler, binding)
-        self._connect(slot)
-        before.dismiss()
-        slot.crew.wake()
-
-    def _connect(self, slot: Slot) -> None:
-        slot.handler.on_pending = slot.crew.wake
-        slot.handler.on_replaced = slot.crew.replace_one
 
     def _crew(self, handler: Handler, binding: Binding) -> Crew:
         size = binding.plan.queue.concurrency
@@ -201,45 +193,49 @@ class Slots:
             return LoopCrew(handler, size=size, loop=self._loop)
         return ThreadCrew(handler, size=size)
 
+    def _recrew(self, slot: Slot, crew: Crew) -> None:
+        before, slot.crew = slot.crew, crew
+        _connect(slot)
+        before.dismiss()
+        crew.wake()
+
+    async def _start(self, crews: Sequence[Crew]) -> None:
+        def start() -> None:
+            for crew in crews:
+                crew.start()
+
+        try:
+            await in_thread(start, name="declctl-crews")
+        except BaseException as error:
+            for crew in crews:
+                crew.dismiss()
+            if not isinstance(error, RuntimeError):
+                raise
+            wanted = sum(crew.size for crew in crews)
+            message = f"{wanted} workers of handlers can't be started: {error}; see queue.concurrency"
+            raise ReloadRefused("NoThreads", message) from error
+
+
+def _fits(crew: Crew, binding: Binding) -> bool:
+    same_kind = isinstance(crew, LoopCrew) == binding.target.all_async
+    return same_kind and crew.size == binding.plan.queue.concurrency
+
+
+def _connect(slot: Slot) -> None:
+    slot.handler.on_pending = slot.crew.wake
+    slot.handler.on_replaced = slot.crew.replace_one
+
 
 def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: bool = True) -> None:
     for cached in informers:
         slot.registrations[cached] = cached.informer.add_listener(
-            slot.handler, resync_period=place.binding.plan.resync_period, initial=initial
+            slot.handler,
+            resync_period=place.binding.plan.resync_period,
+            initial=initial,
+            at_once=False,
         )
 
 
 def _detach(slot: Slot, caches: Iterable[Cached]) -> None:
     for cached in tuple(caches):
         slot.registrations.pop(cached).remove()
-
-
-def _rehome(slot: Slot, place: Place, refiltered: Sequence[Notification] | None) -> None:
-    period = place.binding.plan.resync_period
-    if [*slot.registrations] == [*place.informers]:
-        for registration in slot.registrations.values():
-            registration.retime(period)
-        if refiltered:
-            slot.handler.add_all(refiltered)
-        return
-    for cached in slot.registrations.keys() & set(place.informers):
-        slot.registrations[cached].retime(period)
-    gone, come, missing = _move(slot, place)
-    untold = {key for keys in _untold(slot, gone).values() for key in keys}
-    told = differences(gone, come, untold) if refiltered is None else refiltered
-    _detach(slot, gone)
-    slot.handler.add_all(told)
-    _attach(slot, place, come, initial=False)
-    _attach(slot, place, missing)
-
-
-def _untold(slot: Slot, caches: Iterable[Cached]) -> dict[Cached, Collection[str]]:
-    return {cached: slot.registrations[cached].pending or () for cached in caches}
-
-
-def _move(slot: Slot, place: Place) -> tuple[list[Cached], list[Cached], list[Cached]]:
-    """The caches that a handler leaves, those that it comes to, and those that are not filled yet."""
-    gone = [cached for cached in slot.registrations if cached not in place.informers]
-    added = [cached for cached in place.informers if cached not in slot.registrations]
-    come = [cached for cached in added if cached.informer.has_synced]
-    return gone, come, [cached for cached in added if cached not in come]

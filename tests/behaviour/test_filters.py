@@ -1,5 +1,7 @@
 """Filters of a whole controller: what its handlers hear of a cluster, and of a changed filter (G16)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from declctl.testing import until
@@ -118,6 +120,35 @@ def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None
     outcome = controller.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "FilterTimeout")
     assert len(rig.told()) == 1
+
+
+_WHERE = """
+import threading
+def big(obj):
+    note("asked", threading.current_thread().name, {version})
+    return int(obj["data"]["size"]) >= {version}
+"""
+
+
+@pytest.mark.guarantee("G7", "G16")
+def test_filters_are_never_asked_by_the_machinery(rig, config_map) -> None:
+    """However objects change meanwhile: user code that is slow or stuck must not hold up the caches."""
+    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
+    objects = [config_map(f"m{size}", size=str(size)) for size in range(5)]
+    controller = rig.run(TELL.format(size=0) + _WHERE.format(version=1), objects=objects)
+    controller.wait_idle()
+    for version in range(2, 12):
+        rig.folder.write("handlers.py", TELL.format(size=0) + _WHERE.format(version=version % 5))
+        with ThreadPoolExecutor() as pool:
+            reload, number = pool.submit(controller.reload), 0
+            while not reload.done():
+                number += 1
+                controller.sandbox.patch("ConfigMap", f"m{number % 5}", {"data": {"v": str(number)}})
+        assert reload.result().result == "Applied"
+        controller.wait_idle()
+    asked_by = {thread for what, thread, _ in rig.told() if what == "asked"}
+    assert "declctl-filter" in asked_by
+    assert "declctl-machinery" not in asked_by
 
 
 def test_a_filter_changes_after_its_cache_was_made_anew(rig, config_map, asked) -> None:

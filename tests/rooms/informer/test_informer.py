@@ -522,3 +522,60 @@ def test_a_fault_is_told_to_whom_asked_for_it():
 
     asyncio.run(scenario())
     assert faults == [refused]
+
+
+def happen(informer, delta):
+    """Something comes out of the queue."""
+    for _ in informer.process([delta]):
+        raise AssertionError("one change is one step")
+
+
+@pytest.mark.guarantee("G18")
+@pytest.mark.client_go("Late joiner")
+def test_who_joins_later_hears_the_cache_as_it_is_then():
+    """Nothing is told at once; what changes until its turn comes is told once, as it is then."""
+    _, informer, clock = made()
+    late = Recorder()
+
+    async def scenario():
+        happen(informer, Delta(DeltaType.ADDED, "demo/a", record("a", 1)))
+        happen(informer, Delta(DeltaType.ADDED, "demo/b", record("b", 2)))
+        registration = informer.add_listener(late, at_once=False)
+        happen(informer, Delta(DeltaType.UPDATED, "demo/a", record("a", 3)))
+        happen(informer, Delta(DeltaType.DELETED, "demo/b", record("b", 4)))
+        happen(informer, Delta(DeltaType.ADDED, "demo/c", record("c", 5)))
+        assert registration.is_joining
+        assert late.told == []
+        await rest(clock)
+        assert not registration.is_joining
+        happen(informer, Delta(DeltaType.UPDATED, "demo/c", record("c", 6)))
+
+    asyncio.run(scenario())
+    assert late.lines() == ["Added demo/a", "Added demo/c", "Modified demo/c"]
+    assert [n.record.resource_version for n in late.told] == ["3", "5", "6"]
+    assert late.faults == []
+
+
+@QUEUES
+def test_an_informer_that_is_held_takes_in_nothing(queue):
+    """Neither cache nor listeners see what the server tells; afterwards nothing is missing."""
+    source, informer, clock = made(queue=queue)
+    source.add(pod("a"))
+    listener = Recorder()
+
+    async def scenario():
+        informer.add_listener(listener)
+        async with running(informer, clock):
+            with informer.held(), informer.held():
+                source.add(pod("b"))
+                await rest(clock)
+                before = listener.lines(), list(informer.indexer.known())
+            at_once = listener.lines()
+            await rest(clock)
+            return before, at_once
+
+    before, at_once = asyncio.run(scenario())
+    assert before == (["Added demo/a"], ["demo/a"])
+    assert at_once == ["Added demo/a"]  # whoever held it still sees the world as it was
+    assert listener.lines() == ["Added demo/a", "Added demo/b"]
+    assert list(informer.indexer.known()) == ["demo/a", "demo/b"]

@@ -59,6 +59,7 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
     slot = bench.slot(watched.handle_async if asynchronous else watched.handle)
     crew = LoopCrew(slot, size=size, loop=bench.loop.loop) if asynchronous else ThreadCrew(slot, size=size)
     slot.on_pending = crew.wake
+    crew.start()
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
     assert watched.crowded.wait(SOON)
@@ -85,3 +86,50 @@ def test_concurrency_allows_more_and_never_two_of_one_key(bench, added, asynchro
     assert not watched.twice
     for name in "abcd":
         assert [kind for heard, kind in watched.heard if heard == name] == ["Added", "Modified", "Deleted"]
+
+
+def test_threads_rest_until_they_are_woken(bench, added):
+    """They are made while a reload is staged: until its commit, what waits is the work of those before."""
+    watched = Watched(1)
+    watched.gate.set()
+    slot = bench.slot(watched.handle)
+    crew = ThreadCrew(slot, size=2)
+    for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
+        slot.add_all([added(name, kind) for name in "abcd"])
+    crew.start()
+    assert slot.lanes.statistics().taken == 0
+    crew.wake()
+    assert watched.finished.wait(SOON)
+    crew.dismiss()
+
+
+def test_threads_that_never_had_to_work_leave(bench):
+    """A reload that is refused leaves nothing behind, whenever its threads come to know it."""
+    crew = ThreadCrew(bench.slot(print), size=3)
+    before = set(threading.enumerate())
+    crew.start()
+    made = set(threading.enumerate()) - before
+    assert len(made) == 3
+    crew.dismiss()
+    for thread in made:
+        thread.join(SOON)
+    assert not any(thread.is_alive() for thread in made)
+
+
+def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
+    """Where the system has no thread left, those that were started are let go, and the fault is told."""
+    crew, started = ThreadCrew(bench.slot(print), size=3), []
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        crew.start()
+    for thread in started:
+        thread.join(SOON)
+    assert not any(thread.is_alive() for thread in started)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
 from declctl.manifest.model import EntryPoint, FilterSpec
-from declctl.objects import ChangeType, Notification, Projection
+from declctl.objects import ChangeType, Projection
 from declctl.runtime.filtering import Filter
 from declctl.runtime.handler import Handler
-from declctl.runtime.refiltering import Refilter, may_differ
+from declctl.runtime.refiltering import Refilter, ask_the_rest, may_differ
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench
+from tests.rooms.runtime.moving_caches import MadeUpCache, begun
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 EVENTS = ("Added", "Modified", "Deleted", "Resync")
@@ -29,14 +31,6 @@ def pod(name, app, size=0):
     """A pod with a label, and something that only a function looks at."""
     metadata = {"name": name, "uid": name, "resourceVersion": str(next(_versions)), "labels": {"app": app}}
     return _reader.record(json.dumps({"metadata": metadata, "spec": {"size": size}}).encode())
-
-
-class Cache:
-    """A cache that holds what a store holds at each moment."""
-
-    def __init__(self, store):
-        indexer = SimpleNamespace(list=lambda: list(store.values()))
-        self.informer = SimpleNamespace(indexer=indexer, has_synced=True)
 
 
 def labels(text):
@@ -59,23 +53,25 @@ def broken(spec="m:f"):
     return Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
 
 
-def told(old, new, before, after=None, still=()):
+def asked(refilter):
+    """The filters have been asked of all that is stale."""
+    while refilter.stale:
+        refilter.settle(refilter.judge(refilter.unjudged()))
+    return refilter
+
+
+def told(old, new, before, after=None):
     """What a handler hears at once when its filter changes."""
-    first = [Cache(before)]
-    then = first if after is None else [Cache(after)]
-    refilter = Refilter("notify", old, new, before=first, after=then)
-    made = refilter.told({first[0]: still})
+    first = [MadeUpCache(*before)]
+    then = first if after is None else [MadeUpCache(*after)]
+    made = asked(begun(Refilter("notify", old, new, before=first, after=then))).told
     assert all(each.judged for each in made)
     return [(str(each.type), each.key, str(each.reason), each.initial) for each in made]
 
 
-def _store(*records):
-    return {record.key: record for record in records}
-
-
 def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
     """As when a resource's scope changes: Initial, and OutOfScope; others hear nothing."""
-    store = _store(pod("a", "web"), pod("b", "api"), pod("c", "db"))
+    store = [pod("a", "web"), pod("b", "api"), pod("c", "db")]
     assert told(labels("app in (web,db)"), labels("app in (api,db)"), store) == [
         ("Deleted", "a", "OutOfScope", False),
         ("Added", "b", "Initial", True),
@@ -84,14 +80,14 @@ def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
 
 def test_a_filter_that_comes_or_goes() -> None:
     """Without one, every object is in it."""
-    store = _store(pod("a", "web"), pod("b", "api"))
+    store = [pod("a", "web"), pod("b", "api")]
     assert told(None, labels("app=web"), store) == [("Deleted", "b", "OutOfScope", False)]
     assert told(labels("app=web"), None, store) == [("Added", "b", "Initial", True)]
 
 
 def test_events_narrow_this_too() -> None:
     """A handler that hears no deletes hears none of these."""
-    store = _store(pod("a", "web"), pod("b", "api"))
+    store = [pod("a", "web"), pod("b", "api")]
     assert told(labels("app=web"), Filter(FilterSpec("app=api"), ("Added",)), store) == [
         ("Added", "b", "Initial", True)
     ]
@@ -100,38 +96,59 @@ def test_events_narrow_this_too() -> None:
 def test_scope_and_filter_may_change_at_once() -> None:
     """What counts is what the handler knew, and what it shall know."""
     both, newer = pod("both", "web"), pod("newer", "web")
-    before = _store(both, newer, pod("gone", "web"), pod("never", "api"), pod("out", "db"))
-    after = _store(both, pod("newer", "web"), pod("new", "web"), pod("out", "db"), pod("other", "api"))
+    before = [both, newer, pod("gone", "web"), pod("never", "api"), pod("out", "db")]
+    after = [both, pod("newer", "web"), pod("new", "web"), pod("out", "db"), pod("other", "api")]
     assert told(labels("app in (web,db)"), labels("app=web"), before, after) == [
+        ("Modified", "newer", "Relist", False),
         ("Deleted", "gone", "OutOfScope", False),
         ("Deleted", "out", "OutOfScope", False),
-        ("Modified", "newer", "Relist", False),
         ("Added", "new", "Initial", True),
     ]
 
 
-def test_who_has_just_joined_hears_of_no_object_twice() -> None:
-    """It still hears of what is there, a slice at a time, by the new filter; unless it leaves that cache."""
-    store = _store(pod("a", "web"), pod("b", "api"), pod("c", "api"))
-    old, new = labels("app=web"), labels("app=api")
-    assert told(old, new, store, still={"a", "b"}) == [("Added", "c", "Initial", True)]
-    assert told(old, new, store, dict(store), still={"a", "b"}) == [
-        ("Added", "b", "Initial", True),
-        ("Added", "c", "Initial", True),
-    ]
+def test_what_changes_meanwhile_is_asked_again() -> None:
+    """A verdict of what is another object by now counts for nothing, and neither does one of what is gone."""
+    cache = MadeUpCache(pod("a", "web"), pod("b", "web"), pod("c", "web"))
+    refilter = begun(Refilter("notify", labels("app=web"), labels("app=api"), before=[cache], after=[cache]))
+    judged = refilter.judge(refilter.unjudged())
+    cache.put(pod("a", "api"))
+    cache.remove("b")
+    refilter.settle(judged)
+    assert refilter.stale == 1
+    assert [(str(n.type), n.key) for n in refilter.told] == [("Deleted", "c")]
+    asked(refilter)
+    assert [(str(n.type), n.key) for n in refilter.told] == [("Deleted", "c"), ("Added", "a")]
+
+
+def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> None:
+    """So the user's function is asked in a thread, and still nothing is stale when the wait is over."""
+    cache = MadeUpCache(pod("a", "web", 5))
+    threads = []
+
+    def accepts(obj):
+        assert cache.holds == 1
+        threads.append(threading.current_thread().name)
+        return False
+
+    new = Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
+    refilter = begun(Refilter("notify", None, new, before=[cache], after=[cache]))
+    asyncio.run(ask_the_rest([refilter]))
+    assert threads == ["declctl-filter"]
+    assert cache.holds == refilter.stale == 0
+    assert [str(n.type) for n in refilter.told] == ["Deleted"]
 
 
 def test_a_new_filter_that_raises_refuses_the_reload() -> None:
     """It would fail on every change of that object; nothing has been touched yet."""
     with pytest.raises(ReloadRefused) as refused:
-        told(labels("app=web"), broken(), _store(pod("a", "web")))
+        told(labels("app=web"), broken(), [pod("a", "web")])
     assert refused.value.reason == "FilterFailed"
     assert refused.value.message == "notify: the filter m:f raised KeyError: 'x' on a"
 
 
 def test_what_the_old_filter_failed_on_is_not_told() -> None:
     """Nobody knows whether the handler knows it: its next change is judged by the mended filter."""
-    store = _store(pod("a", "web", 5), pod("b", "web", 0))
+    store = [pod("a", "web", 5), pod("b", "web", 0)]
     assert told(broken(), at_least(3), store) == []
 
 
@@ -158,10 +175,12 @@ class World:
     def __init__(self, old: Filter | None) -> None:
         self.clock, self.log, self.loop = ManualClock(), Logged(), asyncio.new_event_loop()
         self.bench = Bench(self.clock, self.log, SimpleNamespace(loop=self.loop))
-        self.store: dict[str, object] = {}
+        self.cache = MadeUpCache()
+        self.store = self.cache.store
         self.known: dict[str, str] = {}
         self.handler: Handler = self.bench.bound(self.bench.binding(self.hear), old)
         self.filter = old
+        self.cache.add_listener(self.handler, resync_period=0.0, initial=False)
 
     def hear(self, change) -> None:
         """Check that each change makes sense after those before it."""
@@ -177,13 +196,10 @@ class World:
 
     def happen(self, name: str, app: str | None, size: int) -> None:
         """An object is made, changed or deleted."""
-        held = self.store.get(name)
         if app is None:
-            if held is not None:
-                self.handler.add_all([Notification(DELETED, self.store.pop(name))])
-            return
-        record = self.store[name] = pod(name, app, size)
-        self.handler.add_all([Notification(ADDED if held is None else MODIFIED, record, held)])
+            self.cache.remove(name)
+        else:
+            self.cache.put(pod(name, app, size))
 
     def expected(self) -> dict[str, str]:
         """What a handler knows that has always had the present filter."""
@@ -233,13 +249,15 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
         for happening in start:
             world.happen(*happening)
         for new, while_staging, after, delivered in reloads:
-            caches = [Cache(world.store)]
-            refilter = Refilter("notify", world.filter, new, before=caches, after=caches)
-            refilter.judge(refilter.stale())
+            caches = [world.cache]
+            refilter = begun(Refilter("notify", world.filter, new, before=caches, after=caches))
+            some = refilter.judge(refilter.unjudged())
             for happening in while_staging:
                 world.happen(*happening)
+            refilter.settle(some)
             world.work(delivered)
-            differences = refilter.told({})
+            differences = asked(refilter).told
+            refilter.close()
             binding = world.bench.binding(world.hear, generation=2)
             world.handler.rebind(_with(binding, new))
             world.handler.lanes.keyed = keyed
