@@ -8,7 +8,16 @@ from declctl.informer import FieldIndex, IndexFunc, ReflectorOptions, SharedInde
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import Codec, FieldPath, GroupVersionKind, MutationDetector, ObjectCodec, Transform
+from declctl.objects import (
+    Codec,
+    FieldPath,
+    GroupVersionKind,
+    KubeObject,
+    MutationDetector,
+    ObjectCodec,
+    Transform,
+)
+from declctl.runtime.exchanging import Exchangeable, exchange, exchangeable
 from declctl.runtime.identities import Identity
 from declctl.runtime.projections import codec_of, projection_of
 
@@ -41,12 +50,14 @@ class Cached:
     """One informer, its task, and who uses it. `mutations` looks at objects that its readers share.
 
     `lingers_until` is the time of the loop until which it was to be kept by the last generation that
-    went, for one that may come back; `closing` is set while nobody uses it.
+    went, for one that may come back; `closing` is set while nobody uses it. `transform` and the index
+    functions are of a generation that uses it.
     """
 
     identity: Identity
     informer: SharedIndexInformer
     codec: Codec
+    transform: Exchangeable[KubeObject, KubeObject | None] | None = None
     mutations: MutationDetector | None = None
     task: asyncio.Task[None] | None = None
     users: int = 0
@@ -54,28 +65,39 @@ class Cached:
     closing: asyncio.TimerHandle | None = None
     started_at: float = 0.0
 
+    def call_those_of(self, users: Sequence[Wanted]) -> None:
+        """Call the functions of these users, the first one's before the others': a generation is gone."""
+        transform = transform_of(users)
+        if self.transform is not None and transform is not None:
+            self.transform.function = transform
+        wanted = {index.internal: index.function for user in reversed(users) for index in user.indexes}
+        for name, function in self.informer.indexer.get_indexers().items():
+            if name in wanted:
+                exchange(function, wanted[name])
+
 
 def make_cached(
     cluster: SourceProvider, identity: Identity, users: Sequence[Wanted], *, clock: Clock
 ) -> Cached:
     """A cache that is empty, is not started, and has no user yet."""
-    watch, codec = identity.watch, codec_of(identity.watch)
+    watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
+    latest = Exchangeable(transform) if transform is not None else None
     source = cluster.source(
         GroupVersionKind.of(watch.api_version, watch.kind),
         namespace=watch.namespace,
         label_selector=watch.label_selector,
         field_selector=watch.field_selector,
         metadata_only=watch.cache is CacheMode.METADATA_ONLY,
-        projection=projection_of(watch, paths=paths_of(users), transform=transform_of(users), codec=codec),
+        projection=projection_of(watch, paths=paths_of(users), transform=latest, codec=codec),
     )
     informer = SharedIndexInformer(
         source,
         name=str(watch),
         clock=clock,
         options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
-        indexers={index.internal: index.function for user in users for index in user.indexes},
+        indexers={index.internal: exchangeable(index.function) for user in users for index in user.indexes},
     )
-    return Cached(identity, informer, codec, detector_of(codec))
+    return Cached(identity, informer, codec, transform=latest, mutations=detector_of(codec))
 
 
 def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:

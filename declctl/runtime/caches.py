@@ -13,6 +13,7 @@ from declctl.informer import Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
 from declctl.runtime.asking import Asked, Asking
 from declctl.runtime.cached import Cached, Index, Wanted, detector_of, make_cached
+from declctl.runtime.exchanging import exchangeable
 from declctl.runtime.identities import Identity, matched
 from declctl.runtime.log import Log
 from declctl.runtime.renewing import become, widen
@@ -104,7 +105,7 @@ class Caches:
                 for index in resource.indexes:
                     if index.internal in informer.indexer.get_indexers():
                         continue
-                    build = informer.build_index(index.internal, index.function)
+                    build = informer.build_index(index.internal, exchangeable(index.function))
                     while not build.step(_SLICE):
                         await asyncio.sleep(0)
                     built += 1
@@ -137,19 +138,20 @@ class Caches:
         have if one that was never committed had not come, does so for the time that it had.
         """
         wanted = tuple(wanted)
-        was_staged = self._is_staged(wanted)
+        was_staged, released = self._is_staged(wanted), self._of_all(wanted)
         if was_staged:
             self._staged = _Staged()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + linger
-        for cached in self._of_all(wanted):
+        for resource in wanted:
+            self._used.pop(resource, None)
+        until = asyncio.get_running_loop().time() + linger
+        for cached in released:
             cached.users -= 1
             if not was_staged:
                 cached.lingers_until = until
-            if not cached.users:
+            if cached.users:
+                cached.call_those_of(self._users(cached))
+            else:
                 self._close_at(max(until, cached.lingers_until), cached)
-        for resource in wanted:
-            self._used.pop(resource, None)
 
     def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:
         """Remove the indexes of a generation that is gone, except those that others still read.

@@ -9,7 +9,7 @@ from collections.abc import KeysView, Sequence
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import Reprojection
 from declctl.objects import FieldPath, Projection
-from declctl.runtime.cached import Cached, Wanted, paths_of, transform_of
+from declctl.runtime.cached import Cached, Wanted, paths_of
 from declctl.runtime.identities import Identity
 from declctl.runtime.projections import codec_of, projection_of, remaking
 
@@ -19,14 +19,13 @@ _SLICE = 100  # records that are made anew before the loop breathes: some 2 ms, 
 async def become(cached: Cached, identity: Identity, users: Sequence[Wanted]) -> Reprojection:
     """The records as a cache of that identity would hold them, made aside: nothing has changed yet.
 
-    `users` are those of the cache, the newest last: its transform is in the projection. Raises
-    ReloadRefused if a record can't be made.
+    It has at hand what indexes of its `users` read. Raises ReloadRefused if a record can't be made.
     """
     same_codec = identity.watch.cache is cached.identity.watch.cache
     after = projection_of(
         identity.watch,
         paths=paths_of(users),
-        transform=transform_of(users[::-1]),
+        transform=cached.transform,
         codec=cached.codec if same_codec else codec_of(identity.watch),
     )
     return await _remade(cached, identity, after)
@@ -42,9 +41,7 @@ async def widen(cached: Cached, users: Sequence[Wanted]) -> None:
     paths = paths_of(users)
     if paths <= _at_hand(before):
         return
-    after = projection_of(
-        cached.identity.watch, paths=paths, transform=transform_of(users), codec=cached.codec
-    )
+    after = projection_of(cached.identity.watch, paths=paths, transform=cached.transform, codec=cached.codec)
     if _at_hand(after) <= _at_hand(before):
         return  # the others stand in every record, or can't be had without decoding
     reprojection = await _remade(cached, cached.identity, after)

@@ -26,6 +26,17 @@ class Slow:
     @declctl.hookimpl
     def declctl_event(self, change): note("slow", str(change.key))
 """
+LATE = """
+def found(obj):
+    if "team" not in obj["data"]:
+        return "none"
+    from helper import team_of
+    return team_of(obj)
+def by_helper(obj): return [found(obj)]
+def with_helper(obj):
+    obj["data"]["found"] = found(obj)
+    return obj
+"""
 _INDEX = "indexers: [{name: byTeam, fieldPath: data.team}]"
 _DROPS = "transform: {dropFields: [metadata.managedFields, data.secret]}"
 
@@ -191,3 +202,29 @@ def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, 
         for sample in family.samples
         if sample.name == "declctl_reload_plan_mismatches_total"
     } == {1}
+
+
+@pytest.mark.guarantee("G5", "G12")
+@pytest.mark.parametrize(
+    "rest",
+    [
+        'indexers: [{name: byTeam, entryPoint: "handlers:by_helper"}]',
+        'transform: {entryPoint: "handlers:with_helper"}, indexers: [{name: byTeam, fieldPath: data.found}]',
+    ],
+)
+def test_a_function_in_a_cache_goes_on_when_its_generation_is_gone(rig, config_map, sandbox, rest) -> None:
+    """Only a handler's policy changes: the cache stays, and its function imports at last what it needs."""
+    helper = "def team_of(obj):\n    return obj['data']['team']\n"
+    rig.folder.write("helper.py", helper)
+    rig.resources = [_resource(rest)]
+    rig.handler("tell")
+    controller = rig.run(CODE + LATE, objects=[config_map("m1")])
+    controller.wait_idle()
+    rig.handlers.clear()
+    rig.handler("tell", rest="resyncPeriod: 1h")
+    rig.write()
+    assert controller.reload().result == "Applied"
+    until("the old generation is retired", lambda: controller.status().generations_alive == 1)
+    sandbox.create(config_map("m2", team="blue"))
+    controller.wait_idle()
+    assert [view.name for view in controller.lister("maps").by_index("byTeam", "blue")] == ["m2"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from declctl.informer import Reprojection
+from declctl.informer.stores import IndexBuild
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from tests.children import child_processes
@@ -32,6 +34,11 @@ def declctl_teardown():
 def declctl_event(change):
     note("{name}", str(change.key))
 """
+INDEXED = """
+def by_name(obj):
+    return [obj["metadata"]["name"]]
+"""
+_MAPS = "- {{name: maps, apiVersion: v1, kind: ConfigMap, {}}}"
 _ON_THE_LOOP = ("files", "hangup", "observer", "events", "mutation detector", "reload", "informer")
 
 
@@ -48,10 +55,23 @@ def _fingerprint(controller, sandbox):
         "children": child_processes(),
         "sockets": sum(_is_socket(link) for link in Path("/proc/self/fd").iterdir()),
         "resources": [(r.name, r.objects, r.lists, r.watches) for r in status.resources],
-        "informers": len(controller.runtime._reloader._around.caches.all()),
+        "informers": _informers(controller),
         "indexes": list(controller.lister("maps").index_names()),
         "streams": sandbox.faults.document()["openWatches"],
     }
+
+
+def _informers(controller):
+    """Who uses them, their indexes and those under way, and in how many ways records are kept."""
+    found = []
+    for cached in controller.runtime._reloader._around.caches.all():
+        store = cached.informer.indexer
+        written = (*store.get_indexers(), *store._building)
+        layouts = {id(record.layout) for record in store.list()}
+        found.append(
+            (str(cached.identity), cached.users, written, len(layouts), len(cached.informer._slices))
+        )
+    return found
 
 
 def _is_socket(link: Path) -> bool:
@@ -63,10 +83,11 @@ def _is_socket(link: Path) -> bool:
 
 @pytest.fixture
 def running(rig, config_map):
-    """A controller that watches its files, and whose handler has heard of one object."""
+    """A controller that watches its files, and whose handler has heard of a few objects."""
     rig.handler("tell")
     rig.reload_policy = "settle: 200ms, preflightTimeout: 60s, warmTimeout: 60s"
-    controller = rig.run(GOOD.format(name="old"), watch=True, objects=[config_map("m")])
+    objects = [config_map(name, owner=name) for name in ("m", "n", "o")]
+    controller = rig.run(GOOD.format(name="old"), watch=True, objects=objects)
     controller.wait_idle()
     rig.folder.write("handlers.py", GOOD.format(name="first"))  # from here on, every thread is there
     until("the first edit is live", lambda: controller.status().generation == 2)
@@ -87,8 +108,11 @@ def _still_works(rig, controller, config_map, name: str) -> None:
 class _Stuck:
     """Ways in which an attempt takes long, each with a sign that it has come there."""
 
-    def __init__(self, rig, sandbox, asked, tmp_path: Path) -> None:
+    def __init__(self, rig, sandbox, asked, tmp_path: Path, monkeypatch) -> None:
         self.rig = rig
+        self._patch = monkeypatch
+        self._held = threading.Event()
+        self._goes_on = False
         self._asked = asked
         self._sandbox = sandbox
         self._sign = tmp_path / "sign"
@@ -127,9 +151,47 @@ class _Stuck:
         self.rig.write(HOOKED.format(name="slow", waiting="pass", more=""))
         until("secrets are asked for", lambda: sum(self._asked("secrets")))
 
+    def building_an_index(self) -> None:
+        """An index function has been asked of the first object, and not of the others."""
+        self._hold(IndexBuild)
+        self._entry("handlers")
+        self.rig.resources = [_MAPS.format('indexers: [{name: byName, entryPoint: "handlers:by_name"}]')]
+        self.rig.write(HOOKED.format(name="slow", waiting="pass", more=INDEXED))
+        until("a part of the index is built", self._held.is_set)
+
+    def reprojecting(self) -> None:
+        """The first object has been made as it will be kept, and the others not."""
+        self._renewing("cache: {mode: Objects}")
+
+    def bringing_a_field_to_hand(self) -> None:
+        """A field that is to be indexed has been read out of the first object, and not of the others."""
+        self._renewing("indexers: [{name: byName, fieldPath: data.owner}]")
+
     def let_go(self) -> None:
         """What waits for the test may go on."""
+        self._goes_on = True
         self.rig.board.open_gate("gate")
+
+    def _renewing(self, rest: str) -> None:
+        self._hold(Reprojection)
+        self._entry("handlers")
+        self.rig.resources = [_MAPS.format(rest)]
+        self.rig.write(HOOKED.format(name="slow", waiting="pass", more=""))
+        until("a part of the records is made", self._held.is_set)
+
+    def _hold(self, work: type) -> None:
+        """Let work in slices do its first one, for one object, and no other until it is let go."""
+        step = work.step
+
+        def first_only(each, budget: int) -> bool:
+            if self._goes_on:
+                return step(each, budget)
+            if not self._held.is_set():
+                assert not step(each, 1), "there is nothing left of it"
+                self._held.set()
+            return False
+
+        self._patch.setattr(work, "step", first_only)
 
     def _entry(self, entry: str) -> None:
         self.rig.handlers = []
@@ -137,19 +199,19 @@ class _Stuck:
 
 
 @pytest.fixture
-def stuck(rig, sandbox, asked, tmp_path):
+def stuck(rig, sandbox, asked, tmp_path, monkeypatch):
     """Makes an attempt that takes long; what it waits for is let go in the end."""
-    stuck = _Stuck(rig, sandbox, asked, tmp_path)
+    stuck = _Stuck(rig, sandbox, asked, tmp_path, monkeypatch)
     yield stuck
     stuck.let_go()
 
 
-STAGES = ["in_the_child", "importing", "preparing", "preparing_asynchronously", "warming"]
+RENEWING = ["building_an_index", "reprojecting", "bringing_a_field_to_hand"]
+STAGES = ["in_the_child", "importing", "preparing", "preparing_asynchronously", "warming", *RENEWING]
 
 
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.guarantee("G6")
 def test_an_edit_that_is_taken_back_while_it_is_staged_leaves_nothing(
     stage, rig, running, stuck, sandbox, config_map
 ) -> None:
@@ -194,6 +256,57 @@ def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
     assert [row[0] for row in rig.told() if row[1:] == ("default/after",)] == ["newer"]
     assert _given_up(running) == 1
     assert running.status().reloads["Applied"] == 2
+
+
+@pytest.mark.guarantee("G6", "G12")
+@pytest.mark.parametrize("stage", [*RENEWING, "warming"])
+def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(
+    stage, rig, running, stuck, sandbox, config_map
+) -> None:
+    """The same edit again, after objects have come, gone and changed in the middle of it."""
+    handlers, resources = list(rig.handlers), list(rig.resources)
+    getattr(stuck, stage)()
+    edited = list(rig.handlers), list(rig.resources), (rig.folder.path / "handlers.py").read_text()
+    sandbox.create(config_map("p", owner="p"))
+    sandbox.patch("ConfigMap", "m", {"data": {"owner": "changed"}}, namespace="default")
+    sandbox.delete("ConfigMap", "n", namespace="default")
+    running.wait_idle()
+    rig.handlers, rig.resources = handlers, resources
+    rig.write(GOOD.format(name="first"))
+    until("it is given up", lambda: _given_up(running) == 1)
+    sandbox.faults.clear()
+    stuck.let_go()
+    rig.handlers, rig.resources, code = edited
+    rig.write(code)
+    until("the edit is live", lambda: running.status().generation == 3)
+    until("the old generation is retired", lambda: running.status().generations_alive == 1)
+    lister = running.lister("maps")
+    assert sorted(view.name for view in lister.list()) == ["m", "o", "p"]
+    if lister.index_names():
+        by_path = stage == "bringing_a_field_to_hand"
+        found = {value: [view.name for view in lister.by_index("byName", value)] for value in "mnop"}
+        assert found == {"m": [] if by_path else ["m"], "n": [], "o": ["o"], "p": ["p"]}
+        assert sorted(lister.index_values("byName")) == sorted(["changed" if by_path else "m", "o", "p"])
+
+
+@pytest.mark.guarantee("G12")
+def test_readers_never_see_an_index_that_is_half_built(rig, running, stuck, sandbox, config_map) -> None:
+    """An index is defined anew under its name: its readers have the old one, whole, until the new one is."""
+    rig.resources = [_MAPS.format("indexers: [{name: byName, fieldPath: data.owner}]")]
+    rig.write()
+    until("the index is there", lambda: running.status().generation == 3)
+    resources, handlers = list(rig.resources), list(rig.handlers)
+    lister = running.lister("maps")
+    stuck.building_an_index()
+    sandbox.create(config_map("p", owner="another"))
+    running.wait_idle()
+    for reader in (lister, running.lister("maps")):
+        assert sorted(reader.index_values("byName")) == ["another", "m", "n", "o"]
+        assert [view.name for view in reader.by_index("byName", "another")] == ["p"]
+    rig.resources, rig.handlers = resources, handlers
+    rig.write(GOOD.format(name="newer"))
+    until("the newer edit is live", lambda: running.status().generation == 4)
+    assert [view.name for view in running.lister("maps").by_index("byName", "another")] == ["p"]
 
 
 def test_an_attempt_is_asked_for_and_another_edit_comes(rig, running, stuck, sandbox) -> None:

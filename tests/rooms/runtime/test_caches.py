@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from declctl.errors import ReloadRefused
-from declctl.informer import field_index
+from declctl.informer import field_index, function_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
 from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
@@ -469,5 +469,51 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None
         caches.reproject(new)
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 350
         assert {record.values for record in caches.of(new[0])[0].informer.indexer.list()} == {("n1",)}
+
+    _run(scenario, log)
+
+
+@pytest.mark.guarantee("G5", "G22")
+def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
+    """Index and transform are defined alike in three: when one goes, nothing of its code is kept."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        asked: list[str] = []
+
+        def by(who: str) -> list[Wanted]:
+            def transform(obj):
+                asked.append(f"transform of {who}")
+                return obj
+
+            def index(obj):
+                asked.append(f"index of {who}")
+                return [obj.name]
+
+            (one,) = _keeping("")
+            identity = Identity(one.identities[0].watch, "digest")
+            indexes = (Index("it", "it@digest", function_index(index)),)
+            return [replace(one, identities=(identity,), indexes=indexes, transform=transform)]
+
+        def heard() -> list[str]:
+            asked.clear()
+            record = cached.informer.source.projection.record(_RAW)
+            assert record is not None
+            cached.informer.indexer.add(record)
+            return asked
+
+        oldest, old, staged = by("oldest"), by("old"), by("staged")
+        caches.prepare(oldest)
+        (cached,) = caches.of(oldest[0])
+        caches.reproject(oldest)
+        caches.prepare(old)
+        assert heard() == ["transform of oldest", "index of oldest"]
+        caches.reproject(old)
+        caches.prepare(staged)
+        caches.drop_indexes(oldest, kept=old)
+        caches.release(oldest, linger=60.0)
+        assert heard() == ["transform of old", "index of old"]
+        caches.drop_indexes(staged, kept=old)
+        caches.release(staged, linger=0.0)
+        assert heard() == ["transform of old", "index of old"]
 
     _run(scenario, log)
