@@ -135,17 +135,21 @@ class Verdict:
         return [f"generation {number} ran {found}" for number, found in versions.items() if len(found) > 1]
 
     def _late(self, who: str) -> list[str]:
-        """Who was added in the storm hears what was there, then what came, until it is removed."""
+        """Who was added in the storm hears what was there, then what came, until it is removed.
+
+        What was there is told as it is a moment after the cut, and nothing of that moment is told again.
+        """
         rows = self._rows[who]
         came, left = rows[0].generation, rows[-1].generation
         cuts = [self._generation.get(heard, 0) for heard in self._made]
         begin, end = sum(cut < came for cut in cuts), sum(cut <= left for cut in cuts)
         initial = {row.heard.uid: row.heard for row in rows if row.initial}
         live = [row.heard for row in rows if not row.initial]
+        joined = end - len(live)
         found: list[str] = []
-        if len(initial) != sum(row.initial for row in rows) or initial != self._generator.state(begin):
+        if len(initial) != sum(row.initial for row in rows) or initial != self._generator.state(joined):
             found.append(f"{who} was not told what was there when it came")
-        if live != self._made[begin:end]:
+        if joined < begin or live != self._made[joined:end]:
             found.append(f"{who} heard {len(live)} of {end - begin} changes, or in another order")
         return found
 
