@@ -171,8 +171,10 @@ class Observer:
 
 def _said(outcome: Outcome) -> str:
     """An attempt as its condition has it: a refusal names what was refused by its digest."""
-    said = [f"{outcome.bundle_hash[:12]}: {outcome.message}"] if outcome.result is Result.REFUSED else []
-    if outcome.result is Result.ROLLED_BACK:
+    said: list[str] = []
+    if outcome.result is Result.REFUSED:
+        said.append(f"{outcome.bundle[:12]}: {outcome.message}" if outcome.bundle else outcome.message)
+    elif outcome.result is Result.ROLLED_BACK:
         said.append(outcome.message)
     if outcome.unplanned:
         said.append(f"not as planned: {'; '.join(outcome.unplanned)}")

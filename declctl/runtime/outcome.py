@@ -66,6 +66,12 @@ class Outcome(msgspec.Struct, frozen=True):
     unplanned: Sequence[str] = ()
 
     @property
+    def bundle(self) -> str:
+        """The digest of the files, also of faulty ones; empty where they could not be read."""
+        digest = self.bundle_hash.removeprefix("faulty ")
+        return digest if digest.isalnum() else ""
+
+    @property
     def line(self) -> str:
         """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
@@ -73,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True):
             return f"{what} refused, generation {self.generation} goes on: {self.message}"
         if self.result is Result.SUPERSEDED:
             took = f"{self.seconds * 1000:.0f} ms"
-            return f"reload of {self.bundle_hash[:12]} given up after {took}: files have changed again"
+            return f"reload of {self.bundle[:12]} given up after {took}: files have changed again"
         if self.reason == STOPPING:
             return f"generation {self.generation}: the process is stopping, and reads its files no more"
         if self.result is Result.UNCHANGED:
@@ -98,7 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return {
             "result": str(self.result),
             "generation": self.generation,
-            "bundleHash": self.bundle_hash,
+            "bundleHash": self.bundle,
             "reason": self.reason,
             "message": self.message,
             "seconds": round(self.seconds, 6),

@@ -332,7 +332,7 @@ def test_what_is_refused_is_not_registered(generation):
 def test_what_a_call_raised_is_told_with_the_line_of_the_handler_file(generation, files, told):
     """The innermost line that the user wrote, not that of the library which it called."""
     function = generation(files).resolve("pods:f").target
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - any will do
+    with pytest.raises(Exception) as raised:
         function()
     assert told_with_place(raised.value).endswith(told)
 

@@ -121,6 +121,20 @@ def test_nothing_is_advised_where_nothing_is_wrong() -> None:
     assert refused.advice is None
 
 
+@pytest.mark.parametrize(
+    ("digest", "told"),
+    [
+        ("4f2c", "4f2c"),
+        ("faulty 4f2c", "4f2c"),
+        ("faulty /etc/app: no such folder", ""),
+        ("unreadable: no", ""),
+    ],
+)
+def test_a_bundle_hash_is_a_digest_or_nothing(digest: str, told: str) -> None:
+    """Files with faults have a digest, too; what could not be read has none, and no words in its place."""
+    assert Outcome(Result.REFUSED, 6, digest).document()["bundleHash"] == told
+
+
 def test_a_process_that_stops_says_so() -> None:
     """An order that came too late is not taken for one that had nothing to do."""
     line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line

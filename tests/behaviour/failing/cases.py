@@ -1,0 +1,224 @@
+"""Every way in which a reload can be refused: what somebody writes, and what has to be said of it.
+
+`message` is what the condition says, in full: it was read and found fit, and who changes it should find the
+new one better. `advice` is the help; None where the place in the file says all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.sandbox.faults import Match
+from tests.behaviour.failing.scene import HANDLERS, MANIFEST
+
+_SECRETS = "    - {name: secrets, apiVersion: v1, kind: Secret}\n"
+_HOOK = "@declctl.hookimpl\n"
+
+
+def _nothing(_: Any) -> None:
+    """Nothing has to be arranged, or put right."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A refusal. `arrange` does what is not in the files, and `put_right` undoes that."""
+
+    name: str
+    reason: str
+    message: str
+    advice: str | None
+    handlers: str = HANDLERS
+    manifest: str = MANIFEST
+    arrange: Callable[[Any], None] = _nothing
+    put_right: Callable[[Any], None] = _nothing
+
+    def write(self, scene: Any) -> None:
+        """Make the edit that has to fail."""
+        scene.bundle.write("handlers.py", self.handlers)
+        scene.bundle.write("manifest.yaml", self.manifest)
+        self.arrange(scene)
+
+
+def _edited(old: str, new: str, text: str = MANIFEST) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def _impatient(text: str = MANIFEST, **limits: str) -> str:
+    for name, limit in limits.items():
+        text = _edited(f"{name}: 60s", f"{name}: {limit}", text)
+    return text
+
+
+def _with_secrets(text: str = MANIFEST) -> str:
+    return _edited("  handlers:\n", f"{_SECRETS}  handlers:\n", text)
+
+
+def _with_filter(text: str = MANIFEST) -> str:
+    return _edited(
+        "entryPoint: handlers}", 'entryPoint: handlers, filter: {entryPoint: "handlers:big"}}', text
+    )
+
+
+_ONLY_DEFINE = "an import should only define things: move work into declctl_prepare or declctl_startup"
+_SAME = "`declctl reload` tries the same files again"
+CASES = (
+    Case(
+        "a syntax error",
+        "SyntaxError",
+        "handlers.py:10: this is not valid Python: '(' was never closed",
+        None,
+        handlers=f"{HANDLERS}print(\n",
+    ),
+    Case(
+        "an import that raises",
+        "ImportFailed",
+        "handlers.py:10: importing handlers raises OSError: no disk",
+        f"mend the file; if the cause is elsewhere, {_SAME}",
+        handlers=f"{HANDLERS}raise OSError('no disk')\n",
+    ),
+    Case(
+        "an import that ends Python",
+        "ImportFailed",
+        "handlers.py:11: importing handlers ends the process: it raises SystemExit(3)",
+        'guard scripts with `if __name__ == "__main__":`',
+        handlers=f"{HANDLERS}import sys\nsys.exit(3)\n",
+    ),
+    Case(
+        "an import that ends the process",
+        "ImportFailed",
+        "manifest.yaml:8: handlers: importing it ended the process (exit status 3)",
+        _ONLY_DEFINE,
+        handlers=f"{HANDLERS}import os\nos._exit(3)\n",
+    ),
+    Case(
+        "an import without an end",
+        "ImportTimeout",
+        "manifest.yaml:8: handlers: importing it took longer than 1.5 s",
+        _ONLY_DEFINE,
+        handlers=f"{HANDLERS}while True: pass\n",
+        manifest=_impatient(preflightTimeout="1500ms"),
+    ),
+    Case(
+        "a name that is not there",
+        "Invalid",
+        "manifest.yaml:8: handlers has no 'tel'",
+        "it defines declctl_export_state, declctl_event",
+        manifest=_edited("entryPoint: handlers}", 'entryPoint: "handlers:tel"}'),
+    ),
+    Case(
+        "a parameter that no hook has",
+        "Invalid",
+        "handlers.py:8: declctl_event takes 'chnage', which declctl_event does not give",
+        'did you mean "change"? declctl_event gives change, obj, old, ctx',
+        handlers=_edited("declctl_event(change)", "declctl_event(chnage)", HANDLERS),
+    ),
+    Case(
+        "YAML that is none",
+        "Invalid",
+        "manifest.yaml:4: this is not YAML: did not find expected ',' or '}' "
+        "(while parsing a flow mapping that begins at line 3, column 11)",
+        'close the mapping with "}", or separate its fields with commas',
+        manifest=_edited("{name: guard}", "{name: guard"),
+    ),
+    Case(
+        "a field that there is not",
+        "Invalid",
+        'manifest.yaml:8: unknown field "resuorceRef" in spec.handlers[0]',
+        'did you mean "resourceRef"?',
+        manifest=_edited("resourceRef", "resuorceRef"),
+    ),
+    Case(
+        "a resource that is not declared",
+        "Invalid",
+        "manifest.yaml:8: spec.handlers[0].resourceRef.name: there is no resource map in spec.resources",
+        'did you mean "maps"? spec.resources has: maps',
+        manifest=_edited("{name: maps}", "{name: map}"),
+    ),
+    Case(
+        "the config of a plugin",
+        "Invalid",
+        'manifest.yaml:10: tester: this is not of type "integer"',
+        None,
+        manifest=_edited("level: 1", "level: high"),
+    ),
+    Case(
+        "a config file that is missing",
+        "Invalid",
+        "manifest.yaml:10: secret/level is not there, or can't be read",
+        None,
+        manifest=_edited("config: {level: 1}", "configFrom: [{name: level, file: secret/level}]"),
+    ),
+    Case(
+        "a manifest that is gone",
+        "Invalid",
+        "<folder>:1: the folder <folder> holds no YAML file",
+        "name a file, or a folder that holds a *.yaml file",
+        arrange=lambda scene: scene.bundle.remove("manifest.yaml"),
+    ),
+    Case(
+        "a hook that prepares and raises",
+        "PrepareFailed",
+        "declctl_prepare of handlers raised ValueError: not today (handlers.py:11)",
+        f"mend declctl_prepare; if the cause is elsewhere, {_SAME}",
+        handlers=f"{HANDLERS}{_HOOK}def declctl_prepare(): raise ValueError('not today')\n",
+    ),
+    Case(
+        "a hook that prepares and does not return",
+        "PrepareFailed",
+        "declctl_prepare of handlers took longer than 0.5 s",
+        f"mend declctl_prepare; if the cause is elsewhere, {_SAME}",
+        handlers=f"{HANDLERS}import asyncio\n{_HOOK}async def declctl_prepare(): await asyncio.sleep(9999)\n",
+        manifest=_impatient(warmTimeout="500ms"),
+    ),
+    Case(
+        "state that is not taken",
+        "StateNotImported",
+        "the state of handlers was not handed over: KeyError: 'count' (handlers.py:11)",
+        "mend declctl_export_state and declctl_import_state, or leave them out: ctx.memo needs neither",
+        handlers=f"{HANDLERS}{_HOOK}def declctl_import_state(state): print(state['count'])\n",
+    ),
+    Case(
+        "a resource that may not be read",
+        "Forbidden",
+        "v1 Secret in all namespaces: secrets: 403 Forbidden: the sandbox was told to answer 403",
+        f"grant list and watch (`declctl validate --cluster` says what is missing); then {_SAME}",
+        manifest=_with_secrets(),
+        arrange=lambda scene: scene.sandbox.faults.refuse(403, Match(resource="secrets")),
+        put_right=lambda scene: scene.sandbox.faults.clear(),
+    ),
+    Case(
+        "a resource that does not sync",
+        "NotSynced",
+        "v1 Secret in all namespaces: it did not sync within 0.5 s",
+        f"if the API server is slow, raise spec.reload.warmTimeout; {_SAME}",
+        manifest=_with_secrets(_impatient(warmTimeout="500ms")),
+        arrange=lambda scene: scene.sandbox.faults.delay(3600.0, Match(resource="secrets")),
+        put_right=lambda scene: scene.sandbox.faults.clear(),
+    ),
+    Case(
+        "a filter that raises",
+        "FilterFailed",
+        "tell: the filter handlers:big raised KeyError: 'weight' (handlers.py:10) on default/<object>",
+        "let the filter take objects that lack what it looks for",
+        handlers=f"{HANDLERS}def big(obj): return obj['data']['weight']\n",
+        manifest=_with_filter(),
+    ),
+    Case(
+        "a filter that does not return",
+        "FilterTimeout",
+        "asking filters of what is cached took longer than 0.5 s",
+        "make the filter cheaper, or raise spec.reload.warmTimeout",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        manifest=_with_filter(_impatient(warmTimeout="500ms")),
+    ),
+    Case(
+        "a plugin that was upgraded",
+        "RestartRequired",
+        "manifest.yaml:10: tester 2.0 is installed, but this process has loaded 1.0, which is not in >=2",
+        "restart the process: it goes on with the code that it has loaded",
+        manifest=_edited("name: tester,", "name: tester, version: '>=2',"),
+        arrange=lambda scene: scene.site.install("2.0"),
+        put_right=lambda scene: scene.site.install("1.0"),
+    ),
+)
