@@ -9,56 +9,18 @@ import heapq
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-import msgspec
-
 from declctl.kit.clock import Clock
+from declctl.kit.epochs import NO_EPOCH, Epochs
+from declctl.kit.tickets import LanesStatistics, Ticket, passed_behind
+
+__all__ = ["Lanes", "LanesStatistics", "Ticket"]
 
 T = TypeVar("T")
 
-_NO_EPOCH = -1  # of what backs off: it belongs to the epoch in which it is due
 _MOST_VANISHED = 64  # turns of values that were merged away, before the row is cleared of them
-
-
-class Ticket(msgspec.Struct, Generic[T], eq=False):
-    """One pending value on its way. Only `Lanes` changes it; who took it reads it.
-
-    `epoch` says before which cut it was added, `attempts` how often it was retried.
-    """
-
-    key: str
-    value: T
-    epoch: int
-    weight: int
-    added_at: float
-    attempts: int = 0
-    due: float | None = None  # in back-off until then
-    gone: bool = False  # merged away while it waited: its turn is skipped
-    passed: bool = False  # its turn came while its key was held: it follows when the key is free
-    fixed: bool = False  # seen by a worker: nothing may be merged into it
-    # The neighbours of its key, none of which is done or gone.
-    before: "Ticket[T] | None" = None
-    after: "Ticket[T] | None" = None
-
-    def __repr__(self) -> str:
-        return f"<Ticket {self.key} of epoch {self.epoch}, {self.attempts} attempts>"
-
-
-@dataclass(frozen=True, slots=True)
-class LanesStatistics:
-    """What went through: added = taken for the first time + waiting for it + merged + dropped."""
-
-    added: int
-    taken: int
-    merged: int
-    dropped: int
-    waiting: int
-    running: int
-    backing_off: int
-    weight: int
 
 
 class Lanes(Generic[T]):
@@ -89,7 +51,7 @@ class Lanes(Generic[T]):
     ) -> None:
         self.limit = limit
         self.keyed = keyed
-        self._clock = clock
+        self._now = clock.monotonic
         self._weigh = weigh
         self._merge = merge
         self._lock = threading.Lock()
@@ -100,9 +62,7 @@ class Lanes(Generic[T]):
         self._held: dict[str, Ticket[T]] = {}  # key → the one that runs, backs off or is released
         self._tail: dict[str, Ticket[T]] = {}  # key → its last one, the only one to be merged into
         self._due: list[tuple[float, int, Ticket[T]]] = []
-        self._outstanding: dict[int, int] = {0: 0}  # epoch → added and neither done nor gone
-        self._adopted: dict[int, int] = {}  # epoch → the one that took over its backlog
-        self._epoch = 0
+        self._epochs = Epochs()
         self._added = self._taken = self._merged = self._dropped = self._running = self._weight = 0
 
     def add(self, key: str, value: T) -> None:
@@ -112,19 +72,20 @@ class Lanes(Generic[T]):
     def add_all(self, values: Sequence[tuple[str, T]]) -> None:
         """Append many at once, in their order."""
         with self._lock:
-            now, epoch = self._clock.monotonic(), self._epoch
+            now, epochs = self._now(), self._epochs
+            epoch, pending = epochs.newest, epochs.pending
             self._added += len(values)
             for key, value in values:
                 tail = self._tail.get(key)
                 full = self.keyed or self._weight >= self.limit
-                if full and tail is not None and self._merge_into(tail, value):
+                if full and tail is not None and self._merge_into(tail, value, epoch):
                     continue
                 weight = self._weigh(value)
                 self._tail[key] = ticket = Ticket(key, value, epoch, weight, now, before=tail)
                 if tail is not None:
                     tail.after = ticket
                 self._weight += weight
-                self._outstanding[epoch] += 1
+                pending[epoch] += 1
                 self._ready.append(ticket)
 
     def take(self) -> Ticket[T] | None:
@@ -145,7 +106,8 @@ class Lanes(Generic[T]):
         """The value was dealt with; the next of its key may be taken. Whether one waits for that."""
         with self._lock:
             self._running -= 1
-            self._forget(ticket)
+            self._weight -= ticket.weight
+            self._epochs.leave(ticket.epoch)
             return self._release(ticket)
 
     def retry(self, ticket: Ticket[T], delay: float) -> None:
@@ -153,8 +115,8 @@ class Lanes(Generic[T]):
         with self._lock:
             self._running -= 1
             ticket.attempts += 1
-            self._move(ticket, _NO_EPOCH)
-            ticket.due = self._clock.monotonic() + delay
+            ticket.epoch = self._epochs.move(ticket.epoch, NO_EPOCH)
+            ticket.due = self._now() + delay
             heapq.heappush(self._due, (ticket.due, next(self._order), ticket))
             if self.keyed:
                 ticket.fixed = False
@@ -163,39 +125,37 @@ class Lanes(Generic[T]):
     def cut(self) -> int:
         """Start a new epoch; returns the one that ended. O(1), and cannot fail."""
         with self._lock:
-            old = self._epoch
-            self._epoch += 1
-            self._outstanding[self._epoch] = 0
-            return old
+            return self._epochs.cut()
 
     def hand_over(self, old: int) -> None:
         """Give what is left of epoch `old`, except what is running, to the newest epoch."""
         with self._lock:
-            if old != self._epoch:
-                self._adopted[old] = self._epoch
+            self._epochs.hand_over(old)
 
     def handed_over(self, epoch: int) -> bool:
         """Whether that epoch's backlog belongs to a newer one."""
-        return epoch in self._adopted
+        return epoch in self._epochs.adopted
 
     def epoch_of(self, ticket: Ticket[T]) -> int:
         """The epoch whose target shall work on this ticket, after hand-overs."""
-        epoch = self._epoch if ticket.epoch == _NO_EPOCH else ticket.epoch
-        while epoch in self._adopted:
-            epoch = self._adopted[epoch]
+        epoch, epochs = ticket.epoch, self._epochs
+        if epoch == NO_EPOCH:
+            epoch = epochs.newest
+        while epoch in epochs.adopted:
+            epoch = epochs.adopted[epoch]
         return epoch
 
     def outstanding(self, epoch: int) -> int:
         """How many values of exactly that epoch are neither done nor gone."""
         with self._lock:
-            return self._outstanding.get(epoch, 0)
+            return self._epochs.pending.get(epoch, 0)
 
     def clear(self) -> int:
         """Drop all that waits or backs off; returns how many. What is running goes on."""
         with self._lock:
             resting = [*self._released, *(ticket for _, _, ticket in self._due)]
             left = [*resting, *(ticket for ticket in self._ready if not ticket.gone)]
-            left += [ticket for holder in self._held.values() for ticket in _passed_behind(holder)]
+            left += [ticket for holder in self._held.values() for ticket in passed_behind(holder)]
             for ticket in resting:
                 del self._held[ticket.key]
             for ticket in left:
@@ -214,7 +174,7 @@ class Lanes(Generic[T]):
     @property
     def epoch(self) -> int:
         """The newest epoch: what is added now belongs to it."""
-        return self._epoch
+        return self._epochs.newest
 
     def next_due(self) -> float | None:
         """Seconds until the first value in back-off is due; zero if something may be taken now.
@@ -224,18 +184,18 @@ class Lanes(Generic[T]):
         with self._lock:
             if self._released or self._ready:
                 return 0.0
-            return max(0.0, self._due[0][0] - self._clock.monotonic()) if self._due else None
+            return max(0.0, self._due[0][0] - self._now()) if self._due else None
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits, runs or backs off."""
         with self._lock:
-            return not any(self._outstanding.values())
+            return not any(self._epochs.pending.values())
 
     def statistics(self) -> LanesStatistics:
         """The figures of this moment."""
         with self._lock:
-            pending = sum(self._outstanding.values())
+            pending = sum(self._epochs.pending.values())
             backing_off = len(self._due)
             return LanesStatistics(
                 added=self._added,
@@ -250,8 +210,8 @@ class Lanes(Generic[T]):
 
     # What follows is called under the lock.
 
-    def _merge_into(self, waiting: Ticket[T], value: T) -> bool:
-        if waiting.fixed or self.epoch_of(waiting) != self._epoch:
+    def _merge_into(self, waiting: Ticket[T], value: T, epoch: int) -> bool:
+        if waiting.fixed or self.epoch_of(waiting) != epoch:
             return False
         attempted = waiting.attempts > 0
         remaining = self._merge(waiting.value, value, attempted)
@@ -327,31 +287,13 @@ class Lanes(Generic[T]):
         return True
 
     def _wake_due(self) -> None:
-        now = self._clock.monotonic()
+        now = self._now()
         while self._due and self._due[0][0] <= now:
             _, _, ticket = heapq.heappop(self._due)
             ticket.due = None
-            self._move(ticket, self._epoch)
+            ticket.epoch = self._epochs.move(ticket.epoch, self._epochs.newest)
             self._released.append(ticket)
 
     def _forget(self, ticket: Ticket[T]) -> None:
         self._weight -= ticket.weight
-        self._leave(ticket.epoch)
-
-    def _move(self, ticket: Ticket[T], epoch: int) -> None:
-        before, ticket.epoch = ticket.epoch, epoch
-        self._outstanding[epoch] = self._outstanding.get(epoch, 0) + 1
-        self._leave(before)
-
-    def _leave(self, epoch: int) -> None:
-        self._outstanding[epoch] -= 1
-        if not self._outstanding[epoch] and epoch != self._epoch:
-            del self._outstanding[epoch]
-
-
-def _passed_behind(holder: Ticket[T]) -> Iterator[Ticket[T]]:
-    ticket = holder.after
-    while ticket is not None:
-        if ticket.passed:
-            yield ticket
-        ticket = ticket.after
+        self._epochs.leave(ticket.epoch)

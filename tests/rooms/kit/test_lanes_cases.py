@@ -22,10 +22,9 @@ def merge(waiting, new, attempted):
     return [waiting, new] if (waiting, new) == ("Deleted", "Added") else [new]
 
 
-def lanes_of(**options):
-    return Lanes(
-        clock=ManualClock(), weigh=len, merge=merge, **({"limit": 1_000_000, "keyed": True} | options)
-    )
+def lanes_of(clock=None, **options):
+    settings = {"limit": 1_000_000, "keyed": True} | options
+    return Lanes(clock=clock or ManualClock(), weigh=len, merge=merge, **settings)
 
 
 def drain(lanes):
@@ -64,12 +63,13 @@ def test_change_whose_turn_had_come_may_still_be_merged_to_nothing():
 
 def test_what_a_handler_has_seen_is_never_merged_to_nothing():
     """A handler that failed on Added has to hear of Deleted."""
-    lanes = lanes_of()
+    clock = ManualClock()
+    lanes = lanes_of(clock)
     lanes.add("k", "Added")
     lanes.retry(lanes.take(), 1.0)
     lanes.add("k", "Deleted")
     assert lanes.statistics().merged == 0
-    lanes._clock.set(1.0)
+    clock.set(1.0)
     assert drain(lanes) == [("Added", 1), ("Deleted", 0)]
 
 
@@ -116,7 +116,8 @@ def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
 @pytest.mark.guarantee("G4")
 def test_backlog_keeps_its_epoch_until_it_is_handed_over():
     """What waits is the old code's until it is handed over; what backs off is the new code's (G10)."""
-    lanes = lanes_of(keyed=False)
+    clock = ManualClock()
+    lanes = lanes_of(clock, keyed=False)
     for key in "abc":
         lanes.add(key, "value")
     failing, running = lanes.take(), lanes.take()
@@ -130,7 +131,7 @@ def test_backlog_keeps_its_epoch_until_it_is_handed_over():
     lanes.hand_over(ended)
     assert lanes.handed_over(ended)
     assert lanes.epoch_of(waiting) == lanes.epoch
-    lanes._clock.set(5.0)
+    clock.set(5.0)
     again = lanes.take()
     assert (again is failing, again.attempts) == (True, 1)
     for ticket in (running, waiting, again):
@@ -174,13 +175,14 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
 @pytest.mark.guarantee("G10")
 def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_moment():
     """A failing change is tried again on time and by the new code, with its attempts (G10)."""
-    lanes = lanes_of(keyed=False)
+    clock = ManualClock()
+    lanes = lanes_of(clock, keyed=False)
     lanes.add("k", "value")
     lanes.retry(lanes.take(), 5.0)
     ended = lanes.cut()
     assert (lanes.outstanding(ended), lanes.idle, lanes.next_due()) == (0, False, 5.0)
     assert lanes.take() is None
-    lanes._clock.set(5.0)
+    clock.set(5.0)
     ticket = lanes.take()
     assert (lanes.epoch_of(ticket), ticket.attempts) == (lanes.epoch, 1)
     assert lanes.epoch == ended + 1
