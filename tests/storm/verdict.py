@@ -135,9 +135,10 @@ class Verdict:
         return [f"generation {number} ran {found}" for number, found in versions.items() if len(found) > 1]
 
     def _late(self, who: str) -> list[str]:
-        """Who was added in the storm hears what was there, then what came, until it is removed.
+        """Who was added in the storm hears what is there, then what comes, until it is removed.
 
-        What was there is told as it is a moment after the cut, and nothing of that moment is told again.
+        It listens from a moment in its first generation on: what others of that generation have heard
+        before that moment is in what it finds.
         """
         rows = self._rows[who]
         came, left = rows[0].generation, rows[-1].generation
@@ -145,12 +146,12 @@ class Verdict:
         begin, end = sum(cut < came for cut in cuts), sum(cut <= left for cut in cuts)
         initial = {row.heard.uid: row.heard for row in rows if row.initial}
         live = [row.heard for row in rows if not row.initial]
-        joined = end - len(live)
+        listens = end - len(live)
         found: list[str] = []
-        if len(initial) != sum(row.initial for row in rows) or initial != self._generator.state(joined):
-            found.append(f"{who} was not told what was there when it came")
-        if joined < begin or live != self._made[joined:end]:
+        if listens < begin or live != self._made[listens:end]:
             found.append(f"{who} heard {len(live)} of {end - begin} changes, or in another order")
+        if len(initial) != sum(row.initial for row in rows) or initial != self._generator.state(listens):
+            found.append(f"{who} was not told what was there when it came")
         return found
 
 
