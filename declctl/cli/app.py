@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from declctl.cli import later
+from declctl.cli.bench import bench
 from declctl.cli.describe import explain, schema
 from declctl.cli.plan import plan
 from declctl.cli.plugins import plugins
@@ -28,6 +29,7 @@ app = typer.Typer(
 for _command in (run, validate, plan, status, reload, rollback, history, sandbox, explain, schema, version):
     app.command()(_command)
 app.add_typer(plugins, name="plugins")
+app.add_typer(bench, name="bench")
 later.add_to(app, plugins)
 
 

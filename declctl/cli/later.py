@@ -25,7 +25,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "migrate": "there is only one version of the manifest",
         "set": "start `declctl run` with --log-level",
         "doctor": "`declctl validate --cluster` checks kinds and permissions",
-        "bench": "the folder benchmarks/ has scripts",
     }
 )
 _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(

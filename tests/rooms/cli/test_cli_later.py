@@ -21,7 +21,6 @@ NAMES = [
     "migrate",
     "set",
     "doctor",
-    "bench",
 ]
 
 

@@ -1,0 +1,107 @@
+"""`declctl run`, with every call of a handler written down: `python -m declctl.bench.observed FILE run …`.
+
+Nothing else is different from `declctl` itself: the functions that listen are wrapped, so that the
+change and the memo are looked at before and after a call, and a line is appended to FILE. That takes some
+microseconds a call.
+"""
+
+import functools
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from declctl.bench.calls import Call, line
+from declctl.hooks.calling import EventTarget, Implementation
+from declctl.hooks.registry import GenerationPlugins
+from declctl.objects import Change
+from declctl.runtime.context import HandlerContext
+
+Write = Callable[[bytes], object]
+
+
+def observed(implementation: Implementation, write: Write) -> Implementation:
+    """The same implementation; each call of it is written down when it has ended, however it ended."""
+    function, takes = implementation.function, implementation.parameters
+    remembers = "ctx" in takes
+
+    @functools.wraps(function)
+    def call(**given: Any) -> Any:
+        with _written(given["change"], given["ctx"], remembers, write):
+            return function(**{name: given[name] for name in takes})
+
+    @functools.wraps(function)
+    async def call_async(**given: Any) -> Any:
+        with _written(given["change"], given["ctx"], remembers, write):
+            return await function(**{name: given[name] for name in takes})
+
+    parameters = tuple(dict.fromkeys((*takes, "change", "ctx")))
+    return replace(
+        implementation, function=call_async if implementation.is_async else call, parameters=parameters
+    )
+
+
+@contextmanager
+def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write) -> Generator[None]:
+    # A memo is made when it is asked for: not for handlers that can't have one.
+    memo = bool(ctx.memo) if remembers else None
+    began, failed = time.monotonic(), True
+    try:
+        yield
+        failed = False
+    finally:
+        version = change.obj.resource_version
+        call = Call(
+            process=os.getpid(),
+            generation=change.generation,
+            handler=ctx.handler,
+            type=str(change.type),
+            resource=change.resource,
+            key=str(change.key),
+            uid=change.obj.uid,
+            version=int(version) if version.isdecimal() else 0,
+            initial=change.initial,
+            received=change.received,
+            began=began,
+            failed=failed,
+            memo=memo,
+            memo_after=bool(ctx.memo) if remembers else None,
+        )
+        write(line(call))
+
+
+def observe(write: Write) -> None:
+    """From now on, whatever this process registers as a listener is wrapped."""
+    plain = GenerationPlugins.target
+
+    def target(self: GenerationPlugins, name: str) -> EventTarget:
+        return EventTarget(tuple(observed(each, write) for each in plain(self, name).implementations))
+
+    GenerationPlugins.target = target
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe that nobody writes to: it ends when whoever holds its other end does."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Be `declctl` with the arguments after the first, which names the file for the calls."""
+    path = sys.argv.pop(1)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    # Appended in one piece each, by whichever thread called.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    observe(functools.partial(os.write, file))
+    runpy.run_module("declctl", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
