@@ -44,6 +44,8 @@ class Transfer:
     happens; the `missing` are not filled yet, and tell it all when they are.
     """
 
+    slot: Slot
+    place: Place
     gone: Sequence[Cached]
     come: Sequence[Cached]
     missing: Sequence[Cached]
@@ -51,21 +53,44 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a commit takes over: made aside, and dropped by `Slots.discard` if it comes to nothing.
+class Ended:
+    """A slot's epoch that a commit has ended, to be drained.
 
-    `fresh` are the slots of new handlers, `crews` the workers of those that need others than they have.
+    `closing` says that the handler is gone.
     """
 
-    places: Mapping[str, Place]
-    fresh: Mapping[str, Slot]
-    crews: Mapping[str, Crew]
-    transfers: Mapping[str, Transfer]
+    slot: Slot
+    epoch: int
+    closing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a commit takes over: made aside, so that it is short, and dropped if it comes to nothing.
+
+    `table` has all slots as they will be. Of those, `fresh` are new, `staying` get new bindings, `crews`
+    other workers, `retimed` another resync period (seconds); `leaving` are not in it. `ended` are the
+    epochs of all that were there before.
+    """
+
+    table: Mapping[str, Slot]
+    fresh: Sequence[tuple[Slot, Place]]
+    staying: Sequence[tuple[Slot, Binding]]
+    crews: Sequence[tuple[Slot, Crew]]
+    retimed: Sequence[tuple[Slot, float]]
+    transfers: Sequence[Transfer]
+    leaving: Sequence[Slot]
+    ended: Sequence[Ended]
 
     @property
     def moves(self) -> Sequence[Move]:
         """Each move once."""
-        return tuple(dict.fromkeys(t.move for t in self.transfers.values() if t.move is not None))
+        return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
+
+    @property
+    def new_crews(self) -> Sequence[Crew]:
+        """All workers that were made for it."""
+        return (*(slot.crew for slot, _ in self.fresh), *(crew for _, crew in self.crews))
 
 
 def transfer_of(
@@ -87,4 +112,4 @@ def transfer_of(
         move = Refilter(slot.handler.name, old, new, before=before, after=after)
     elif gone or come:
         move = shared.setdefault((gone, come), Move(gone, come))
-    return Transfer(gone, come, missing, move) if move is not None or missing else None
+    return Transfer(slot, place, gone, come, missing, move) if move is not None or missing else None

@@ -26,9 +26,9 @@ from declctl.runtime.log import Log
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.outdated import outdated
 from declctl.runtime.owners import Owners
-from declctl.runtime.placing import Prepared
+from declctl.runtime.placing import Ended, Prepared
 from declctl.runtime.replaying import Replays, changed_code
-from declctl.runtime.slots import Ended, Slots
+from declctl.runtime.slots import Slots
 from declctl.runtime.trial import Kept, Trial
 
 NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
@@ -299,7 +299,7 @@ class Reloader:
         """Return when handlers can be moved: the commit has to be made in that turn of the loop."""
         moves = prepared.moves
         await follow(moves, timeout=timeout)
-        slots = [slot for name in prepared.transfers if (slot := self._slots.slot(name)) is not None]
+        slots = [transfer.slot for transfer in prepared.transfers]
         await until_ready(moves, slots, clock=self._clock, timeout=timeout)
 
     def _same_code(self, new: Generation) -> bool:

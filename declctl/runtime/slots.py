@@ -7,31 +7,20 @@ no handler can see an event with its new code that another sees with its old cod
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock
 from declctl.manifest.model import DrainPolicy
+from declctl.objects import Notification
 from declctl.runtime.caches import Cached
 from declctl.runtime.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handler import Binding, Handler
 from declctl.runtime.log import Log
-from declctl.runtime.placing import Place, Prepared, Shared, Slot, Transfer, transfer_of
+from declctl.runtime.moving import Move
+from declctl.runtime.placing import Ended, Place, Prepared, Shared, Slot, Transfer, transfer_of
 from declctl.runtime.threads import in_thread
 
 _DRAIN_CHECK = 0.02  # seconds between two looks at what is left of an old generation
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A slot's epoch that a commit has ended, to be drained.
-
-    `closing` says that the handler is gone.
-    """
-
-    slot: Slot
-    epoch: int
-    closing: bool
 
 
 class Slots:
@@ -41,7 +30,7 @@ class Slots:
         self._loop = loop  # the handlers' loop
         self._clock = clock
         self._log = log
-        self._slots: dict[str, Slot] = {}
+        self._slots: Mapping[str, Slot] = {}
         self._leaving: list[Slot] = []
 
     async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
@@ -50,62 +39,41 @@ class Slots:
         Where the code is not the same, filters that call it are taken for others. Raises ReloadRefused
         where the system has no threads left.
         """
-        fresh = {name: self._make(place) for name, place in places.items() if name not in self._slots}
-        crews: dict[str, Crew] = {}
-        transfers: dict[str, Transfer] = {}
-        shared: Shared = {}
-        for name, slot in self._slots.items():
-            if (place := places.get(name)) is None:
-                continue
-            if not _fits(slot.crew, place.binding):
-                crews[name] = self._crew(slot.handler, place.binding)
-            transfer = transfer_of(slot, place, same_code=same_code, shared=shared)
-            if transfer is not None:
-                transfers[name] = transfer
-        prepared = Prepared(places, fresh, crews, transfers)
-        await self._start([*(slot.crew for slot in fresh.values()), *crews.values()])
+        prepared = self._prepared(places, same_code=same_code)
+        await self._start(prepared.new_crews)
         return prepared
 
     def discard(self, prepared: Prepared) -> None:
         """It comes to nothing: let go what was made for it."""
         for move in prepared.moves:
             move.close()
-        for crew in (*(slot.crew for slot in prepared.fresh.values()), *prepared.crews.values()):
+        for crew in prepared.new_crews:
             crew.dismiss()
 
-    def commit(self, prepared: Prepared) -> list[Ended]:
+    def commit(self, prepared: Prepared) -> Sequence[Ended]:
         """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
 
         Its time grows with the handlers and with what they have to be told, and with nothing else.
         """
-        places, ended = prepared.places, list[Ended]()
-        for name, slot in tuple(self._slots.items()):
-            if (place := places.get(name)) is not None:
-                ended.append(Ended(slot, slot.handler.rebind(place.binding), closing=False))
-                if (crew := prepared.crews.get(name)) is not None:
-                    self._recrew(slot, crew)
-            else:
-                del self._slots[name]
-                self._leaving.append(slot)
-                _detach(slot, slot.registrations)
-                ended.append(Ended(slot, slot.handler.lanes.epoch, closing=True))
+        for slot, binding in prepared.staying:
+            slot.handler.rebind(binding)
+        for slot, crew in prepared.crews:
+            self._recrew(slot, crew)
+        for slot in prepared.leaving:
+            _detach(slot, slot.registrations)
+        self._leaving += prepared.leaving
         told = {move: move.told for move in prepared.moves}
-        for name, slot in self._slots.items():
-            transfer = prepared.transfers.get(name)
-            if transfer is not None:
-                _detach(slot, transfer.gone)
-                if transfer.move is not None:
-                    slot.handler.add_all(told[transfer.move])
-                _attach(slot, places[name], transfer.come, initial=False)
-                _attach(slot, places[name], transfer.missing)
-            for registration in slot.registrations.values():
-                registration.retime(places[name].binding.plan.resync_period)
+        for transfer in prepared.transfers:
+            _transfer(transfer, told)
         for move in told:
             move.close()
-        for name, slot in prepared.fresh.items():
-            _attach(slot, places[name], places[name].informers)
-        self._slots = {name: self._slots.get(name) or prepared.fresh[name] for name in places}
-        return ended
+        for slot, period in prepared.retimed:
+            for registration in slot.registrations.values():
+                registration.retime(period)
+        for slot, place in prepared.fresh:
+            _attach(slot, place, place.informers)
+        self._slots = prepared.table
+        return prepared.ended
 
     async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
         """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
@@ -181,6 +149,26 @@ class Slots:
                 return
             await self._clock.sleep(min(_DRAIN_CHECK, left))
 
+    def _prepared(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+        before = self._slots
+        kept = [(before[name], place) for name, place in places.items() if name in before]
+        fresh = {name: (self._make(place), place) for name, place in places.items() if name not in before}
+        leaving = [slot for name, slot in before.items() if name not in places]
+        shared: Shared = {}
+        transfers = [transfer_of(slot, place, same_code=same_code, shared=shared) for slot, place in kept]
+        ended = [Ended(slot, slot.handler.lanes.epoch, closing=False) for slot, _ in kept]
+        ended += [Ended(slot, slot.handler.lanes.epoch, closing=True) for slot in leaving]
+        return Prepared(
+            table={name: before.get(name) or fresh[name][0] for name in places},
+            fresh=tuple(fresh.values()),
+            staying=[(slot, place.binding) for slot, place in kept],
+            crews=[(s, self._crew(s.handler, p.binding)) for s, p in kept if not _fits(s.crew, p.binding)],
+            retimed=[(s, p.binding.plan.resync_period) for s, p in kept if _period(s) != _period(p)],
+            transfers=[transfer for transfer in transfers if transfer is not None],
+            leaving=leaving,
+            ended=ended,
+        )
+
     def _make(self, place: Place) -> Slot:
         handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop)
         slot = Slot(handler, self._crew(handler, place.binding))
@@ -224,6 +212,20 @@ def _fits(crew: Crew, binding: Binding) -> bool:
 def _connect(slot: Slot) -> None:
     slot.handler.on_pending = slot.crew.wake
     slot.handler.on_replaced = slot.crew.replace_one
+
+
+def _transfer(transfer: Transfer, told: Mapping[Move, Sequence[Notification]]) -> None:
+    slot, place = transfer.slot, transfer.place
+    _detach(slot, transfer.gone)
+    if transfer.move is not None:
+        slot.handler.add_all(told[transfer.move])
+    _attach(slot, place, transfer.come, initial=False)
+    _attach(slot, place, transfer.missing)
+
+
+def _period(where: Slot | Place) -> float:
+    binding = where.handler.binding if isinstance(where, Slot) else where.binding
+    return binding.plan.resync_period
 
 
 def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: bool = True) -> None:
