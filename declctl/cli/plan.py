@@ -10,9 +10,10 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from declctl.runtime.check import Checked
     from declctl.runtime.planned import Planned, PlannedResource
-    from declctl.runtime.running import Running
+    from declctl.runtime.running import Comparable
 
 _RUNNING = "running"
+_RESTART = "RestartRequired"
 _OK = 200
 _CHANGES = 2  # as of `terraform plan -detailed-exitcode`
 _SECONDS = 2.0  # for a process that may not be there
@@ -69,7 +70,7 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
     return checked
 
 
-def _running(checked: "Checked", admin: str | None) -> "Running":
+def _running(checked: "Checked", admin: str | None) -> "Comparable":
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
     from declctl.cli.asking import admin_address, ask
     from declctl.runtime.running import told_by
@@ -117,6 +118,8 @@ def _print(found: "Planned") -> None:
         print_table(("RESOURCE", "PART", "COST"), rows)
     typer.echo()
     typer.echo(_footer(found))
+    if any(step.kind == _RESTART for step in found.steps):
+        typer.echo("what is marked with ! takes effect when the process starts again")
     if not found.hooks_known:
         typer.echo("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import InitialSync
-from declctl.manifest.model import Replay as OnChange
 from declctl.manifest.plan import ResourcePlan, WatchKey
 from declctl.runtime.changes import Kind, Side, Step, changes, kept
 from declctl.runtime.check import Checked
 from declctl.runtime.costs import Cost, costs, filter_costs
 from declctl.runtime.declared import FromHooks
 from declctl.runtime.identities import Identity, matched
-from declctl.runtime.running import Running, masked
+from declctl.runtime.replaying import code_of, recoded
+from declctl.runtime.running import Comparable, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Planned:
 def planned(
     checked: Checked,
     *,
-    against: Checked | Running | None = None,
+    against: Checked | Comparable | None = None,
     objects: Mapping[str, int] | None = None,
 ) -> Planned:
     """The steps from one manifest without errors, or from nothing, or from what runs, to another.
@@ -118,7 +118,7 @@ def planned(
     """
     new = _side(checked)
     living: Sequence[Identity]
-    if isinstance(against, Running):
+    if isinstance(against, Comparable):
         plan_of_new = masked(against.scoped(new.plan))
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
         living = [cache.identity for cache in against.caches]
@@ -127,7 +127,7 @@ def planned(
         living = old.all_identities()
     if checked.hooks is None:  # what was not imported is taken for what it was
         new = replace(new, transformed=old.transformed)
-    steps, counts = changes(old, new), objects or {}
+    steps, counts = (*changes(old, new), *_restarts(against, new)), objects or {}
     return Planned(
         name=new.plan.name,
         steps=steps,
@@ -139,7 +139,7 @@ def planned(
             for each in new.plan.resources
         ],
         hooks_known=checked.hooks is not None or not _has_handlers(checked),
-        replays=() if against is None else tuple(_replays(steps, new, counts)),
+        replays=() if against is None else tuple(_replays(steps, new, counts, _recoded(against, checked))),
         kept=kept(old, new, steps),
     )
 
@@ -148,27 +148,43 @@ def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
 
 
-def _replays(steps: Sequence[Step], new: Side, objects: Mapping[str, int]) -> Iterator[Replay]:
+def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ...]:
+    """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
+    if not isinstance(against, Comparable):
+        return ()
+    wanted = {f"plugin {plugin.name}" for plugin in new.plan.plugins}
+    return tuple(step for step in against.restarts if step.subject in wanted)
+
+
+def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
+    """The handlers that hear the cache again, as their code is another one."""
+    assert checked.inputs is not None
+    if isinstance(against, Comparable):
+        before = against.handler_code
+    else:
+        assert against.inputs is not None
+        before = code_of(_plan_of(against), against.inputs.bundle)
+    return recoded(before, _plan_of(checked), checked.inputs.bundle)
+
+
+def _replays(
+    steps: Sequence[Step], new: Side, objects: Mapping[str, int], recoded: Sequence[str]
+) -> Iterator[Replay]:
     """The handlers that are new hear all of a cache, those whose cache is another one what differs.
 
-    Those that want a replay hear all of it with other code; a file of another handler is taken for that, too.
+    Those that want a replay hear all of it with other code.
     """
     added = {step.subject for step in steps if step.kind is Kind.ADD}
     moved = {step.subject for step in steps if step.kind is Kind.REHOME}
     refiltered = {
         step.subject for step in steps if step.kind is Kind.SWAP and "filter" in step.detail.split(", ")
     }
-    recoded = {
-        step.subject
-        for step in steps
-        if step.kind is Kind.SWAP and {"code", "entryPoint"} & set(step.detail.split(", "))
-    }
     for name, handler in new.handlers.items():
         subject, count = f"handler {name}", objects.get(handler.resource)
         if subject in added:
             if handler.initial_sync is InitialSync.DELIVER:
                 yield Replay(name, count)
-        elif subject in recoded and handler.replay is OnChange.ON_CODE_CHANGE:
+        elif name in recoded:
             yield Replay(name, count)
         elif subject in moved | refiltered or f"resource {handler.resource}" in moved:
             yield Replay(name, count, only_differences=True)
@@ -195,7 +211,12 @@ def _side(checked: Checked) -> Side:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-    return Side(plan(checked.inputs.loaded.controller), checked.inputs.code, transformed)
+    return Side(_plan_of(checked), checked.inputs.code, transformed)
+
+
+def _plan_of(checked: Checked) -> Plan:
+    assert checked.inputs is not None
+    return plan(checked.inputs.loaded.controller)
 
 
 def _nothing_of(new: Plan) -> Plan:

@@ -5,12 +5,15 @@ wait for no more than one slice. Each object is told as it is then, never in an 
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from declctl.hooks.bundle import reached
+from declctl.hooks.bundle import Bundle, reached
 from declctl.kit import Clock
+from declctl.manifest import Plan
 from declctl.manifest.model import Replay
+from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Record
 from declctl.runtime.caches import Cached
 from declctl.runtime.generation import Generation
@@ -23,26 +26,38 @@ _PAUSE_SECONDS = 0.01
 
 
 def changed_code(old: Generation | None, new: Generation) -> tuple[str, ...]:
-    """The handlers of both generations that want a replay and whose code is not what it was.
+    """The handlers of both generations that want a replay and whose code is not what it was."""
+    if old is None:
+        return ()
+    return recoded(code_of(old.plan, old.inputs.bundle), new.plan, new.inputs.bundle)
+
+
+def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
+    """The handlers of a plan that want a replay, were there `before`, and whose code is not what it was.
 
     Their code is the function or module that they name, with all that it imports beside the manifest.
     """
-    if old is None:
-        return ()
     return tuple(
-        name
-        for name, place in new.places.items()
-        if place.binding.plan.replay is Replay.ON_CODE_CHANGE
-        and name in old.places
-        and _code(old, name) != _code(new, name)
+        handler.name
+        for handler in plan.handlers
+        if handler.replay is Replay.ON_CODE_CHANGE
+        and handler.name in before
+        and before[handler.name] != _code(handler, bundle)
     )
 
 
-def _code(generation: Generation, name: str) -> object:
-    plan = generation.places[name].binding.plan
-    if plan.entry_point is None:
-        return plan.plugin  # an installed plugin: new code of it needs a new process
-    return plan.entry_point, reached(generation.inputs.bundle, plan.entry_point.module)
+def code_of(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
+    """A digest of the code of each handler."""
+    return {handler.name: _code(handler, bundle) for handler in plan.handlers}
+
+
+def _code(handler: HandlerPlan, bundle: Bundle) -> str:
+    if handler.entry_point is None:
+        return f"plugin {handler.plugin}"  # new code of it needs a new process
+    digest = hashlib.sha256(str(handler.entry_point).encode())
+    for path, source in reached(bundle, handler.entry_point.module).items():
+        digest.update(f"\0{path}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()
 
 
 class Replays:

@@ -1,24 +1,28 @@
 """What a running process says of itself so that a manifest can be compared with it: `GET /plan`.
 
-It is the plan that runs, and which caches there are; of the configs of plugins it has a digest, as there
-may be secrets in them.
+It is the plan that runs, which caches there are, and what needs a new process; of the configs of plugins it
+has a digest, as there may be secrets in them.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from declctl.errors import UsageError
+from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
 from declctl.manifest.model import FrozenJson
 from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.runtime.caches import Cached
-from declctl.runtime.changes import Side
+from declctl.runtime.changes import Side, Step
+from declctl.runtime.foreign import ForeignPlugin
 from declctl.runtime.generation import Generation
 from declctl.runtime.identities import Identity
+from declctl.runtime.outdated import outdated
+from declctl.runtime.replaying import code_of
 
 
 class RunningCache(msgspec.Struct, frozen=True):
@@ -28,11 +32,12 @@ class RunningCache(msgspec.Struct, frozen=True):
     objects: int
 
 
-class Running(msgspec.Struct, frozen=True):
+class Comparable(msgspec.Struct, frozen=True):
     """A generation, as far as another manifest is compared with it.
 
     `transformed` names the resources whose objects pass a transform, `cluster_scoped` has the API versions
-    and kinds that are known to have no namespaces.
+    and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler, and
+    `restarts` the plugins of which another version is installed than is loaded.
     """
 
     generation: int
@@ -42,6 +47,8 @@ class Running(msgspec.Struct, frozen=True):
     cluster_scoped: tuple[tuple[str, str], ...]
     caches: tuple[RunningCache, ...]
     objects: Mapping[str, int]
+    handler_code: Mapping[str, str] = {}
+    restarts: tuple[Step, ...] = ()
 
     @property
     def side(self) -> Side:
@@ -61,8 +68,44 @@ class Running(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A generation at one moment, of which the rest can be found out in another thread."""
+
+    known: Comparable
+    bundle: Bundle
+    plugins: Sequence[ForeignPlugin]
+
+    def comparable(self) -> Comparable:
+        """All of it. Parses the handler files, and looks at which plugins are installed."""
+        return msgspec.structs.replace(
+            self.known,
+            handler_code=code_of(self.known.plan, self.bundle),
+            restarts=outdated(self.plugins),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return self.comparable().document()
+
+
 def running(generation: Generation, caches: Iterable[Cached]) -> Running:
-    """What is told of a generation and of every cache of its process."""
+    """What is told of a generation and of every cache of its process. On the machinery loop."""
+    known = _known(generation, caches)
+    return Running(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
+
+
+def told_by(document: object) -> Comparable:
+    """What a process has said; raises UsageError if it is of another version."""
+    try:
+        return msgspec.convert(document, Comparable)
+    except msgspec.ValidationError as fault:
+        raise UsageError(
+            f"The running process is of another version: what it says of its plan can't be read ({fault})."
+        ) from fault
+
+
+def _known(generation: Generation, caches: Iterable[Cached]) -> Comparable:
     side, used = generation.side, dict[Identity, Identity]()
     for wanted in generation.wanted:
         used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
@@ -71,7 +114,7 @@ def running(generation: Generation, caches: Iterable[Cached]) -> Running:
         for cached in caches
     ]
     objects = {each.identity: each.objects for each in found}
-    return Running(
+    return Comparable(
         generation=generation.number,
         code=side.code,
         plan=masked(side.plan),
@@ -95,16 +138,6 @@ def running(generation: Generation, caches: Iterable[Cached]) -> Running:
             for wanted in generation.wanted
         },
     )
-
-
-def told_by(document: object) -> Running:
-    """What a process has said; raises UsageError if it is of another version."""
-    try:
-        return msgspec.convert(document, Running)
-    except msgspec.ValidationError as fault:
-        raise UsageError(
-            f"The running process is of another version: what it says of its plan can't be read ({fault})."
-        ) from fault
 
 
 def masked(plan: Plan) -> Plan:

@@ -1,10 +1,14 @@
 """Installed plugins: one object over generations, prepared and torn down when they really change."""
 
 import importlib
+import json
 import sys
 
 import pytest
 
+from declctl.runtime.check import check
+from declctl.runtime.planned import planned
+from declctl.runtime.running import told_by
 from declctl.testing import until
 
 PLUGIN = """
@@ -114,6 +118,25 @@ def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
     runs.wait_idle()
     assert rig.told("event") == [("event", 1)]
     assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
+
+
+def test_an_upgraded_plugin_is_told_by_the_plan(rig, plugin, tmp_path, controller) -> None:
+    """`plan --against running` says before the reload what it says itself, and nothing once it is started."""
+    _write(rig, 1)
+    path = str(rig.folder.path / "manifest.yaml")
+    runs = controller(path)
+    runs.wait_ready()
+    assert planned(check(path), against=told_by(runs.runtime.running().document())).steps == ()
+    _upgrade(tmp_path / "site", "2.0")
+    told = told_by(json.loads(json.dumps(runs.runtime.running().document())))
+    assert planned(check(path), against=told).steps == runs.reload().steps
+    (step,) = told.restarts
+    assert str(step) == "!plugin tester (1.0 is loaded, 2.0 is installed)"
+    rig.more, rig.handlers = "", []
+    rig.handler("tell")
+    rig.write()
+    steps = planned(check(path), against=told).steps
+    assert not [step for step in steps if step.kind == "RestartRequired"], "it goes, whatever its version"
 
 
 def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_path, controller) -> None:

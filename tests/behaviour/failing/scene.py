@@ -105,6 +105,12 @@ class Process(Declctl):
             families = text_string_to_metric_families(answer.read().decode())
             return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
+    def runs(self, bundle: str) -> bool:
+        """Whether what the files say is what runs, and is this bundle."""
+        status = self.status()
+        reloaded = next(each for each in status["conditions"] if each["type"] == "Reloaded")
+        return (status["bundleHash"], reloaded["status"]) == (bundle, "True")
+
     def attempts_since(self, before: dict[tuple[str, ...], float]) -> dict[str, float]:
         """How many attempts to reload were counted since, by result; results without any are left out."""
         now = self.metrics()
@@ -112,7 +118,7 @@ class Process(Declctl):
         return {result: count for result, count in more.items() if count}
 
     def logged_text(self, words: str, *, after: int) -> list[str]:
-        """The line of a text log that has these words, and what stands below it; `after` lines are skipped."""
+        """The line of a text log that has these words, and what stands below it; `after` are skipped."""
 
         def found() -> list[str]:
             lines = self.err[after:]
@@ -132,10 +138,14 @@ class Process(Declctl):
 
 
 class Scene:
-    """Everything that a failure is made of. `text` and `json` are the processes, by what they log."""
+    """Everything that a failure is made of. `text` and `json` are the processes, by what they log.
+
+    `good` is the bundle hash of the files that are good.
+    """
 
     text: Process
     json: Process
+    good: str
 
     def __init__(self, folder: Path, sandbox: SandboxThread) -> None:
         self.sandbox = sandbox
@@ -201,5 +211,6 @@ def opened(folder: Path) -> Iterator[Scene]:
         )
         for process in (scene.text, scene.json):
             until("all has been heard", lambda p=process: len(p.out) >= _FEW, timeout=60)
+        scene.good = scene.text.status()["bundleHash"]
         yield scene
         assert [process.stop() for process in (scene.text, scene.json)] == [0, 0]

@@ -8,9 +8,11 @@ import pytest
 from msgspec import structs, to_builtins
 
 from declctl.manifest import ManifestSource, load, plan
+from declctl.runtime.changes import Kind, Step
 from declctl.runtime.check import check
 from declctl.runtime.identities import Identity
-from declctl.runtime.running import Running, RunningCache, masked
+from declctl.runtime.replaying import code_of
+from declctl.runtime.running import Comparable, RunningCache, masked
 from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
 
 MANIFEST = """\
@@ -174,7 +176,7 @@ def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
     assert checked.inputs is not None
     resolved = plan(checked.inputs.loaded.controller)
     caches = [RunningCache(Identity(watch.key), objects) for watch in resolved.watches]
-    told = Running(
+    told = Comparable(
         generation=3,
         code=checked.inputs.code,
         plan=masked(resolved),
@@ -182,6 +184,7 @@ def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
         cluster_scoped=(),
         caches=tuple(caches),
         objects={"pods": 2 * objects},
+        handler_code=code_of(resolved, checked.inputs.bundle),
     )
     return structs.replace(told, **more).document()
 
@@ -226,6 +229,50 @@ def test_a_replay_is_told_before(declctl: Callable, guard: Path):
     (guard / "handlers.py").write_text(f"{HANDLERS}X = 2\n")
     ended = declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml")
     assert "  greet hears the cache" in ended.out.splitlines()
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    ("edited", "hears"), [("mine.py", True), ("shared.py", True), ("others.py", False), (None, False)]
+)
+@pytest.mark.guarantee("G20")
+def test_a_replay_is_told_for_the_code_that_changes(
+    declctl: Callable, guard: Path, process: Process, live: bool, edited: str | None, hears: bool
+):
+    """Its own file, or one that this imports; the files of other handlers are no reason, as in a reload."""
+    wants = MANIFEST.replace('"handlers:Greet"}', '"mine:told", replay: OnCodeChange}')
+    wants += '    - {name: other, resourceRef: {name: pods}, entryPoint: "others:told"}\n'
+    files = {
+        "manifest.yaml": wants,
+        "handlers.py": HANDLERS,
+        "mine.py": "import shared\ndef told(change): ...\n",
+        "shared.py": "",
+        "others.py": "def told(change): ...\n",
+    }
+    (guard / "old").mkdir()
+    for name, text in files.items():
+        (guard / "old" / name).write_text(text)
+        (guard / name).write_text(text + ("X = 1\n" if name == edited else ""))
+    process.answers(200, _running(guard / "old"))
+    against = ("running", "--admin", process.address) if live else ("old/manifest.yaml",)
+    ended = declctl("plan", "manifest.yaml", "--against", *against)
+    assert ended.status == (2 if edited else 0)
+    heard = [line.strip() for line in ended.out.splitlines() if " hears " in line]
+    assert heard == ([f"greet hears {'~2,000 objects' if live else 'the cache'}"] if hears else [])
+
+
+def test_an_upgraded_plugin_is_told_as_a_restart(declctl: Callable, guard: Path, process: Process):
+    """The process knows what it has loaded and what is installed there; a plugin that goes needs none."""
+    steps = tuple(Step(Kind.RESTART, f"plugin {name}", "1.0 is loaded, 2.0 is installed") for name in "ab")
+    process.answers(200, _running(guard, restarts=steps))
+    (guard / "manifest.yaml").write_text(
+        f"{MANIFEST}  plugins: [{{name: a, onError: Disable}}]\n  reload: {{preflight: Off}}\n"
+    )
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert ended.status == 2
+    assert "!plugin a (1.0 is loaded, 2.0 is installed)" in ended.out.splitlines()
+    assert "!plugin b" not in ended.out
+    assert "what is marked with ! takes effect when the process starts again" in ended.out
 
 
 def test_a_cache_that_lingers_is_not_listed_again(declctl: Callable, guard: Path, process: Process):
