@@ -7,78 +7,27 @@ them keep the order.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from functools import partial
 
-import msgspec
-
-from declctl.errors import FilterFailed
-from declctl.hooks.awaiting import begin_async, call_async
-from declctl.hooks.calling import EventTarget, Implementation, call, readable_traceback
-from declctl.hooks.faults import told
+from declctl.hooks.awaiting import begin_async
+from declctl.hooks.calling import Implementation, call
 from declctl.kit import Clock, Lanes
 from declctl.kit.lanes import Ticket
 from declctl.manifest.model import Delivery, InitialSync, OnFailure
-from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeReason, ChangeType, Notification, ObjectView, Record, merge
-from declctl.runtime.context import HandlerContext, Memo, World
-from declctl.runtime.figures import Counts, HandlerStatistics, Tally
-from declctl.runtime.filtering import Filter, Judged, entering_or_leaving
+from declctl.runtime.binding import Binding
+from declctl.runtime.calls import Calls, Run, call_on
+from declctl.runtime.context import HandlerContext, Memo
+from declctl.runtime.failing import identity, tell_failed, what_failed
+from declctl.runtime.figures import HandlerStatistics
+from declctl.runtime.filtering import Judged
 from declctl.runtime.log import Log
-from declctl.work import Backoff
 
-# In characters: what foreign code raises may hold a whole object.
-_LONGEST_MESSAGE = 2000
-_LONGEST_TRACEBACK = 20_000
+__all__ = ["Binding", "Handler", "HandlerStatistics"]
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason.REPLAY
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What one generation makes of a handler.
-
-    Whom to call, under which policy, and with which context. `tally` counts what came of it; `wanted` are
-    the changes that have to be queued for it.
-    """
-
-    generation: int
-    plan: HandlerPlan
-    target: EventTarget
-    world: World
-    filter: Filter | None = None
-    tally: Tally = field(default_factory=Tally, compare=False)
-    wanted: frozenset[ChangeType] = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Made here, and not in a commit, which is short."""
-        events = frozenset(ChangeType(name) for name in self.plan.events)
-        object.__setattr__(self, "wanted", events if self.filter is None else self.filter.heeded)
-
-
-class Run(msgspec.Struct, eq=False):
-    """One call under way.
-
-    `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
-    that is late by its own timeout has failed by that. `judged` is what a filter made of the change.
-    """
-
-    ticket: Ticket[Notification]
-    binding: Binding
-    change: Change
-    started: float
-    wanted: Sequence[Implementation]
-    overdue: bool = False
-    timed_out: str = ""
-    timer: asyncio.TimerHandle | None = None
-    judged: Judged | None = None
-    scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
-    failed: list[Implementation] = []
-    failures: list[BaseException] = []
 
 
 class Handler:
@@ -93,9 +42,8 @@ class Handler:
         self._clock = clock
         self._log = log
         self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
-        self._lock = threading.Lock()
-        self._running: dict[int, Run] = {}
-        self._counts = Counts()
+        self._calls = calls = Calls(self.name, loop=loop, log=log, replaced=self._replaced)
+        self._lock, self._running, self._counts = calls.lock, calls.running, calls.counts
         # ticket → implementations that have not succeeded yet
         self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
         self._judged: dict[int, Judged] = {}  # ticket → what is tried again
@@ -154,13 +102,7 @@ class Handler:
         calls were left running.
         """
         self.hand_over(epoch)
-        stuck = [run for run in self._running_for(epoch) if not run.overdue]
-        for run in stuck:
-            if run.scope is not None:
-                self._loop.call_soon_threadsafe(_cancel, run.scope)
-            else:
-                self._give_up_waiting(run, "it outlived the drain timeout of a reload")
-        return len(stuck)
+        return self._calls.abandon(self._bindings.get(epoch))
 
     def forget(self, epoch: int) -> None:
         """Drop the binding of an ended epoch, so that its generation can be collected."""
@@ -170,7 +112,7 @@ class Handler:
     def outstanding(self, epoch: int) -> int:
         """How many changes of that epoch are neither done nor handed over."""
         if self.lanes.handed_over(epoch):
-            return len(self._running_for(epoch))
+            return len(self._calls.of(self._bindings.get(epoch)))
         return self.lanes.outstanding(epoch)
 
     def memo(self, uid: str) -> Memo:
@@ -193,13 +135,13 @@ class Handler:
         False if the thread was replaced meanwhile and has to leave.
         """
         run = self._begin(ticket)
-        if run.binding.filter is not None and not self._passes(run, run.binding.filter):
+        if run.binding.filter is not None and not run.passes(run.binding.filter):
             return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
             try:
                 if implementation.is_async:
-                    self._bridge(implementation, arguments, run)
+                    call_on(self._loop, implementation, arguments, run.binding.plan.timeout)
                 else:
                     call(implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
@@ -210,7 +152,7 @@ class Handler:
     async def work_async(self, ticket: Ticket[Notification]) -> bool:
         """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
         run = self._begin(ticket)
-        if run.binding.filter is not None and not self._passes(run, run.binding.filter):
+        if run.binding.filter is not None and not run.passes(run.binding.filter):
             return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
@@ -231,37 +173,16 @@ class Handler:
 
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
-        lanes = self.lanes.statistics()
-        with self._lock:
-            counts, p95 = replace(self._counts), self._counts.p95()
-        return HandlerStatistics(
-            name=self.name,
+        return self._calls.statistics(
+            self.lanes.statistics(),
             generation=self.binding.generation,
             synced=self._initial_complete and self.initial_done,
-            delivered=lanes.taken - counts.filtered,
-            succeeded=counts.succeeded,
-            failed=counts.failed,
-            retried=counts.retried,
-            merged=lanes.merged,
-            dropped=lanes.dropped,
-            filtered=counts.filtered,
-            queued=lanes.waiting + lanes.backing_off,
-            running=lanes.running,
-            zombies=counts.zombies,
-            p95_seconds=p95,
-            last_error=counts.last_error,
             replayed=self.replayed,
         )
 
     def running(self) -> list[str]:
         """The keys of the calls under way, for messages."""
-        with self._lock:
-            return [run.ticket.key for run in self._running.values()]
-
-    def _running_for(self, epoch: int) -> list[Run]:
-        binding = self._bindings.get(epoch)
-        with self._lock:
-            return [run for run in self._running.values() if run.binding is binding]
+        return self._calls.keys()
 
     def _bind(self, binding: Binding, epoch: int) -> None:
         self._bindings[epoch] = binding
@@ -269,6 +190,9 @@ class Handler:
         self._wanted = binding.wanted
         self.lanes.limit = binding.plan.buffer_bytes
         self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
+
+    def _replaced(self) -> None:
+        self.on_replaced()
 
     def _begin(self, ticket: Ticket[Notification]) -> Run:
         # An epoch that was handed over a moment ago may be forgotten by now.
@@ -294,32 +218,13 @@ class Handler:
         wanted = binding.target.select(kind)
         if before:
             # Only what failed is tried again; code that is new since then is called whole.
-            wanted = tuple(i for i in wanted if _identity(i) in before) or wanted
+            wanted = tuple(i for i in wanted if identity(i) in before) or wanted
         run = Run(ticket, binding, change, self._clock.monotonic(), wanted, judged=judged)
         with self._lock:
             self._running[id(run)] = run
         if binding.plan.timeout is not None and not binding.target.all_async:
-            self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
+            self._loop.call_soon_threadsafe(self._calls.watch, run, binding.plan.timeout)
         return run
-
-    def _passes(self, run: Run, by: Filter) -> bool:
-        """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
-        change, judged = run.ticket.value, run.judged
-        if change.judged or (judged is not None and judged.change is change):
-            return True
-        try:
-            made = by.judge(change, run.change.obj, run.change.old, judged and judged.told)
-        except FilterFailed as failure:
-            run.failures.append(failure)
-            run.wanted = ()
-            return True
-        if made is None:
-            return False
-        run.judged = Judged(change, made)
-        if made is not change:
-            run.change = entering_or_leaving(run.change, made)
-            run.wanted = run.binding.target.select(made.type)
-        return True
 
     def _leave_out(self, run: Run) -> bool:
         with self._lock:
@@ -339,37 +244,6 @@ class Handler:
             memo = partial(self.memo, change.obj.uid)
             arguments["ctx"] = HandlerContext(run.binding.world, memo, change.key)
         return arguments
-
-    def _bridge(self, implementation: Implementation, arguments: dict[str, object], run: Run) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(run.binding.plan.timeout):
-                await call_async(implementation, arguments)
-
-        future: Future[None] = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
-        future.result()
-
-    def _watch(self, run: Run, timeout: float) -> None:
-        if id(run) in self._running:
-            message = f"it ran longer than its timeout of {timeout:g} s"
-            run.timer = self._loop.call_later(timeout, self._time_out, run, message)
-
-    def _time_out(self, run: Run, message: str) -> None:
-        run.timed_out = message
-        self._give_up_waiting(run, message)
-
-    def _give_up_waiting(self, run: Run, why: str) -> None:
-        with self._lock:
-            if id(run) not in self._running or run.overdue:
-                return
-            run.overdue = True
-            self._counts.zombies += 1
-        self._log.warning(
-            f"{self.name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
-            "its key is held until it returns",
-            handler=self.name,
-            key=run.ticket.key,
-        )
-        self.on_replaced()
 
     def _finish(self, run: Run) -> bool:
         counts = self._counts
@@ -396,8 +270,8 @@ class Handler:
         ticket, plan, tally = run.ticket, run.binding.plan, run.binding.tally
         attempt = ticket.attempts + 1
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
-        delay = Backoff(plan.retry.initial_backoff, plan.retry.max_backoff).delay(attempt) if again else 0.0
-        what = _what_failed(run.failures[0])[:_LONGEST_MESSAGE]
+        delay = run.binding.backoff.delay(attempt) if again else 0.0
+        what = what_failed(run.failures[0])
         with self._lock:
             self._counts.last_error = tally.last_error = f"{ticket.key}: {what}"
             tally.failed += 1
@@ -405,18 +279,9 @@ class Handler:
                 self._counts.retried += 1
             else:
                 self._counts.failed += 1
-        limit = "" if plan.on_failure is OnFailure.RETRY else f" of {plan.retry.max_attempts}"
-        self._log.error(
-            f"{self.name} failed on {run.change.type} {ticket.key}: {what}",
-            handler=self.name,
-            key=ticket.key,
-            generation=run.binding.generation,
-            attempt=f"{attempt}{limit}",
-            next=f"again in {delay:.3g} s" if again else "given up",
-            traceback="".join(readable_traceback(f) for f in run.failures)[:_LONGEST_TRACEBACK],
-        )
+        tell_failed(self._log, self.name, run, what, delay if again else None)
         if again:
-            self._left[id(ticket)] = frozenset(_identity(i) for i in run.failed)
+            self._left[id(ticket)] = frozenset(identity(i) for i in run.failed)
             if run.judged is not None:
                 self._judged[id(ticket)] = run.judged
             self.lanes.retry(ticket, delay)
@@ -436,23 +301,6 @@ class Handler:
                 self._memos.pop(run.change.obj.uid, None)
         if self.lanes.done(ticket):
             self.on_pending()
-
-
-def _what_failed(failure: BaseException) -> str:
-    if isinstance(failure, FilterFailed):
-        return str(failure)
-    return told(failure.__cause__ or failure)
-
-
-def _identity(implementation: Implementation) -> tuple[str, str, str]:
-    """What an implementation is known by across generations."""
-    function = implementation.function
-    return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
-
-
-def _cancel(scope: asyncio.Timeout) -> None:
-    if not scope.expired():
-        scope.reschedule(0.0)  # a moment long past
 
 
 def _nobody() -> None:
