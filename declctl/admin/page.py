@@ -55,7 +55,19 @@ def render(status: Status) -> str:
         ),
         _section(
             "Handlers",
-            ("Name", "Delivered", "Succeeded", "Failed", "Retried", "Queued", "Running", "p95", "Last error"),
+            (
+                "Name",
+                "Delivered",
+                "Succeeded",
+                "Failed",
+                "Retried",
+                "Filtered",
+                "Replayed",
+                "Queued",
+                "Running",
+                "p95",
+                "Last error",
+            ),
             _handlers(status),
         ),
         _section("Plugins", ("Name", "Version", "State", "Reason"), _plugins(status)),
@@ -85,8 +97,10 @@ def _resources(status: Status) -> Iterable[Row]:
 
 def _handlers(status: Status) -> Iterable[Row]:
     for h in status.handlers:
-        numbers = (h.delivered, h.succeeded, h.failed, h.retried, h.queued, h.running)
-        yield (h.name, *(f"{n:,}" for n in numbers), f"{h.p95_seconds * 1000:.3g} ms", h.last_error or "")
+        calls = (h.delivered, h.succeeded, h.failed, h.retried)
+        others = (h.filtered, h.replayed, h.queued, h.running)
+        numbers = (f"{number:,}" for number in (*calls, *others))
+        yield (h.name, *numbers, f"{h.p95_seconds * 1000:.3g} ms", h.last_error or "")
 
 
 def _plugins(status: Status) -> Iterable[Row]:

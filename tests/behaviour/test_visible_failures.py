@@ -3,6 +3,7 @@
 Two processes have all failures in turn: each leaves the old code at work, and nothing behind (G6).
 """
 
+import asyncio
 import json
 import re
 import subprocess
@@ -11,7 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from declctl.admin import serve
+from declctl.manifest.model import Address
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from tests.behaviour.failing.cases import CASES, Case
@@ -127,6 +131,54 @@ def _is_told_to_programs(case: Case, line: str, ask: Run, scene: Scene) -> None:
         advised = [told.get("suggestion"), *(fault["suggestion"] for fault in told["diagnostics"])]
         assert [each for each in advised if each] == ([case.advice] if case.advice else [])
     assert line.partition(" goes on: ")[2] == scene.told(entry["event"]).partition(" goes on: ")[2]
+
+
+@pytest.mark.guarantee("G6", "G25")
+def test_an_object_that_cannot_be_decoded_anew_is_named(rig: Any, config_map: Run, declctl: Run) -> None:
+    """Its bytes in memory are damaged, which no file and no server can do: refused, and all is as it was."""
+    rig.handler("tell")
+    code = "from blackboard import tell as note\ndef tell(change): note(str(change.key))\n"
+    runs = rig.run(code, objects=[config_map("well"), config_map("odd")])
+    runs.wait_idle()
+    runs._on_machinery(_damaged(runs, "odd"), 10)
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, cache: {mode: Objects}}"]
+    rig.write()
+
+    async def ask(*words: str) -> Ended:
+        async with serve(runs.runtime, Address("127.0.0.1", 0)) as bound:
+            return await asyncio.to_thread(declctl, *words, "--admin", str(bound))
+
+    ended = runs._on_machinery(ask("reload"), 30)
+    why = "v1 ConfigMap in all namespaces: default/odd can't be made anew: "
+    advice = "keep the cache as it was, or let the process start again, which lists it anew"
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(f"reload refused, generation 1 goes on: {why}")
+    assert ended.err.endswith(f"\n  help: {advice}\n")
+    first, *_ = runs._on_machinery(ask("status"), 30).out.splitlines()
+    assert re.match(
+        rf"behaviour generation 1 \(STALE: reload failed \ds ago: ReprojectFailed: \w+: {why}", first
+    )
+    assert runs.status().reloads == {"Refused": 1}
+    line = runs.log.find(why)
+    assert (line.level, line.fields["reason"], line.fields["suggestion"]) == (
+        "error",
+        "ReprojectFailed",
+        advice,
+    )
+    assert runs.status().ready
+    runs.sandbox.create(config_map("new"))
+    runs.wait_idle()
+    assert rig.told("default/new") == [("default/new",)]
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap}"]
+    rig.write()
+    assert runs._on_machinery(ask("reload"), 30).status == 0
+    assert runs.condition("Reloaded").status == "True"
+
+
+async def _damaged(runs: Any, name: str) -> None:
+    (cached,) = runs.runtime._caches.all()
+    (record,) = (each for each in cached.informer.indexer.list() if each.key.endswith(name))
+    cached.informer.indexer.update(structs.replace(record, frame=b"\x00broken"))
 
 
 @pytest.mark.guarantee("G12", "G25")
