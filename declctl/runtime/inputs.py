@@ -2,7 +2,8 @@
 
 A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything
 is read from behind it, and if it moved meanwhile everything is read again: what is staged is never
-half of one version and half of another.
+half of one version and half of another. So are the files of plugins' configs, which may be in another
+volume, such as a Secret, that is swapped at moments of its own.
 """
 
 import hashlib
@@ -128,7 +129,7 @@ class InputFiles:
         code = _digest(bundle.files.items())
         manifest = [(file.name, file.data) for file in source.files]
         config_files = _config_files(loaded.controller)
-        named = {name: data for name in config_files if (data := _bytes(root / name)) is not None}
+        named = _whole({name: self._place(root, name) for name in config_files})
         self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
         return Inputs(
             loaded=loaded,
@@ -136,14 +137,28 @@ class InputFiles:
             config_files=named,
             digest=_digest([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
-            folders=self._folders(bundle),
+            folders=self._folders(),
         )
 
-    def _folders(self, bundle: Bundle) -> tuple[Path, ...]:
-        if self._stdin is not None and not bundle.files:
+    def _place(self, root: Path, name: str) -> Path:
+        """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
+        inside = root / name
+        return inside if ".." not in inside.parts and inside.exists() else self.root / name
+
+    def _folders(self) -> tuple[Path, ...]:
+        if self._stdin is not None and not self._read_from:
             return ()
-        inner = {(self.root / name).parent for name in bundle.files}
-        return tuple(sorted({self.root, *inner}))
+        return tuple(sorted({self.root, *(path.parent for path in self._read_from)}))
+
+
+def _whole(places: Mapping[str, Path]) -> Mapping[str, bytes]:
+    """What files hold, all of one moment; without those that can't be read."""
+    for _ in range(_ATTEMPTS):
+        behind = [path.resolve() for path in places.values()]
+        found = {name: data for name, path in places.items() if (data := _bytes(path)) is not None}
+        if [path.resolve() for path in places.values()] == behind:
+            return found
+    raise OSError(f"{', '.join(places)} changed while they were read, {_ATTEMPTS} times in a row")
 
 
 def _bytes(path: Path) -> bytes | None:

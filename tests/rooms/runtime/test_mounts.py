@@ -161,3 +161,40 @@ def test_what_changes_back_while_it_is_looked_at_has_its_own_digest(other, tmp_p
     assert files.digest() not in (digest, wanted)
     mounted.swap(_files(0))
     assert files.digest() == wanted
+
+
+_WITH_SECRET = """  plugins:
+    - name: slack
+      configFrom: [{name: user, file: ../secret/user}, {name: token, file: ../secret/token}]
+"""
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> ConfigMapDir:
+    """A Secret, mounted beside a ConfigMap in `etc` whose manifest names its files."""
+    manifest = f"{_MANIFEST.format(0)}{_WITH_SECRET}"
+    ConfigMapDir(tmp_path / "etc", {**_files(0), "manifest.yaml": manifest})
+    return ConfigMapDir(tmp_path / "secret", {"user": "0", "token": "0"})
+
+
+@pytest.mark.guarantee("G24")
+def test_a_secret_beside_the_bundle_is_found_and_followed(secret, tmp_path) -> None:
+    """What a config names is from the folder of the manifest, wherever the link of that leads."""
+    files = InputFiles(str(tmp_path / "etc" / "manifest.yaml"))
+    before = files.digest()
+    inputs = files.read()
+    assert inputs.config_files == {"../secret/user": b"0", "../secret/token": b"0"}
+    assert secret.path.resolve() in [folder.resolve() for folder in inputs.folders]
+    secret.swap({"user": "1", "token": "1"})
+    assert files.digest() not in ("", before)
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("file", ["user", "token"])
+def test_the_files_of_a_secret_are_of_one_moment(secret, file, tmp_path, monkeypatch) -> None:
+    """A Secret that is rotated while it is read is never half old and half new."""
+    files = InputFiles(str(tmp_path / "etc"))
+    meddler = _Meddler(monkeypatch, file)
+    meddler.steps = [lambda n=n: secret.swap({"user": n, "token": n}) for n in ("1", "2")]
+    assert set(files.read().config_files.values()) == {b"2"}
+    assert not meddler.steps
