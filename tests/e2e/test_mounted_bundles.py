@@ -217,21 +217,26 @@ def test_a_subpath_stays_what_it_was_until_the_container_starts_again(
 
 
 @pytest.mark.guarantee("G24")
-def test_a_mounted_single_file_is_followed_in_place_only(
+def test_edits_of_which_no_notice_comes_are_found_by_looking(
     cluster: Cluster, namespace: str, watch: str, tmp_path: Path
 ) -> None:
-    """`docker -v handlers.py:…`: nobody notices its edits, and looking finds those that are made in place."""
-    outside = BundleDir(tmp_path / "outside", {"handlers.py": _HANDLERS.format(revision=0)})
-    app = BundleDir(tmp_path / "app", _files(0, namespace, watch))
-    source, target = outside.path / "handlers.py", app.path / "handlers.py"
-    python = python_with_files(tmp_path / "python", {target: source})
+    """A link to a file elsewhere, and `docker -v handlers.py:…`, which shows edits in place and no others."""
+    files = _files(0, namespace, watch)
+    outside = BundleDir(tmp_path / "outside", files)
+    app = BundleDir(tmp_path / "app", files)
+    app.remove("parts.py")
+    (app.path / "parts.py").symlink_to("../outside/parts.py")
+    mounts = {app.path / "handlers.py": outside.path / "handlers.py"}
+    python = python_with_files(tmp_path / "python", mounts)
     with Declctl(app.path, kubeconfig=cluster.kubeconfig, python=python) as declctl:
         declctl.wait_until_synced()
-        _write_in_place(source, f"{_HANDLERS.format(revision=0)}# an edit\n")
+        outside.write("parts.py", "REVISION = 1\n")
         declctl.wait_for_generation(2)
+        _write_in_place(outside.path / "handlers.py", f"{files['handlers.py']}# an edit\n")
+        declctl.wait_for_generation(3)
         outside.write("handlers.py", "raise OSError('nobody reads this')\n")
         assert declctl.reload()["result"] == "Unchanged"
-        assert len(_attempts(declctl, "Applied", "Refused")) == 2
+        assert len(_attempts(declctl, "Applied", "Refused")) == 3
 
 
 @pytest.mark.guarantee("G24")
