@@ -71,8 +71,13 @@ class Churn:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        if self._fault is not None and kind is None:
-            raise self._fault
+        if self._fault is not None and (kind is None or issubclass(kind, Exception)):
+            raise self._fault  # which is why whatever was waited for did not happen
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds of changes, or when one has failed."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         due = time.monotonic()

@@ -84,7 +84,7 @@ class _Way:
                 failing = stack.enter_context(self._cluster.labelled(self._bundle.fails))
                 self._until_failed(controller, failing)
             with self._churn:
-                time.sleep(_WARM_SECONDS)
+                self._churn.wait(_WARM_SECONDS)
                 version, saved = self._churn.version, time.monotonic()
                 self._bundle.edit(self._manifest.parent)
                 if self._restart:
@@ -120,7 +120,7 @@ class _Way:
     def _learn(self, controller: Controller) -> None:
         """Which handlers hear of what is found by changing things."""
         with self._churn:
-            time.sleep(_LEARN_SECONDS)
+            self._churn.wait(_LEARN_SECONDS)
         self._settle(controller)
         self.hearing = Hearing.of(self._calls.all, self._churn.made)
         if not self.hearing.handlers:

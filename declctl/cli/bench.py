@@ -1,6 +1,8 @@
 """`declctl bench reload`: what a restart costs, and what a reload does, measured here and now."""
 
 import gc
+import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +11,7 @@ from declctl.cli.options import Output, OutputOption
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from declctl.bench.bundle import Bundle
     from declctl.bench.figures import Figures
@@ -72,13 +74,25 @@ def reload(
     if manifest is not None and handlers is not None:
         raise UsageError("--handlers is for the manifest that bench has: leave it out, or --manifest.")
     bundle = _bundle(manifest, handlers or _HANDLERS)
-    found = compare(bundle, read_objects(samples or []), objects=objects, tell=_say)
+    documents = read_objects(samples or [])
+    with _sigterm_interrupts():
+        found = compare(bundle, documents, objects=objects, tell=_say)
     if output is Output.JSON:
         import json
 
         typer.echo(json.dumps(_document(found, manifest), indent=2))
     else:
         _print(found)
+
+
+@contextmanager
+def _sigterm_interrupts() -> "Generator[None]":
+    """What was started is ended, and the folder removed, as after Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(sentence: str) -> None:

@@ -1,0 +1,209 @@
+"""What was written down, as figures."""
+
+from dataclasses import replace
+
+import pytest
+
+from declctl.bench.calls import Call
+from declctl.bench.churn import Made
+from declctl.bench.figures import Hearing, Observed, figures
+from declctl.sandbox import Request
+
+SAVED = 100.0
+OLD, NEW, SAME = (1, 1), (2, 1), (1, 2)  # process and generation: before, restarted, reloaded
+
+
+def call(
+    whose: tuple[int, int] = OLD,
+    at: float = 50.0,
+    *,
+    key: str = "a",
+    version: int = 1,
+    kind: str = "Modified",
+    handler: str = "h",
+    failed: bool = False,
+    received: float = 0.0,
+    memo: tuple[bool, bool] | None = None,
+) -> Call:
+    return Call(
+        process=whose[0],
+        generation=whose[1],
+        handler=handler,
+        type=kind.removeprefix("initial "),
+        resource="pods",
+        key=key,
+        uid=f"uid of {key}",
+        version=version,
+        initial=kind.startswith("initial "),
+        received=received or at,
+        began=at,
+        failed=failed,
+        memo=memo and memo[0],
+        memo_after=memo and memo[1],
+    )
+
+
+def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> Made:
+    return Made(kind, "pods", key, version, at)
+
+
+def request(at: float, verb: str, **params: str) -> Request:
+    return Request(verb, "pods", "", "", params, at, 1, "declctl/0.1 (test)")
+
+
+HEARING = Hearing({"h": frozenset({"Added", "Modified", "Deleted"})}, {"h": "pods"})
+RELOADED = Observed(
+    saved=SAVED,
+    old=OLD,
+    calls=[call(), call(SAME, 101.0, version=9)],
+    changes=[made(100.5, 9)],
+    requests=[],
+    hearing=HEARING,
+)
+
+
+def with_calls(*calls: Call, observed: Observed = RELOADED) -> Observed:
+    """The same with more calls, before and after those that are there."""
+    return replace(observed, calls=[*observed.calls, *calls])
+
+
+def test_the_effect_is_that_of_the_slowest_handler():
+    """A change counts for new code when it was made after the save and the new code was called for it."""
+    hearing = Hearing(
+        {"h": frozenset({"Modified"}), "g": frozenset({"Modified"})}, {"h": "pods", "g": "pods"}
+    )
+    observed = with_calls(
+        call(SAME, 100.2, version=8, handler="g"),  # made before the save
+        call(SAME, 103.0, version=9, handler="g"),
+    )
+    assert figures(replace(observed, hearing=hearing)).effect == pytest.approx(3.0)
+
+
+def test_new_code_that_is_never_called_has_no_effect():
+    """Whoever measures nothing says so."""
+    observed = replace(RELOADED, calls=[call(), call(OLD, 101.0, version=9)])
+    with pytest.raises(ValueError, match="the new code of h was told no change"):
+        figures(observed)
+
+
+def test_a_wait_ends_with_the_first_call_for_that_state_or_a_later_one():
+    """A later state stands for an earlier one; the old code counts as well, it is part of the way."""
+    changes = [made(100.1, 5, key="b"), made(100.2, 6, key="b"), made(100.5, 9)]
+    observed = replace(with_calls(call(OLD, 100.9, key="b", version=6)), changes=changes)
+    found = figures(observed)
+    assert found.longest_wait == pytest.approx(0.8)
+    assert (found.changes, found.unheard) == (3, 0)
+
+
+def test_what_comes_and_goes_while_nobody_watches_is_never_heard():
+    """Neither that it came nor that it went; a change of something else is not it."""
+    changes = [made(100.1, 5, key="b", kind="Added"), made(100.2, 6, key="b", kind="Deleted"), made(100.5, 9)]
+    observed = replace(RELOADED, changes=changes)
+    assert (figures(observed).changes, figures(observed).unheard) == (3, 2)
+    told = with_calls(call(SAME, 101.0, key="b", version=5, kind="Added"), observed=observed)
+    assert figures(told).unheard == 1
+
+
+def test_what_waits_behind_a_retry_is_not_lost():
+    """The object's next change is held until the one before has succeeded, and will be told."""
+    changes = [made(100.1, 5, key="b"), made(100.5, 9)]
+    observed = replace(with_calls(call(SAME, 100.0, key="b", version=4, failed=True)), changes=changes)
+    assert figures(observed).unheard == 0
+    ended = replace(observed, calls=[call(OLD, 99.0, key="b", failed=True), call(NEW, 101.0, version=9)])
+    assert figures(ended).unheard == 1
+
+
+def test_requests_before_the_save_and_of_others_are_not_counted():
+    """A list in pages is one list; a list that a watch brings is a list and a watch."""
+    requests = [
+        request(99.0, "list"),
+        request(101.0, "list", limit="500"),
+        request(101.1, "list", limit="500", **{"continue": "x"}),
+        request(101.2, "watch"),
+        request(101.3, "watch", sendInitialEvents="true"),
+        request(101.4, "get"),
+        replace(request(101.5, "list"), user_agent="kubectl/v1.36"),
+    ]
+    found = figures(replace(RELOADED, requests=requests))
+    assert (found.lists, found.watches) == (2, 2)
+
+
+def test_told_again_is_what_a_handler_knew():
+    """Each handler and object counts once; an object that is new to it does not count."""
+    observed = with_calls(
+        call(OLD, 51.0, key="b", kind="initial Added"),
+        call(NEW, 101.0, key="a", kind="initial Added"),
+        call(NEW, 101.0, key="b", kind="initial Added"),
+        call(NEW, 101.0, key="new", kind="initial Added"),
+        call(NEW, 101.0, key="b", kind="Modified"),
+    )
+    assert figures(observed).told_again == 2
+
+
+def test_a_retry_is_the_same_change_and_not_the_object_anew():
+    """In the same process it goes on; a new process is told the object, and knows of no attempt."""
+    failed = call(OLD, 99.0, key="b", failed=True, received=98.0)
+    again = with_calls(failed, call(SAME, 102.0, key="b", received=98.0))
+    assert (figures(again).retries, figures(again).retries_lost) == (1, 0)
+    anew = with_calls(failed, call(NEW, 102.0, key="b", received=101.0))
+    assert (figures(anew).retries, figures(anew).retries_lost) == (1, 1)
+
+
+def test_a_retry_that_is_not_due_yet_is_not_lost():
+    """Unless its process has ended, or the object was told in its place."""
+    failed = call(OLD, 99.0, key="b", failed=True, received=98.0)
+    assert figures(with_calls(failed)).retries_lost == 0
+    assert figures(with_calls(failed, call(SAME, 102.0, key="b", received=101.0))).retries_lost == 1
+
+
+def test_what_succeeded_or_was_given_up_is_no_retry():
+    """Only what waits can be lost."""
+    tried = [call(OLD, at, key="b", failed=True, received=98.0) for at in (98.0, 99.0)]
+    observed = replace(with_calls(*tried), attempts={"h": 2})
+    assert figures(observed).retries == 0
+    assert figures(replace(observed, attempts={"h": 3})).retries == 1
+    assert figures(with_calls(*tried, call(OLD, 99.5, key="b", received=98.0))).retries == 0
+
+
+def test_a_memo_is_looked_for_when_new_code_is_called_for_the_object():
+    """What was remembered, and is not there at the first call, is lost; the first call writes it anew."""
+    knew = call(OLD, 99.0, key="b", memo=(False, True))
+    kept = with_calls(knew, call(SAME, 101.0, key="b", memo=(True, True)))
+    assert (figures(kept).memos, figures(kept).memos_lost) == (1, 0)
+    gone = with_calls(
+        knew, call(NEW, 101.0, key="b", memo=(False, True)), call(NEW, 102.0, key="b", memo=(True, True))
+    )
+    assert (figures(gone).memos, figures(gone).memos_lost) == (1, 1)
+    never = with_calls(call(OLD, 99.0, key="b"), call(SAME, 101.0, key="b"))
+    assert figures(never).memos == 0
+
+
+def test_hearing_is_learnt_from_changes_that_were_made():
+    """A first sync, and what others change, tell nothing of what a handler hears of."""
+    calls = [
+        call(kind="initial Added"),
+        call(key="b", kind="Added"),
+        call(key="b", kind="Deleted"),
+        call(key="elsewhere"),
+        call(handler="deaf", kind="initial Added"),
+    ]
+    changes = [
+        made(1.0, 1, kind="Added"),
+        made(1.0, 1, key="b", kind="Added"),
+        made(1.0, 2, key="b", kind="Deleted"),
+    ]
+    hearing = Hearing.of(calls, changes)
+    assert hearing == Hearing({"h": frozenset({"Added", "Deleted"})}, {"h": "pods"})
+    assert hearing.handlers == {"h"}
+
+
+def test_a_handler_is_expected_to_hear_what_it_hears_of():
+    """Not of other types, and not of other resources."""
+    changes = [
+        made(100.1, 5, key="b", kind="Deleted"),
+        Made("Modified", "nodes", "n", 6, 100.2),
+        made(100.5, 9),
+    ]
+    hearing = Hearing({"h": frozenset({"Modified"})}, {"h": "pods"})
+    found = figures(replace(RELOADED, changes=changes, hearing=hearing))
+    assert (found.changes, found.unheard) == (1, 0)

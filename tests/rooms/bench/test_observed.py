@@ -1,0 +1,160 @@
+"""Calls of handlers, written down while they are made."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declctl.bench.calls import Call, Calls, line
+from declctl.bench.observed import observed
+from declctl.hooks.awaiting import begin_async
+from declctl.hooks.calling import Implementation, call
+from declctl.testing import BundleDir, running
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: observed}
+spec:
+  resources: [{name: maps, apiVersion: v1, kind: ConfigMap}]
+  handlers: [{name: tell, resourceRef: {name: maps}, entryPoint: "handlers:tell"}]
+"""
+
+
+class Ctx:
+    """What is read of a context."""
+
+    handler = "tell"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.values: dict[str, int] = {}
+
+    @property
+    def memo(self) -> dict[str, int]:
+        self.asked += 1
+        return self.values
+
+
+class Change:
+    """What is read of a change."""
+
+    type, resource, key, generation = "Modified", "maps", "default/a", 3
+    initial, received = False, 12.5
+
+    class obj:  # noqa: N801 - it stands for an attribute
+        uid, resource_version = "u-1", "17"
+
+
+def told(
+    function: Any, takes: tuple[str, ...], *, is_async: bool = False
+) -> tuple[Implementation, list[bytes]]:
+    lines: list[bytes] = []
+    plain = Implementation("declctl_event", "handlers:tell", function, takes, is_async)
+    return observed(plain, lines.append), lines
+
+
+def only(lines: list[bytes], folder: Path) -> Call:
+    calls = Calls(folder / "calls")
+    calls.path.write_bytes(b"".join(lines))
+    (found,) = calls.read()
+    return found
+
+
+def test_a_call_gets_what_it_takes_and_is_written_down(tmp_path: Path):
+    """The function sees its own arguments only, and what it returns is returned."""
+    ctx = Ctx()
+
+    def tell(obj, ctx):
+        ctx.values["seen"] = 1
+        return obj
+
+    implementation, lines = told(tell, ("obj", "ctx"))
+    assert (
+        call(implementation, {"change": Change, "obj": "the object", "old": None, "ctx": ctx}) == "the object"
+    )
+    found = only(lines, tmp_path)
+    assert (found.handler, found.type, found.key, found.version) == ("tell", "Modified", "default/a", 17)
+    assert (found.generation, found.received, found.failed) == (3, 12.5, False)
+    assert (found.memo, found.memo_after) == (False, True)
+
+
+def test_a_handler_that_can_remember_nothing_gets_no_memo(tmp_path: Path):
+    """A memo costs memory for each object, so that measuring must not make any."""
+    ctx = Ctx()
+    implementation, lines = told(lambda change: None, ("change",))
+    call(implementation, {"change": Change, "ctx": ctx})
+    assert ctx.asked == 0
+    assert only(lines, tmp_path).memo is None
+
+
+def test_a_call_that_raises_is_written_down_too(tmp_path: Path):
+    """It raises what it raised before."""
+
+    def tell(change):
+        raise KeyError("team")
+
+    implementation, lines = told(tell, ("change",))
+    with pytest.raises(Exception, match="team"):
+        call(implementation, {"change": Change, "ctx": Ctx()})
+    assert only(lines, tmp_path).failed
+
+
+def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
+    """Not when it begins to wait."""
+
+    async def go() -> None:
+        gate = asyncio.Event()
+
+        async def tell(change):
+            await gate.wait()
+
+        implementation, lines = told(tell, ("change",), is_async=True)
+        rest = begin_async(implementation, {"change": Change, "ctx": Ctx()})
+        assert rest is not None
+        assert lines == []
+        gate.set()
+        await rest
+        assert not only(lines, tmp_path).failed
+
+    asyncio.run(go())
+
+
+def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
+    """Whoever looks meanwhile sees the whole ones, each once."""
+    calls = Calls(tmp_path / "calls")
+    one = Call(1, 1, "tell", "Added", "maps", "default/a", "u", 5, True, 1.0, 2.0, False)
+    text = line(one)
+    with calls.path.open("ab") as file:
+        file.write(text + text[:9])
+        file.flush()
+        assert calls.read() == [one]
+        assert calls.read() == []
+        file.write(text[9:])
+        file.flush()
+        assert calls.read() == [one]
+    assert calls.all == [one, one]
+
+
+def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the runtime calls passes by."""
+    from declctl.bench import observed as module
+
+    plain = module.GenerationPlugins.target
+    monkeypatch.setattr(module.GenerationPlugins, "target", plain)  # put back in the end
+    lines: list[bytes] = []
+    module.observe(lines.append)
+    bundle = BundleDir(tmp_path, {"manifest.yaml": MANIFEST, "handlers.py": "def tell(obj): obj.name"})
+    metadata = {"name": "a", "namespace": "default"}
+    objects = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}]
+    with running(bundle.path / "manifest.yaml", objects=objects) as controller:
+        controller.wait_idle()
+        bundle.edit("handlers.py", "obj.name", "obj.key")
+        assert controller.reload().result == "Applied"
+        controller.sandbox.patch("ConfigMap", "a", {"data": {"k": "v"}})
+        controller.wait_idle()
+    calls = Calls(tmp_path / "calls")
+    calls.path.write_bytes(b"".join(lines))
+    found = [(c.generation, c.handler, c.type, c.key, c.initial) for c in calls.read()]
+    assert found == [(1, "tell", "Added", "default/a", True), (2, "tell", "Modified", "default/a", False)]

@@ -1,0 +1,206 @@
+"""`declctl bench reload`: what it takes, what it runs, and how it shows what was measured."""
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declctl.bench import reload as measuring
+from declctl.bench.bundle import Bundle
+from declctl.bench.figures import Figures
+from declctl.bench.reload import Comparison
+from declctl.errors import DeclctlError
+
+RESTART = Figures(
+    lists=1, watches=2, told_again=20_000, retries=80, retries_lost=80, memos=300, memos_lost=300,
+    effect=1.4712345678, changes=1_376, unheard=168, longest_wait=2.5,
+)  # fmt: skip
+RELOAD = Figures(
+    lists=0, watches=0, told_again=0, retries=80, retries_lost=0, memos=0, memos_lost=0,
+    effect=0.44, changes=184, unheard=0, longest_wait=0.0361,
+)  # fmt: skip
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: shop}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers: [{name: tell, resourceRef: {name: pods}, entryPoint: "handlers:tell"}]
+"""
+
+
+class Measured:
+    """Stands for the measuring; remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.bundle: Bundle | None = None
+        self.samples: Sequence[Any] = ()
+        self.objects = 0
+        self.on_sigterm: Any = None
+
+    def __call__(
+        self, bundle: Bundle, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
+    ) -> Comparison:
+        self.bundle, self.samples, self.objects = bundle, samples, objects
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        tell("it is measured")
+        return Comparison(objects, len(bundle.plan.handlers), RESTART, RELOAD)
+
+
+@pytest.fixture(name="measured")
+def _measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    measured = Measured()
+    monkeypatch.setattr(measuring, "compare", measured)
+    return measured
+
+
+@pytest.fixture(name="shop")
+def _shop(folder: Path) -> Path:
+    """A manifest of somebody's, with a handler."""
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    (folder / "handlers.py").write_text("def tell(change): pass\n")
+    return folder
+
+
+def test_both_ways_stand_side_by_side(declctl: Callable, folder: Path, measured: Measured):
+    """The table is what was asked for; what is being done is told beside it."""
+    ended = declctl("bench", "reload")
+    assert (ended.status, ended.err) == (0, "it is measured\n")
+    assert ended.out.splitlines() == [
+        "one edit, 5,000 objects, 4 handlers, changes all the time",
+        "",
+        "                                         RESTART        RELOAD",
+        "LISTs asked of the API server            1              0",
+        "WATCHes asked of the API server          2              0",
+        "objects told to handlers again (Added)   20,000         0",
+        "retries lost                             80 of 80       0 of 80",
+        "memos lost                               300 of 300     none to lose",
+        "changes that were never told             168 of 1,376   0 of 184",
+        "until the edited code hears of changes   1.47 s         0.44 s",
+        "longest wait of a change meanwhile       2.50 s         36 ms",
+    ]
+
+
+def test_json_is_one_document(declctl: Callable, folder: Path, measured: Measured):
+    """The same for programs, in seconds."""
+    ended = declctl("bench", "reload", "--objects", "10", "--handlers", "1", "-o", "json")
+    assert ended.status == 0
+    assert json.loads(ended.out) == {
+        "manifest": None,
+        "objects": 10,
+        "handlers": 1,
+        "restart": {
+            "lists": 1,
+            "watches": 2,
+            "addedAgain": 20_000,
+            "retries": 80,
+            "retriesLost": 80,
+            "memos": 300,
+            "memosLost": 300,
+            "changes": 1_376,
+            "changesUnheard": 168,
+            "secondsToEffect": 1.471235,
+            "longestWaitSeconds": 2.5,
+        },
+        "reload": {
+            "lists": 0,
+            "watches": 0,
+            "addedAgain": 0,
+            "retries": 80,
+            "retriesLost": 0,
+            "memos": 0,
+            "memosLost": 0,
+            "changes": 184,
+            "changesUnheard": 0,
+            "secondsToEffect": 0.44,
+            "longestWaitSeconds": 0.0361,
+        },
+    }
+
+
+def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(
+    declctl: Callable, folder: Path, measured: Measured
+):
+    """Nothing is read of the current folder, and nothing written there."""
+    assert declctl("bench", "reload", "--handlers", "7", "--objects", "20").status == 0
+    assert measured.bundle is not None
+    assert (len(measured.bundle.plan.handlers), measured.objects) == (7, 20)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("named", ["manifest.yaml", "."])
+def test_somebodys_own_manifest_is_copied(declctl: Callable, shop: Path, measured: Measured, named: str):
+    """A file, or the folder that holds it; with the objects that its handlers are written for."""
+    (shop / "samples.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n")
+    ended = declctl("bench", "reload", "--manifest", named, "--samples", "samples.yaml", "-o", "json")
+    assert (ended.status, json.loads(ended.out)["manifest"]) == (0, named)
+    assert measured.bundle is not None
+    assert measured.bundle.plan.name == "shop"
+    assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
+    assert [sample["metadata"]["name"] for sample in measured.samples] == ["web"]
+
+
+def test_sigterm_is_an_interrupt_meanwhile(declctl: Callable, folder: Path, measured: Measured):
+    """So that what was started ends, and nothing is left behind; afterwards it is what it was."""
+    before = signal.getsignal(signal.SIGTERM)
+    declctl("bench", "reload")
+    assert measured.on_sigterm is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_manifest_with_faults_is_not_run(declctl: Callable, shop: Path, measured: Measured):
+    """They are shown as `validate` shows them."""
+    (shop / "handlers.py").write_text("def tel(change): pass\n")
+    ended = declctl("bench", "reload", "--manifest", "manifest.yaml")
+    assert (ended.status, ended.out) == (1, "")
+    assert "manifest.yaml:6:" in ended.err
+    assert measured.bundle is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--manifest", "manifest.yaml", "--handlers", "3"], "--handlers is for the manifest that bench has"),
+        (["--objects", "0"], "--objects"),
+        (["--handlers", "none"], "--handlers"),
+        (["--samples", "nowhere.yaml"], "nowhere.yaml: no such file"),
+    ],
+)
+def test_wrong_usage_is_told(
+    declctl: Callable, shop: Path, measured: Measured, arguments: list[str], words: str
+):
+    """With 2, and before anything is measured."""
+    ended = declctl("bench", "reload", *arguments)
+    assert ended.status == 2
+    assert words in ended.err
+    assert measured.bundle is None
+
+
+def test_handlers_that_are_all_installed_can_not_be_edited(declctl: Callable, shop: Path, measured: Measured):
+    """There is nothing to compare then."""
+    (shop / "manifest.yaml").write_text(MANIFEST.replace("handlers:tell", "inspect:isgeneratorfunction"))
+    ended = declctl("bench", "reload", "--manifest", ".")
+    assert ended.status == 2, ended.err
+    assert "there is nothing to edit" in ended.err
+    assert measured.bundle is None
+
+
+def test_what_could_not_be_measured_is_told(declctl: Callable, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """In one sentence, with 1."""
+
+    def fail(*_: Any, **__: Any) -> Comparison:
+        raise DeclctlError("no handler hears of it")
+
+    monkeypatch.setattr(measuring, "compare", fail)
+    ended = declctl("bench", "reload")
+    assert (ended.status, ended.out, ended.err) == (1, "", "declctl: no handler hears of it\n")
+
+
+def test_bench_alone_lists_what_it_measures(declctl: Callable):
+    """There may be more one day."""
+    ended = declctl("bench", "--help")
+    assert ended.status == 0
+    assert "reload" in ended.out
