@@ -51,8 +51,7 @@ class Controller:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self.let_go()
 
     @property
     def process(self) -> int:
@@ -66,6 +65,11 @@ class Controller:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise DeclctlError(f"the controller has not ended {_STOP_SECONDS:g} s after SIGTERM") from error
+
+    def let_go(self) -> None:
+        """Let it end as if this process had: the pipe that it looks at is closed."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def status(self) -> Any:
         """What `GET /status` says; raises DeclctlError, with its last words, if the process has ended."""
