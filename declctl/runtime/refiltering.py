@@ -16,6 +16,7 @@ import msgspec
 
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.objects import ChangeType, ObjectView, Record
+from declctl.objects.selective import SelectiveReader
 from declctl.runtime.caches import Cached
 from declctl.runtime.filtering import Filter
 from declctl.runtime.moving import Move, Told, difference
@@ -53,6 +54,7 @@ class Refilter(Move):
         self.name = name
         self._leaving = old
         self._entering = new
+        self._reader = SelectiveReader()
         self._heard = frozenset(ChangeType) if new is None else new.events
         self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
 
@@ -88,8 +90,9 @@ class Refilter(Move):
                 self._stale.pop(pair.key, None)
 
     def _judged(self, pair: Pair) -> Told:
-        old = None if pair.old is None else ObjectView(pair.old)
-        new = old if pair.new is pair.old else None if pair.new is None else ObjectView(pair.new)
+        view = self._reader.view
+        old = None if pair.old is None else view(pair.old)
+        new = old if pair.new is pair.old else None if pair.new is None else view(pair.new)
         told = difference(
             pair.old, pair.new, was=old is not None and self._was(old), now=new is not None and self._is(new)
         )

@@ -6,10 +6,11 @@ while the loop writes.
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from declctl.errors import CacheError
 from declctl.objects import FieldPath, Layout, ObjectView, Record
+from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
 NAMESPACE_INDEX = "namespace"
@@ -48,16 +49,17 @@ def namespace_index() -> FieldIndex:
 
 @dataclass(frozen=True, slots=True)
 class FunctionIndex:
-    """Indexes by a function of the object, which it decodes.
+    """Indexes by a function of the object, of which what the function reads is decoded.
 
-    That costs tens of microseconds each. None counts as no values.
+    That costs ten to twenty microseconds each. None counts as no values.
     """
 
     function: Callable[[ObjectView], Iterable[str] | None]
+    reader: SelectiveReader = field(default_factory=SelectiveReader, compare=False, repr=False)
 
     def __call__(self, record: Record) -> Iterable[str]:
         """The values of a record."""
-        values = self.function(ObjectView(record))
+        values = self.function(self.reader.view(record))
         return () if values is None else values
 
 
