@@ -9,7 +9,7 @@ import typer
 from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
-_ROLLED_BACK = "RolledBack"
+_ROLLED_BACK, _NOT_BACK = "RolledBack", "RollbackRefused"
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
@@ -54,11 +54,17 @@ def print_history(document: Document) -> None:
             each["result"],
             each["bundleHash"][:12],
             each["reason"],
-            visible(each["message"] or " ".join(each["changes"])),
+            visible(_what(each)),
         )
         for each in document["attempts"]
     ]
     print_table(("GENERATION", "TIME", "RESULT", "BUNDLE", "REASON", "WHAT"), rows)
+
+
+def _what(attempt: Document) -> str:
+    """What was done, or why it was not."""
+    said = str(attempt["message"] or " ".join(attempt["changes"]))
+    return f"rollback: {said}" if attempt.get("rollback") and attempt["result"] == "Refused" else said
 
 
 def _is_in_memory(attempt: Document, document: Document) -> bool:
@@ -72,6 +78,8 @@ def headline(document: Document, *, now: datetime) -> str:
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
         doubts.append(_stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now)))
+    if reloaded is not None and reloaded["reason"] == _NOT_BACK:
+        doubts.append(f"ROLLBACK REFUSED: {reloaded['message']}")
     if not document["ready"]:
         ready = _condition(document, "Ready")
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""

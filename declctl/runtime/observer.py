@@ -81,6 +81,9 @@ class Observer:
         if outcome.reason in ("AttemptedBefore", STOPPING) or outcome.result is Result.SUPERSEDED:
             return  # nothing is known that was not known before
         self._plan_mismatches += len(outcome.unplanned)
+        if outcome.back and outcome.result is Result.REFUSED:
+            self._not_rolled_back(outcome)
+            return
         self._conditions.set(
             "Reloaded",
             holds=outcome.result in (Result.APPLIED, Result.UNCHANGED),  # else the files are not what runs
@@ -89,6 +92,13 @@ class Observer:
         )
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
+
+    def _not_rolled_back(self, outcome: Outcome) -> None:
+        """Whether the files are what runs is as it was; where they are not, that is the greater fault."""
+        before = self._conditions.get("Reloaded")
+        if before is not None and before.status == "True":
+            message = f"{outcome.reason}: {outcome.message}"
+            self._conditions.set("Reloaded", holds=True, reason="RollbackRefused", message=message)
 
     def status(self) -> Status:
         """The whole controller at this moment."""

@@ -25,6 +25,7 @@ NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done 
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
 
 _AGAIN = "`declctl reload` tries the same files again"
+_BACK_AGAIN = "`declctl rollback` tries it again"
 _ADVICE: Mapping[str, str] = MappingProxyType(
     {
         "ImportFailed": f"mend the file; if the cause is elsewhere, {_AGAIN}",
@@ -50,7 +51,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
 
     `lists` and `watches` are the LISTs and WATCHes that were made until the commit, and `unplanned` says in
-    words where these are others than the plan had; `reason` is a CamelCase word.
+    words where these are others than the plan had; `reason` is a CamelCase word. `back` says that it was an
+    attempt to go back, which has nothing to do with what the files say.
     """
 
     result: Result
@@ -64,6 +66,7 @@ class Outcome(msgspec.Struct, frozen=True):
     diagnostics: Sequence[Diagnostic] = ()
     watches: int = 0
     unplanned: Sequence[str] = ()
+    back: bool = False
 
     @property
     def bundle(self) -> str:
@@ -75,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
-            what = "rollback" if self.reason == NOT_IN_MEMORY else "reload"
+            what = "rollback" if self.back or self.reason == NOT_IN_MEMORY else "reload"
             return f"{what} refused, generation {self.generation} goes on: {self.message}"
         if self.result is Result.SUPERSEDED:
             took = f"{self.seconds * 1000:.0f} ms"
@@ -97,7 +100,12 @@ class Outcome(msgspec.Struct, frozen=True):
             return None
         if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
             return None
-        return _ADVICE.get(self.reason)
+        advice = _ADVICE.get(self.reason)
+        return advice.replace(_AGAIN, _BACK_AGAIN) if advice and self.back else advice
+
+    def as_rollback(self) -> "Outcome":
+        """The same, as an attempt to go back."""
+        return msgspec.structs.replace(self, back=True)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -112,6 +120,7 @@ class Outcome(msgspec.Struct, frozen=True):
             "lists": self.lists,
             "watches": self.watches,
             "unplanned": list(self.unplanned),
+            "rollback": self.back,
             "suggestion": self.advice,
             "diagnostics": render_json(self.diagnostics),
         }

@@ -39,7 +39,7 @@ class Probation:
             self._reloader.passed(trial)
         elif verdict is Verdict.BREACHED:
             del trial  # nothing may hold the generation that goes while its outcome is told
-            outcome = await self._reloader.rollback(why=why, asked=False)
+            outcome = (await self._reloader.rollback(why=why, asked=False)).as_rollback()
             if outcome.result is not Result.UNCHANGED:
                 await self._finished(outcome, False)
 

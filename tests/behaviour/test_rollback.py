@@ -178,9 +178,10 @@ def test_somebody_goes_back_by_hand(rig, run, config_map) -> None:
     assert [(a["generation"], a["result"], a["reason"]) for a in listed] == [
         (1, "Applied", "Started"),
         (2, "Applied", "Applied"),
+        (2, "Refused", "NotInMemory"),
         (3, "RolledBack", "RolledBack"),
     ]
-    assert listed[0]["bundleHash"] == listed[2]["bundleHash"] != listed[1]["bundleHash"]
+    assert listed[0]["bundleHash"] == listed[3]["bundleHash"] != listed[1]["bundleHash"]
     json.dumps(listed)
 
 

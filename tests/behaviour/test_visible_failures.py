@@ -24,6 +24,7 @@ from tests.rooms.cli.conftest import Ended, _declctl  # noqa: F401 - a fixture
 
 _RESULTS = ("Applied", "Unchanged", "Refused", "RolledBack", "Superseded")
 _PROBATION = MANIFEST.replace("settle: 20ms", "settle: 20ms, probationPeriod: 1h, minCalls: 5")
+_DROPS = "transform: {dropFields: [metadata.managedFields, data.size]}"
 _FAILING = HANDLERS.replace("    print(", "    raise ValueError('no good')\n    print(")
 Run = Callable[..., Ended]
 
@@ -95,10 +96,16 @@ def _is_told_by_the_command(case: Case, line: str, ask: Run, scene: Scene) -> No
 def _is_told_by_the_status(case: Case, number: int, ask: Run, scene: Scene) -> None:
     """The first line, the condition, and the same as JSON."""
     status = ask("status")
-    condition = scene.text.condition("Reloaded")
-    said = scene.told(condition["message"])
+    document = json.loads(ask("status", "-o", "json").out)
+    conditions = {each["type"]: each for each in document["conditions"]}
+    said = scene.told(conditions["Reloaded"]["message"])
     assert said.removeprefix("<digest>: ") == case.message
-    assert (condition["status"], condition["reason"]) == ("False", case.reason)
+    told = [(kind, each["status"], each["reason"]) for kind, each in conditions.items()]
+    assert told == [
+        ("Ready", "True", "Synced"),
+        ("Reloaded", "False", case.reason),
+        ("Degraded", "False", "AsExpected"),
+    ]
     first, *_ = scene.told(status.out).splitlines()
     assert first == f"guard generation {number} (STALE: reload failed 0s ago: {case.reason}: {said})"
     assert ["Reloaded", "False", case.reason, "0s", said] in _rows(status.out, scene)
@@ -283,6 +290,33 @@ def test_who_goes_back_by_hand_is_not_told_of_a_failure(scene: Scene, ask: Run) 
     _is_well(scene, ask, old + 3, reason="Applied")
 
 
+@pytest.mark.guarantee("G6", "G21", "G25")
+def test_a_way_back_that_is_closed_is_told(scene: Scene, ask: Run) -> None:
+    """What was dropped has to be listed for it, and may not be: the new code goes on, and nothing is lost."""
+    scene.bundle.write(
+        "manifest.yaml", _PROBATION.replace("kind: ConfigMap}", f"kind: ConfigMap, {_DROPS}}}")
+    )
+    assert ask("reload").status == 0
+    world, counted, logged = _world(scene.text), scene.text.metrics(), len(scene.text.err)
+    scene.sandbox.faults.refuse(403, Match(resource="configmaps"))
+    ended = ask("rollback")
+    scene.sandbox.faults.clear()
+    why = "v1 ConfigMap in all namespaces: configmaps: 403 Forbidden: the sandbox was told to answer 403"
+    line = f"rollback refused, generation {world['generation']} goes on: {why}"
+    assert (ended.status, ended.out, ended.err.splitlines()[0]) == (1, "", line)
+    assert ended.err.endswith("then `declctl rollback` tries it again\n")
+    first, *_ = ask("status").out.splitlines()
+    assert first == f"guard generation {world['generation']} (ROLLBACK REFUSED: Forbidden: {why})"
+    condition = scene.text.condition("Reloaded")
+    assert (condition["status"], condition["reason"]) == ("True", "RollbackRefused")
+    assert f" error {line} " in scene.text.logged_text("rollback refused", after=logged)[0]
+    row = _rows(ask("history").out, scene)[-1]
+    assert (row[2], *row[-2:]) == ("Refused", "Forbidden", f"rollback: {why}")
+    assert scene.text.attempts_since(counted) == {"Refused": 1}
+    assert _world(scene.text) == world
+    scene.heard_by("good", scene.new_object())
+
+
 @pytest.mark.guarantee("G21", "G25")
 def test_nothing_to_go_back_to_is_told_to_who_asks(scene: Scene, ask: Run) -> None:
     """Exit status 1 and why; in history and log as well. It says nothing of the files: they are what runs."""
@@ -297,7 +331,7 @@ def test_nothing_to_go_back_to_is_told_to_who_asks(scene: Scene, ask: Run) -> No
     (logged_line,) = scene.text.logged_text("rollback refused", after=logged)
     assert logged_line.partition(" ")[2] == f'warning {line} reason=NotInMemory suggestion="{advice}"'
     row = _rows(ask("history").out, scene)[-1]
-    assert (row[2], *row[-2:]) == ("Refused", "NotInMemory", why)
+    assert (row[2], *row[-2:]) == ("Refused", "NotInMemory", f"rollback: {why}")
     assert scene.text.attempts_since(counted) == {}
     assert scene.text.condition("Reloaded")["status"] == "True"
 

@@ -87,6 +87,18 @@ def test_who_went_back_is_not_told_of_a_failure():
     )
 
 
+def test_a_rollback_that_was_refused_stands_in_the_first_line():
+    """The files are what runs, and somebody or something had a reason not to want that."""
+    refused = {
+        **DOCUMENT["conditions"][0],
+        "status": "True",
+        "reason": "RollbackRefused",
+        "message": "Forbidden: v1 Pod in a: pods: 403",
+    }
+    line = "pod-guard generation 6 (ROLLBACK REFUSED: Forbidden: v1 Pod in a: pods: 403)"
+    assert headline(document(conditions=[refused]), now=NOW) == line
+
+
 def test_all_is_well_is_a_short_line():
     """A healthy controller has nothing in brackets."""
     assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"

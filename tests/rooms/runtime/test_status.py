@@ -111,6 +111,15 @@ def test_an_outcome_says_what_to_do(outcome: Outcome, words: str) -> None:
     assert outcome.document()["suggestion"] == outcome.advice
 
 
+@pytest.mark.guarantee("G21", "G25")
+def test_a_refused_rollback_is_no_refused_reload() -> None:
+    """It says what was refused, and with which order it is tried again."""
+    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
+    assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
+    assert refused.advice is not None
+    assert refused.advice.endswith("then `declctl rollback` tries it again")
+
+
 @pytest.mark.guarantee("G25")
 def test_nothing_is_advised_where_nothing_is_wrong() -> None:
     """What was applied, or given up for newer files, needs nobody; faults bring their own advice."""
