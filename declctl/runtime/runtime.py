@@ -10,62 +10,37 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
-import msgspec
-
 from declctl.errors import ManifestErrors
 from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import ReloadSpec, WatchFiles
 from declctl.objects import Mutation
-from declctl.runtime.assembly import Surroundings, lifecycle_context
-from declctl.runtime.attempts import Attempts
 from declctl.runtime.caches import Caches
-from declctl.runtime.changes import Kind
 from declctl.runtime.check import Checked, read_files
 from declctl.runtime.children import Children
-from declctl.runtime.door import ClusterDoor
-from declctl.runtime.files import FileChanges
+from declctl.runtime.ending import shut_down, until_done
 from declctl.runtime.generation import Generation
 from declctl.runtime.history import History
 from declctl.runtime.inputs import InputFiles
-from declctl.runtime.lifecycle import Lifecycle
 from declctl.runtime.log import Log
-from declctl.runtime.mutations import MutationChecks
 from declctl.runtime.observer import Observer
+from declctl.runtime.options import RunOptions
 from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.parts import Parts, wire
 from declctl.runtime.probation import Probation
-from declctl.runtime.recorder import EventRecorder
 from declctl.runtime.reload import NOT_IN_MEMORY, Reloader
 from declctl.runtime.running import Running, running
 from declctl.runtime.signals import SignalHandlers
-from declctl.runtime.slots import Slots
 from declctl.runtime.status import Status
+from declctl.runtime.triggers import Triggers
 from declctl.transport import Client
+
+__all__ = ["Front", "RunOptions", "Runtime"]
 
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 
-_DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
-_HOOK_SECONDS = 60.0
 _FLUSH_SECONDS = 2.0
-
-
-class RunOptions(msgspec.Struct, frozen=True):
-    """What `declctl run` was asked for.
-
-    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
-    compares every object of caches with `mode: Objects` each second, instead of a part of them.
-    `exec_on_restart` ends it in order when a reload finds something that needs a new process.
-    """
-
-    manifest: str
-    watch: bool | None = None
-    exec_on_restart: bool = False
-    once: bool = False
-    timeout: float = 60.0
-    dry_run: bool = False
-    mutation_detector: bool = False
 
 
 class Runtime:
@@ -95,14 +70,9 @@ class Runtime:
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
         self._children = children or Children()
-        self._reloader: Reloader | None = None
-        self._attempts: Attempts | None = None
         self._history = History(self._clock)
-        self._slots: Slots | None = None
-        self._observer: Observer | None = None
         self._first_plan: Plan | None = None
-        self._caches: Caches | None = None
-        self._mutations: MutationChecks | None = None
+        self._parts: Parts | None = None
         self.restarts = False  # it has ended to be started again
         self.client: Client | None = None
 
@@ -138,18 +108,16 @@ class Runtime:
 
         An attempt on older files that is not committed yet is given up for it.
         """
-        assert self._attempts is not None
-        return await self._attempts.reload(asked=asked)
+        return await self._wired.attempts.reload(asked=asked)
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Let the generation before run again, or the one of that number, if it is still in memory."""
-        assert self._reloader is not None
-        outcome = await self._reloader.rollback(number, why="somebody asked for it")
-        if outcome.reason == NOT_IN_MEMORY:  # nothing was tried: who asked for it is told, and nobody else
-            self._history.add(outcome)
-            self._log.warning(outcome.line, reason=outcome.reason, suggestion=outcome.advice)
+        done = await self._wired.reloader.rollback(number, why="somebody asked for it")
+        outcome = done.as_rollback()
+        if outcome.reason == NOT_IN_MEMORY:
+            self._wired.announcer.not_attempted(outcome)
         else:
-            await self._attempted(outcome, True)
+            await self._wired.announcer.attempted(outcome, True)
         return outcome
 
     def history(self) -> dict[str, Any]:
@@ -157,38 +125,14 @@ class Runtime:
         loaded = self._reloader.loaded if self._reloader is not None else ()
         return {"attempts": self._history.document(), "inMemory": list(loaded)}
 
-    async def _attempted(self, outcome: Outcome, asked: bool) -> None:
-        assert self._observer is not None
-        self._history.add(outcome)
-        self._children.close()  # a change was seen and came to nothing: none is kept
-        self._observer.reloaded(outcome)
-        if outcome.result is Result.APPLIED:
-            log = self._log.warning if outcome.unplanned else self._log.info
-            log(outcome.line, generation=outcome.generation)
-        elif outcome.result is Result.ROLLED_BACK:
-            log = self._log.info if asked else self._log.error
-            log(outcome.line, generation=outcome.generation, reason=outcome.reason, suggestion=outcome.advice)
-        elif outcome.result is Result.REFUSED:
-            self._log.error(
-                outcome.line,
-                reason=outcome.reason,
-                suggestion=outcome.advice,
-                diagnostics=outcome.diagnostics,
-            )
-        elif asked or outcome.result is Result.SUPERSEDED:
-            self._log.info(outcome.line)
-        await self._tell_hooks(outcome)
-        self._end_for_restart(outcome)
-
     def status(self) -> Status:
         """What the controller says of itself."""
-        assert self._observer is not None
-        return self._observer.status()
+        return self._wired.observer.status()
 
     @property
     def mutations(self) -> Sequence[Mutation]:
         """What readers have changed in objects that they share, the newest; it was put right."""
-        return self._mutations.found if self._mutations is not None else ()
+        return self._parts.mutations.found if self._parts is not None else ()
 
     @property
     def plan(self) -> Plan:
@@ -211,79 +155,98 @@ class Runtime:
         generation = self._reloader.active if self._reloader is not None else None
         return generation.listers.get(resource) if generation is not None else None
 
+    @property
+    def _wired(self) -> Parts:
+        assert self._parts is not None
+        return self._parts
+
+    @property
+    def _reloader(self) -> Reloader | None:
+        return self._parts.reloader if self._parts is not None else None
+
+    @property
+    def _caches(self) -> Caches | None:
+        return self._parts.caches if self._parts is not None else None
+
+    def _active(self) -> Generation:
+        active = self._wired.reloader.active
+        assert active is not None
+        return active
+
     async def _serve(self, files: InputFiles) -> int:
         checked = await self._checked(files)
-        assert checked.inputs is not None
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             self.client = client = await self._connect()
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
-            recorder = EventRecorder(
-                client, component=checked.inputs.loaded.controller.name, clock=self._clock, log=self._log
-            )
-            caches = self._caches = Caches(client, tasks=tasks, clock=self._clock, log=self._log)
-            mutations = self._mutations = MutationChecks(
-                caches, clock=self._clock, thorough=self.options.mutation_detector
-            )
-            slots = self._slots = Slots(loop=self._handlers.loop, clock=self._clock, log=self._log)
-            around = Surroundings(
-                discovery=client,
-                caches=caches,
-                cluster=ClusterDoor(client, recorder),
-                log=self._log,
-                user_log=structlog.get_logger("declctl.handler"),
-                dry_run=self.options.dry_run,
-            )
-            lifecycle = Lifecycle(self._handlers.loop, self._log)
-            reloader = self._reloader = Reloader(
-                files,
-                around=around,
-                slots=slots,
-                lifecycle=lifecycle,
-                children=self._children,
-                clock=self._clock,
-                log=self._log,
-            )
-            attempts = self._attempts = Attempts(
-                reloader, digest=files.digest, finished=self._attempted, clock=self._clock
-            )
-            self._first_plan = plan(checked.inputs.loaded.controller)
-            observer = self._observer = Observer(
-                self._first_plan.name, reloader, caches=caches, slots=slots, clock=self._clock, log=self._log
-            )
+            parts = self._parts = self._wire(files, checked, client, tasks)
             # The doors open first: an address that is taken ends the process before any handler has run.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
-            first = await reloader.start(checked)
+            first = await parts.reloader.start(checked)
             self._history.add(Outcome(Result.APPLIED, first.number, first.inputs.digest, reason="Started"))
             del first  # it is not to be kept alive by this frame
-            probation = Probation(reloader, finished=self._attempted, clock=self._clock)
-            background = [
-                tasks.create_task(recorder.run(), name="events"),
-                tasks.create_task(observer.run(), name="observer"),
-                tasks.create_task(mutations.run(), name="mutation detector"),
-                tasks.create_task(self._reload_on_change(files, attempts), name="files"),
-                tasks.create_task(self._reload_on_hangup(), name="hangup"),
-                tasks.create_task(probation.run(), name="probation"),
-            ]
-            failed = await self._until_stopped(observer)
-            for task in background[1:]:
+            recording = tasks.create_task(parts.recorder.run(), name="events")
+            background = self._background(files, parts, tasks)
+            failed = await self._until_stopped(parts.observer)
+            for task in background:
                 task.cancel()
-            await attempts.close()
-            await self._shut_down(reloader, slots, lifecycle, around)
-            await mutations.look()
-            await recorder.flush(_FLUSH_SECONDS)
-            background[0].cancel()
-            await caches.close()
+            await parts.attempts.close()
+            await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.around, log=self._log)
+            await parts.mutations.look()
+            await parts.recorder.flush(_FLUSH_SECONDS)
+            recording.cancel()
+            await parts.caches.close()
         return failed
 
-    def _end_for_restart(self, outcome: Outcome) -> None:
+    def _wire(self, files: InputFiles, checked: Checked, client: Client, tasks: asyncio.TaskGroup) -> Parts:
+        assert checked.inputs is not None
+        self._first_plan = plan(checked.inputs.loaded.controller)
+        return wire(
+            self._first_plan.name,
+            files,
+            client,
+            options=self.options,
+            tasks=tasks,
+            handlers=self._handlers.loop,
+            children=self._children,
+            history=self._history,
+            restart=self._start_again,
+            clock=self._clock,
+            log=self._log,
+        )
+
+    def _background(
+        self, files: InputFiles, parts: Parts, tasks: asyncio.TaskGroup
+    ) -> list[asyncio.Task[None]]:
+        watch = False if self.options.once else self.options.watch
+        triggers = Triggers(
+            files,
+            parts.attempts,
+            active=self._active,
+            children=self._children,
+            clock=self._clock,
+            watch=watch,
+        )
+        probation = Probation(parts.reloader, finished=parts.announcer.attempted, clock=self._clock)
+        return [
+            tasks.create_task(parts.observer.run(), name="observer"),
+            tasks.create_task(parts.mutations.run(), name="mutation detector"),
+            tasks.create_task(triggers.files(), name="files"),
+            tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
+            tasks.create_task(probation.run(), name="probation"),
+        ]
+
+    async def _until_stopped(self, observer: Observer) -> int:
+        if self.options.once:
+            return await until_done(observer, self._stopping, timeout=self.options.timeout, log=self._log)
+        await self._stopping.wait()
+        return 0
+
+    def _start_again(self, why: str) -> None:
         """End in order, if that is wanted, where an attempt has found what only a new process does."""
-        steps = [str(step) for step in outcome.steps if step.kind is Kind.RESTART]
-        if outcome.reason == "RestartRequired":
-            steps.append(outcome.message)
-        if steps and self.options.exec_on_restart and not self._stopping.is_set():
-            self._log.warning(f"starting again, after running calls have finished: {'; '.join(steps)}")
+        if self.options.exec_on_restart and not self._stopping.is_set():
+            self._log.warning(f"starting again, after running calls have finished: {why}")
             self.restarts = True
             self._stopping.set()
 
@@ -304,87 +267,6 @@ class Runtime:
             f"namespaces {', '.join(spaces) or 'none'}"
         )
 
-    async def _reload_on_change(self, files: InputFiles, attempts: Attempts) -> None:
-        def active() -> Generation:  # asked each time: holding one would keep its code alive
-            assert self._reloader is not None
-            assert self._reloader.active is not None
-            return self._reloader.active
-
-        if self.options.once or self.options.watch is False:
-            return
-        changes = FileChanges(
-            digest=files.digest,
-            folders=lambda: active().inputs.folders,
-            settle=lambda: active().plan.reload.settle,
-            clock=self._clock,
-            watch=lambda: self._watch(active().plan.reload),
-            last=lambda: attempts.latest,
-            seen=lambda change: self._expect(active().plan.reload, change=change),
-        )
-        # Files are looked at while an attempt is made, which is given up if they change again.
-        async with asyncio.TaskGroup() as group:
-            async for digest in changes:
-                group.create_task(attempts.reload(asked=False, digest=digest))
-
-    def _expect(self, policy: ReloadSpec, *, change: bool) -> None:
-        """A child for the pre-flight loads what it needs while the files settle."""
-        if not change:
-            self._children.close()
-        elif policy.preflight:
-            self._children.warm()
-
-    def _watch(self, policy: ReloadSpec) -> WatchFiles:
-        """How files are watched; `--watch` does so even where the manifest says Off."""
-        if self.options.watch and policy.watch is WatchFiles.OFF:
-            return WatchFiles.AUTO
-        return policy.watch
-
-    async def _reload_on_hangup(self) -> None:
-        while True:
-            await self._hangup.wait()
-            self._hangup.clear()
-            await self.reload(asked=True)
-
-    async def _tell_hooks(self, outcome: Outcome) -> None:
-        assert self._reloader is not None
-        generation = self._reloader.active
-        told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
-        if generation is not None and outcome.result in told:
-            await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
-
-    async def _until_stopped(self, observer: Observer) -> int:
-        if not self.options.once:
-            await self._stopping.wait()
-            return 0
-        try:
-            async with asyncio.timeout(self.options.timeout):
-                await _first(observer.at_rest(), self._stopping.wait())
-        except TimeoutError:
-            self._log.error(f"not done after {self.options.timeout:g} s: {observer.missing()}")
-            return 1
-        failed = observer.failed_handlers()
-        if failed:
-            self._log.error(f"changes were given up on: {failed}")
-        return 1 if failed else 0
-
-    async def _shut_down(
-        self, reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: Surroundings
-    ) -> None:
-        generation = reloader.active
-        left = await slots.stop(_DRAIN_SECONDS)
-        if left:
-            self._log.warning(f"not waited for any longer: {', '.join(left)}")
-        if generation is None:
-            return
-        shutdown = generation.foreign.lifecycle("declctl_shutdown")
-        await lifecycle.call_each(
-            shutdown,
-            lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
-            timeout=_HOOK_SECONDS,
-        )
-        await reloader.close(timeout=_HOOK_SECONDS)
-        self._log.info("stopped")
-
     def _signals(self) -> SignalHandlers:
         loop = self._machinery.loop
 
@@ -402,12 +284,3 @@ def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-async def _first(*waits: Awaitable[Any]) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

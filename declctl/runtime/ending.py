@@ -1,0 +1,60 @@
+"""The end of a process: when it comes, and what has to be done in order before it."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from declctl.runtime.assembly import Surroundings, lifecycle_context
+from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.log import Log
+from declctl.runtime.observer import Observer
+from declctl.runtime.reload import Reloader
+from declctl.runtime.slots import Slots
+
+_DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
+_HOOK_SECONDS = 60.0
+
+
+async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
+    """Wait until every object has been dealt with, for `timeout` seconds at most, or somebody stops it.
+
+    Returns the exit status: 1 if it was not done, or handlers have given up on changes.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            await _first(observer.at_rest(), stopping.wait())
+    except TimeoutError:
+        log.error(f"not done after {timeout:g} s: {observer.missing()}")
+        return 1
+    failed = observer.failed_handlers()
+    if failed:
+        log.error(f"changes were given up on: {failed}")
+    return 1 if failed else 0
+
+
+async def shut_down(
+    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: Surroundings, *, log: Log
+) -> None:
+    """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
+    generation = reloader.active
+    left = await slots.stop(_DRAIN_SECONDS)
+    if left:
+        log.warning(f"not waited for any longer: {', '.join(left)}")
+    if generation is None:
+        return
+    await lifecycle.call_each(
+        generation.foreign.lifecycle("declctl_shutdown"),
+        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
+        timeout=_HOOK_SECONDS,
+    )
+    await reloader.close(timeout=_HOOK_SECONDS)
+    log.info("stopped")
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,83 @@
+"""The parts of a process that outlive its generations, made and connected; nothing is started here."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from declctl.kit import Clock
+from declctl.kit.logs import structlog
+from declctl.runtime.announcing import Announcer
+from declctl.runtime.assembly import Surroundings
+from declctl.runtime.attempts import Attempts
+from declctl.runtime.caches import Caches
+from declctl.runtime.children import Children
+from declctl.runtime.door import ClusterDoor
+from declctl.runtime.history import History
+from declctl.runtime.inputs import InputFiles
+from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.log import Log
+from declctl.runtime.mutations import MutationChecks
+from declctl.runtime.observer import Observer
+from declctl.runtime.options import RunOptions
+from declctl.runtime.recorder import EventRecorder
+from declctl.runtime.reload import Reloader
+from declctl.runtime.slots import Slots
+from declctl.transport import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a process consists of besides its generations: each knows those above it."""
+
+    recorder: EventRecorder
+    caches: Caches
+    mutations: MutationChecks
+    slots: Slots
+    around: Surroundings
+    lifecycle: Lifecycle
+    reloader: Reloader
+    observer: Observer
+    announcer: Announcer
+    attempts: Attempts
+
+
+def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
+    name: str,
+    files: InputFiles,
+    client: Client,
+    *,
+    options: RunOptions,
+    tasks: asyncio.TaskGroup,
+    handlers: asyncio.AbstractEventLoop,
+    children: Children,
+    history: History,
+    restart: Callable[[str], None],
+    clock: Clock,
+    log: Log,
+) -> Parts:
+    """The parts of the controller of that name.
+
+    `handlers` is the loop of asynchronous hooks; `restart` is the announcer's. Informers run in `tasks`.
+    """
+    recorder = EventRecorder(client, component=name, clock=clock, log=log)
+    caches = Caches(client, tasks=tasks, clock=clock, log=log)
+    mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
+    slots = Slots(loop=handlers, clock=clock, log=log)
+    around = Surroundings(
+        discovery=client,
+        caches=caches,
+        cluster=ClusterDoor(client, recorder),
+        log=log,
+        user_log=structlog.get_logger("declctl.handler"),
+        dry_run=options.dry_run,
+    )
+    lifecycle = Lifecycle(handlers, log)
+    reloader = Reloader(
+        files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
+    )
+    observer = Observer(name, reloader, caches=caches, slots=slots, clock=clock, log=log)
+    announcer = Announcer(reloader, observer, history=history, children=children, log=log, restart=restart)
+    attempts = Attempts(reloader, digest=files.digest, finished=announcer.attempted, clock=clock)
+    return Parts(
+        recorder, caches, mutations, slots, around, lifecycle, reloader, observer, announcer, attempts
+    )

@@ -1,0 +1,79 @@
+"""What asks for a reload by itself: files that change, and SIGHUP."""
+
+import asyncio
+from collections.abc import Callable
+
+from declctl.kit import Clock
+from declctl.manifest.model import ReloadSpec, WatchFiles
+from declctl.runtime.attempts import Attempts
+from declctl.runtime.children import Children
+from declctl.runtime.files import FileChanges
+from declctl.runtime.generation import Generation
+from declctl.runtime.inputs import InputFiles
+
+
+class Triggers:
+    """Begins attempts. Used on the machinery loop.
+
+    `active` gives the generation that runs: it is asked each time, as holding one would keep its code
+    alive. `watch` None leaves it to the manifest whether files are watched.
+    """
+
+    def __init__(
+        self,
+        files: InputFiles,
+        attempts: Attempts,
+        *,
+        active: Callable[[], Generation],
+        children: Children,
+        clock: Clock,
+        watch: bool | None,
+    ) -> None:
+        self._files = files
+        self._attempts = attempts
+        self._active = active
+        self._children = children
+        self._clock = clock
+        self._watch = watch
+
+    async def files(self) -> None:
+        """Make an attempt whenever files have changed and settled, until cancelled."""
+        if self._watch is False:
+            return
+        changes = FileChanges(
+            digest=self._files.digest,
+            folders=lambda: self._active().inputs.folders,
+            settle=lambda: self._policy.settle,
+            clock=self._clock,
+            watch=lambda: self._way,
+            last=lambda: self._attempts.latest,
+            seen=self._expect,
+        )
+        # Files are looked at while an attempt is made, which is given up if they change again.
+        async with asyncio.TaskGroup() as group:
+            async for digest in changes:
+                group.create_task(self._attempts.reload(asked=False, digest=digest))
+
+    async def hangups(self, hangup: asyncio.Event) -> None:
+        """Make an attempt whenever that event is set, until cancelled."""
+        while True:
+            await hangup.wait()
+            hangup.clear()
+            await self._attempts.reload(asked=True)
+
+    @property
+    def _policy(self) -> ReloadSpec:
+        return self._active().plan.reload
+
+    @property
+    def _way(self) -> WatchFiles:
+        """How files are watched; `--watch` does so even where the manifest says Off."""
+        way = self._policy.watch
+        return WatchFiles.AUTO if self._watch and way is WatchFiles.OFF else way
+
+    def _expect(self, change: bool) -> None:
+        """A child for the pre-flight loads what it needs while the files settle."""
+        if not change:
+            self._children.close()
+        elif self._policy.preflight:
+            self._children.warm()
