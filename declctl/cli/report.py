@@ -10,6 +10,11 @@ from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
 _ROLLED_BACK, _NOT_BACK = "RolledBack", "RollbackRefused"
+_UNWANTED = ("dropped", "zombies")
+_COUNTS = (
+    *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
+    *_UNWANTED,
+)
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
@@ -23,24 +28,9 @@ def print_status(document: Document, *, now: datetime) -> None:
         ("SYNCED", "OBJECTS", "BYTES", "LISTS", "WATCHES", "RELISTS", "LAST EVENT", "STATE"),
         _resources(document),
     )
-    _section(
-        "HANDLER",
-        (
-            "SYNCED",
-            "DELIVERED",
-            "SUCCEEDED",
-            "FAILED",
-            "RETRIED",
-            "MERGED",
-            "FILTERED",
-            "REPLAYED",
-            "QUEUED",
-            "RUNNING",
-            "P95",
-            "LAST ERROR",
-        ),
-        _handlers(document),
-    )
+    counts = _counts(document["handlers"])
+    headers = ("SYNCED", *(count.upper() for count in counts), "P95", "LAST ERROR")
+    _section("HANDLER", headers, _handlers(document, counts))
     plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
 
@@ -180,14 +170,17 @@ def _unindexed(informers: Sequence[Document]) -> list[str]:
     ]
 
 
-def _handlers(document: Document) -> list[tuple[object, ...]]:
-    numbers = ("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued")
+def _counts(handlers: Sequence[Document]) -> list[str]:
+    """What is shown of each handler; some things only if there are any, as nobody wants them."""
+    return [name for name in _COUNTS if name not in _UNWANTED or any(h.get(name) for h in handlers)]
+
+
+def _handlers(document: Document, counts: Sequence[str]) -> list[tuple[object, ...]]:
     return [
         (
             h["name"],
             h["synced"],
-            *(h.get(n, 0) for n in numbers),
-            h["running"],
+            *(h.get(name, 0) for name in counts),
             f"{h['p95Seconds'] * 1000:.3g}ms",
             h.get("lastError"),
         )

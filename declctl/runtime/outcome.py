@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
-            what = "rollback" if self.back or self.reason == NOT_IN_MEMORY else "reload"
+            what = "rollback" if self.back else "reload"
             return f"{what} refused, generation {self.generation} goes on: {self.message}"
         if self.result is Result.SUPERSEDED:
             took = f"{self.seconds * 1000:.0f} ms"

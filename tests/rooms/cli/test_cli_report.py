@@ -124,6 +124,21 @@ def test_tables_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixtu
     assert not any("\x1b" in line for line in lines)
 
 
+@pytest.mark.guarantee("G9")
+def test_calls_that_do_not_return_have_a_column_once_there_are_any(capsys: pytest.CaptureFixture[str]):
+    """Zombies, and changes that were dropped, are shown where there are some; else nobody looks for them."""
+    notify = DOCUMENT["handlers"][0]
+    for stuck, shown in ((0, []), (2, ["ZOMBIES"])):
+        handlers = [{**notify, "name": "quiet", "zombies": 0}, {**notify, "zombies": stuck}]
+        print_status(document(handlers=handlers), now=NOW)
+        lines = capsys.readouterr().out.splitlines()
+        head = next(line.split() for line in lines if line.startswith("HANDLER"))
+        row = next(line.split() for line in lines if line.startswith("notify"))
+        assert [name for name in head if name in ("ZOMBIES", "DROPPED")] == shown
+        if shown:
+            assert row[head.index("ZOMBIES")] == "2"
+
+
 def test_a_resource_says_what_somebody_should_know_and_nothing_else(capsys: pytest.CaptureFixture[str]):
     """What waits, what was skipped and what was slow stands behind the state where it is not zero."""
     pods = DOCUMENT["resources"][0]
