@@ -73,9 +73,7 @@ class Controller:
 
     def status(self) -> Any:
         """What `GET /status` says; raises DeclctlError, with its last words, if the process has ended."""
-        host, _, port = until(
-            "the controller says where it listens", self._address, seconds=_SECONDS * 3
-        ).rpartition(":")
+        host, _, port = until("the controller says where it listens", self._address).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=_SECONDS)
         try:
             connection.request("GET", "/status")
@@ -85,6 +83,12 @@ class Controller:
             raise DeclctlError(f"the controller does not answer: {error}") from error
         finally:
             connection.close()
+
+    def require_reloaded(self) -> None:
+        """Raise DeclctlError if its last reload was refused, or taken back."""
+        for condition in self.status()["conditions"]:
+            if condition["type"] == "Reloaded" and condition["status"] == "False":
+                raise DeclctlError(f"the edit was refused: {condition['reason']}: {condition['message']}")
 
     def require_alive(self) -> None:
         """Raise DeclctlError, with its last words, if the process has ended."""

@@ -22,6 +22,7 @@ _LEARN_SECONDS = 1.0  # of changes, before the edit, that tell which handlers he
 _WARM_SECONDS = 0.3  # of changes just before the edit
 _QUIET_SECONDS = 0.3  # without a call: those that were on their way have arrived
 _STUCK_SECONDS = 5.0  # without a call: whoever is not idle by now waits for a retry
+_REFUSED_SECONDS = 2.0  # without an effect: perhaps the reload was refused
 _LOOK_SECONDS = 0.1
 _MANY = 0.25  # of the calls: whoever fails so often has not met the objects that it was written for
 
@@ -142,11 +143,14 @@ class _Way:
     def _until_effective(self, controller: Controller, version: int, old: tuple[int, int]) -> None:
         """Every handler's new code was told of a newer version, and of all that it is told at a start."""
         left = set(self.hearing.handlers)
-        heard = time.monotonic()
+        heard = asked = time.monotonic()
 
         def effective() -> bool:
-            nonlocal heard
+            nonlocal heard, asked
             controller.require_alive()
+            if time.monotonic() - asked > _REFUSED_SECONDS:
+                controller.require_reloaded()
+                asked = time.monotonic()
             for call in self._calls.read():
                 if (call.process, call.generation) != old:
                     if call.version > version:

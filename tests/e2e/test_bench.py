@@ -52,15 +52,21 @@ async def slow(obj):
 
 
 def bench(*arguments: str, cwd: Path) -> Any:
-    """What `declctl bench reload -o json` prints; whoever runs it has a cluster, which is not there."""
+    """What `declctl bench reload -o json` prints."""
+    done = started(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def started(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """The command, ended; whoever runs it has a cluster, which is not there. It leaves nothing behind."""
     command = [sys.executable, "-m", "declctl", "bench", "reload", *arguments, "-o", "json"]
     mine = environment(KUBECONFIG=str(cwd / "NO_CLUSTER"), TMPDIR=str(cwd))
     done = subprocess.run(
         command, cwd=cwd, env=mine, capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.returncode == 0, done.stderr
     assert not list(cwd.glob("declctl-bench-*"))
-    return json.loads(done.stdout)
+    return done
 
 
 @pytest.mark.guarantee("G1", "G11")
@@ -107,6 +113,41 @@ def test_handlers_of_somebodys_own_are_compared(tmp_path: Path) -> None:
     assert restart["memosLost"] == restart["memos"] >= 20
     assert sorted(path.name for path in shop.iterdir()) == ["handlers.py", "manifest.yaml"]
     assert (shop / "handlers.py").read_text() == HANDLERS
+
+
+_DEAF = "def tell(obj): pass\n"
+_REFUSES = """\
+import declctl
+
+@declctl.hookimpl
+def declctl_event(change): pass
+
+@declctl.hookimpl
+def declctl_import_state(state, from_generation):
+    raise ValueError("this code takes nothing over")
+
+@declctl.hookimpl
+def declctl_export_state(): return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "words"),
+    [
+        ('{entryPoint: "handlers:tell", events: [Resync]', _DEAF, "no handler hears of it when objects come"),
+        ("{entryPoint: handlers", _REFUSES, "this code takes nothing over"),
+    ],
+    ids=["nobody hears", "the reload is refused"],
+)
+def test_what_can_not_be_compared_is_told(tmp_path: Path, handler: str, code: str, words: str) -> None:
+    """In one sentence, instead of figures that mean nothing."""
+    head, _, _ = MANIFEST.partition("  handlers:")
+    named = f"    - {handler}, name: tell, resourceRef: {{name: maps}}}}\n"
+    (tmp_path / "manifest.yaml").write_text(f"{head}  handlers:\n{named}")
+    (tmp_path / "handlers.py").write_text(code)
+    done = started("--manifest", ".", "--objects", "20", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
 
 
 def test_a_controller_that_ends_says_why(tmp_path: Path) -> None:
