@@ -8,6 +8,7 @@ its watch with it.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from declctl.manifest.model import WatchFiles
 _POLL_SECONDS = 1.0
 _SAFETY_POLL_SECONDS = 5.0
 _LONGEST_SETTLE_SECONDS = 2.0
+
+_Folder = tuple[Path, int, int]  # with its device and its number there
+_Notice = AbstractSet[tuple[object, str]]  # what has happened, and to which path
 
 
 class FileChanges:
@@ -90,8 +94,8 @@ class FileChanges:
         try:
             await notices.next(folders)
         except OSError:
-            # No watches left (fs.inotify.max_user_watches), or a folder went away meanwhile:
-            # looking still works.
+            # Nothing left to watch with (fs.inotify.max_user_instances, max_user_watches), or a folder
+            # went away meanwhile: looking still works.
             await self._clock.sleep(_POLL_SECONDS)
 
 
@@ -99,28 +103,32 @@ class _Notices:
     """The operating system's notices about some folders, none lost between two looks."""
 
     def __init__(self) -> None:
-        self._folders: tuple[Path, ...] = ()
+        self._watched: tuple[_Folder, ...] = ()
         self._stop = asyncio.Event()
-        self._changes: AsyncGenerator[object] | None = None
-        self._coming: asyncio.Task[object] | None = None
+        self._changes: AsyncGenerator[_Notice] | None = None
+        self._coming: asyncio.Task[_Notice] | None = None
 
     async def next(self, folders: tuple[Path, ...]) -> None:
         """Return when something may have happened in these folders, or after a while; raises OSError."""
-        if self._changes is None or folders != self._folders:
+        watched = tuple(map(_folder, folders))
+        if self._changes is None or watched != self._watched:
             await self.aclose()
-            self._folders, self._changes = folders, self._watch(folders)
+            self._watched, self._changes = watched, self._watch(folders)
             self._coming = asyncio.create_task(_following(self._changes))
             await asyncio.sleep(0)
             return  # what happened before the watch began is not told: whoever asks has to look again
         if self._coming is None:
             self._coming = asyncio.create_task(_following(self._changes))
         try:
-            await asyncio.shield(self._coming)
+            notice = await asyncio.shield(self._coming)
         except OSError:
             self._coming = None
             await self.aclose()
             raise
         self._coming = None
+        if not {str(folder) for folder in folders}.isdisjoint(path for _, path in notice):
+            # A folder itself went away or came: the watch has gone with it, and a new one may look the same.
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Watch no more."""
@@ -133,7 +141,7 @@ class _Notices:
         if changes is not None:
             await changes.aclose()
 
-    def _watch(self, folders: tuple[Path, ...]) -> AsyncGenerator[object]:
+    def _watch(self, folders: tuple[Path, ...]) -> AsyncGenerator[_Notice]:
         from watchfiles import awatch  # a compiled extension that only a running controller needs
 
         self._stop = asyncio.Event()
@@ -149,5 +157,14 @@ class _Notices:
         )
 
 
-async def _following(changes: AsyncGenerator[object]) -> object:
-    return await anext(changes, None)
+def _folder(path: Path) -> _Folder:
+    """A folder that is moved, or to which a link leads no longer, is another one; raises OSError."""
+    stat = path.stat()
+    return path, stat.st_dev, stat.st_ino
+
+
+async def _following(changes: AsyncGenerator[_Notice]) -> _Notice:
+    try:
+        return await anext(changes, frozenset())
+    except RuntimeError as error:  # how watchfiles tells that the system has no inotify instance left
+        raise OSError(str(error)) from error

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -79,19 +79,27 @@ class Kubelet:
 
 
 def python_with_files(script: Path, mounts: Mapping[Path, Path]) -> str:
-    """A Python that that sees single files mounted over others (source by target), as `subPath` does.
+    """A Python that sees single files mounted over others (source by target), as `subPath` does.
 
     What is mounted is the file that is behind a source when the Python starts, and stays that one. Skips
     where nobody may mount.
     """
-    if shutil.which("unshare") is None or subprocess.run([*_APART, "true"], check=False).returncode != 0:
-        pytest.skip("mounts of one's own need Linux, and user namespaces")
-    commands = ["set -e"]
-    for target, source in mounts.items():
+    for target in mounts:
         target.touch()
-        commands.append(shlex.join(["mount", "--bind", str(source), str(target)]))
-    commands.append(f'exec {shlex.quote(sys.executable)} "$@"')
-    inside = shlex.quote("\n".join(commands))
+    commands = [["mount", "--bind", str(source), str(target)] for target, source in mounts.items()]
+    return _python_after(script, [shlex.join(command) for command in commands])
+
+
+def python_without(script: Path, limit: str) -> str:
+    """A Python for which the system has nothing left of what a limit counts; skips as above."""
+    return _python_after(script, [f"echo 0 > /proc/sys/user/{limit}"])
+
+
+def _python_after(script: Path, commands: Sequence[str]) -> str:
+    """A Python with mounts and limits of its own, for which commands are run first."""
+    if shutil.which("unshare") is None or subprocess.run([*_APART, "true"], check=False).returncode != 0:
+        pytest.skip("mounts and limits of one's own need Linux, and user namespaces")
+    inside = shlex.quote("\n".join(["set -e", *commands, f'exec {shlex.quote(sys.executable)} "$@"']))
     script.write_text(f'#!/bin/sh\nexec {shlex.join(_APART)} sh -c {inside} sh "$@"\n', "utf-8")
     script.chmod(0o755)
     return str(script)

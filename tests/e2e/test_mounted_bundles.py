@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster
-from kubelet import Kubelet, python_with_files
+from clusters import Cluster, SandboxCluster, new_namespace
+from kubelet import Kubelet, python_with_files, python_without
 from processes import Declctl
 from rest import pod
 from waiting import until
@@ -257,3 +257,19 @@ def test_files_that_are_replaced_or_written_in_place_are_reloaded(
             cluster.rest.create(pod(f"p{edit}", namespace))
             until("its code tells the next pod", _tells(declctl, f"0 {edit} Added p{edit}"))
         assert len(_attempts(declctl, "Applied", "Refused")) == 5
+
+
+@pytest.mark.parametrize("limit", ["max_inotify_instances", "max_inotify_watches"])
+def test_a_node_without_notices_runs_and_reloads(
+    sandbox_cluster: SandboxCluster, limit: str, tmp_path: Path
+) -> None:
+    """Others have taken all that the kernel has for watching files: edits are found by looking."""
+    namespace = new_namespace(sandbox_cluster)
+    bundle = BundleDir(tmp_path / "app", _files(0, namespace, "Auto"))
+    python = python_without(tmp_path / "python", limit)
+    with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig, python=python) as declctl:
+        declctl.wait_until_synced()
+        for edit in (1, 2):
+            bundle.write("parts.py", f"REVISION = {edit}\n")
+            declctl.wait_for_generation(edit + 1)
+        assert declctl.stop() == 0

@@ -2,14 +2,17 @@
 
 import asyncio
 import hashlib
+import shutil
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
+import watchfiles
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.files import FileChanges
+from declctl.runtime.files import FileChanges, _Notices
 from declctl.testing import BundleDir, ConfigMapDir
 
 
@@ -198,3 +201,67 @@ def test_nothing_is_looked_at_while_watching_is_off() -> None:
             assert await following == "changed"
 
     asyncio.run(scenario())
+
+
+def _made_again(folder: Path, aside: Path) -> None:
+    shutil.rmtree(folder)
+    BundleDir(folder, {"h.py": "one"})
+
+
+def _moved_aside(folder: Path, aside: Path) -> None:
+    folder.rename(aside)
+    BundleDir(folder, {"h.py": "one"})
+
+
+def _linked_elsewhere(folder: Path, aside: Path) -> None:
+    BundleDir(aside / "2", {"h.py": "one"})
+    (aside / "link").symlink_to(aside / "2")
+    (aside / "link").replace(folder)
+
+
+@pytest.mark.parametrize("replace", [_made_again, _moved_aside, _linked_elsewhere])
+def test_a_folder_that_was_replaced_is_watched_anew(replace, tmp_path: Path, monkeypatch) -> None:
+    """A checkout or a release puts another folder in the place: edits there are noticed, not only found."""
+    monkeypatch.setattr("declctl.runtime.files._SAFETY_POLL_SECONDS", 60.0)
+    BundleDir(tmp_path / "1", {"h.py": "zero"})
+    folder = tmp_path / "bundle"
+    if replace is _linked_elsewhere:
+        folder.symlink_to("1")
+    else:
+        folder.mkdir()
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20), aclosing(_Notices()) as notices:
+            await notices.next((folder,))
+            following = asyncio.ensure_future(notices.next((folder,)))
+            await asyncio.sleep(0)
+            replace(folder, tmp_path / "aside")
+            if replace is _linked_elsewhere:
+                following.cancel()  # nobody tells: it is seen at the next look
+            await asyncio.wait([following])
+            await notices.next((folder,))
+            following = asyncio.ensure_future(notices.next((folder,)))
+            while not following.done():
+                BundleDir(folder, {"h.py": "two"})
+                await asyncio.wait([following], timeout=0.05)
+            await following
+
+    asyncio.run(scenario())
+
+
+def test_a_system_that_has_no_notices_left_is_looked_at(tmp_path: Path, monkeypatch) -> None:
+    """All inotify instances of a node are taken: edits are found all the same."""
+
+    async def none_left(*_: object, **__: object) -> AsyncGenerator[object]:
+        raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
+        yield
+
+    path = BundleDir(tmp_path, {"h.py": "one"}).path / "h.py"
+
+    class Clock(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            self.set(seconds)
+            path.write_text("two")
+
+    monkeypatch.setattr(watchfiles, "awatch", none_left)
+    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
