@@ -64,6 +64,17 @@ class Cached:
     lingers_until: float = 0.0
     closing: asyncio.TimerHandle | None = None
     started_at: float = 0.0
+    failed_before: int = 0  # objects that the transform had failed on when the last user went
+
+    @property
+    def failed(self) -> int:
+        """How many objects its transform has failed on; they are not in it."""
+        return self.informer.statistics().projection.failed
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether it has lost objects since nobody uses it: the code of its transform is gone by then."""
+        return not self.users and self.transform is not None and self.failed > self.failed_before
 
     def call_those_of(self, users: Sequence[Wanted]) -> None:
         """Call the functions of these users, the first one's before the others': a generation is gone."""

@@ -58,9 +58,12 @@ class Caches:
     def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
         """Make the informers that are missing, each counted once.
 
-        One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`.
-        Returns those that are new, not started yet.
+        One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`;
+        one that has lost objects while it lingered is made anew. Returns those that are new, not started yet.
         """
+        for cached in self.all():
+            if cached.is_spoiled:
+                self._close(cached)
         self._asking = Asking.begin(cached.informer for cached in self.all())
         wanted, fresh = tuple(wanted), list[Cached]()
         staged = self._staged = _Staged(frozenset(wanted))
@@ -151,6 +154,7 @@ class Caches:
             if cached.users:
                 cached.call_those_of(self._users(cached))
             else:
+                cached.failed_before = cached.failed
                 self._close_at(max(until, cached.lingers_until), cached)
 
     def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:

@@ -228,3 +228,25 @@ def test_a_function_in_a_cache_goes_on_when_its_generation_is_gone(rig, config_m
     sandbox.create(config_map("m2", team="blue"))
     controller.wait_idle()
     assert [view.name for view in controller.lister("maps").by_index("byTeam", "blue")] == ["m2"]
+
+
+@pytest.mark.guarantee("G14")
+def test_a_cache_that_lost_objects_while_it_lingered_is_listed_anew(rig, config_map, sandbox) -> None:
+    """Its transform imports what is gone with its generation: what comes back has every object."""
+    rig.folder.write("helper.py", "def team_of(obj):\n    return obj['data']['team']\n")
+    rig.reload_policy += ", informerLinger: 1h"
+    rest = [_resource(), _resource('transform: {entryPoint: "handlers:with_helper"}').replace("maps", "seen")]
+    rig.resources = list(rest)
+    controller = rig.run(CODE + LATE, objects=[config_map("m1")])
+    rig.resources.pop()
+    rig.write()
+    assert controller.reload().lists == 0
+    until("the old generation is retired", lambda: controller.status().generations_alive == 1)
+    lost = next(each for each in controller.runtime._caches.all() if not each.users)
+    sandbox.create(config_map("m2", team="blue"))
+    until("it could not be transformed", lambda: lost.informer.statistics().projection.failed)
+    rig.resources = list(rest)
+    rig.write()
+    assert controller.reload().lists == 1
+    found = controller.lister("seen").list()
+    assert {view.name: view["data"]["found"] for view in found} == {"m1": "none", "m2": "blue"}
