@@ -27,8 +27,7 @@ class Inputs(msgspec.Struct, frozen=True):
     """A manifest without faults, the handler files that it reaches, and their digests.
 
     `config_files` are those that plugins' configs name, without those that can't be read. `digest`
-    covers everything that is read, `code` the handler files alone. `folders` are those whose
-    changes matter.
+    covers everything that is read, `code` the handler files alone.
     """
 
     loaded: Loaded
@@ -36,7 +35,6 @@ class Inputs(msgspec.Struct, frozen=True):
     config_files: Mapping[str, bytes]
     digest: str
     code: str
-    folders: tuple[Path, ...]
 
 
 class InputFiles:
@@ -59,6 +57,13 @@ class InputFiles:
             return Path.cwd()
         path = Path(self.manifest)
         return path if path.is_dir() else path.parent
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those whose changes matter: where files were read from last, whatever has become of them."""
+        if self._stdin is not None and not self._read_from:
+            return ()
+        return tuple(sorted({self.root, *(path.parent for path in self._read_from)}))
 
     def read(self) -> Inputs:
         """Everything, whole.
@@ -137,18 +142,12 @@ class InputFiles:
             config_files=named,
             digest=_digest([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
-            folders=self._folders(),
         )
 
     def _place(self, root: Path, name: str) -> Path:
         """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
         inside = root / name
         return inside if ".." not in inside.parts and inside.exists() else self.root / name
-
-    def _folders(self) -> tuple[Path, ...]:
-        if self._stdin is not None and not self._read_from:
-            return ()
-        return tuple(sorted({self.root, *(path.parent for path in self._read_from)}))
 
 
 def _whole(places: Mapping[str, Path]) -> Mapping[str, bytes]:

@@ -42,7 +42,7 @@ class Triggers:
             return
         changes = FileChanges(
             digest=self._files.digest,
-            folders=lambda: self._active().inputs.folders,
+            folders=lambda: self._files.folders,
             settle=lambda: self._policy.settle,
             clock=self._clock,
             watch=lambda: self._way,

@@ -107,3 +107,18 @@ def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) ->
     until("it is off", lambda: running.status().generation == 6)
     versions(7)
     assert running.reload().result == "Applied"
+
+
+def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkeypatch) -> None:
+    """A broken edit brings a package: its folder is watched too, so that nobody waits for the mended file."""
+    monkeypatch.setattr("declctl.runtime.files._SAFETY_POLL_SECONDS", 60.0)
+    rig.handler("tell")
+    running = rig.run("def tell(change): ...\n", watch=True)
+    rig.folder.write("parts/__init__.py", "")
+    rig.folder.write("parts/inner.py", "def tell(change:\n")
+    rig.handlers = []
+    rig.handler("tell", entry="parts.inner:tell")
+    rig.write()
+    until("it is refused", lambda: running.condition("Reloaded").reason == "SyntaxError")
+    rig.folder.write("parts/inner.py", "def tell(change): ...\n")
+    until("it is mended", lambda: running.status().generation == 2, timeout=20)

@@ -184,7 +184,7 @@ def test_a_secret_beside_the_bundle_is_found_and_followed(secret, tmp_path) -> N
     before = files.digest()
     inputs = files.read()
     assert inputs.config_files == {"../secret/user": b"0", "../secret/token": b"0"}
-    assert secret.path.resolve() in [folder.resolve() for folder in inputs.folders]
+    assert secret.path.resolve() in [folder.resolve() for folder in files.folders]
     secret.swap({"user": "1", "token": "1"})
     assert files.digest() not in ("", before)
 
