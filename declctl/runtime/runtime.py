@@ -26,10 +26,10 @@ from declctl.runtime.inputs import InputFiles
 from declctl.runtime.log import Log
 from declctl.runtime.observer import Observer
 from declctl.runtime.options import RunOptions
-from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.outcome import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.parts import Parts, wire
 from declctl.runtime.probation import Probation
-from declctl.runtime.reload import NOT_IN_MEMORY, Reloader
+from declctl.runtime.reload import Reloader
 from declctl.runtime.running import Running, running
 from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.status import Status
