@@ -2,11 +2,13 @@
 
     python benchmarks/reloads.py [--objects 100000] [--handlers 200] [--reloads 1000] [--rate 1000]
 
-The controller runs in this process, over the byte server (`server/`) in another. Everything is as a
-person has it by default, the pre-flight import included.
+The controller runs in this process, over the byte server (`server/`) in another. Everything is as
+`declctl run` has it by default: the switch interval, the frozen heap, the pre-flight import with its
+warm child.
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -26,6 +28,7 @@ from harness.building import BENCHMARKS, go
 from harness.server import Server
 from harness.text import Table, plain
 
+from declctl.cli.run import SWITCH_SECONDS
 from declctl.runtime.outcome import Outcome
 from declctl.testing import BundleDir, ControllerUnderTest, until
 
@@ -105,7 +108,9 @@ def running(*, objects: int, handlers: int) -> Iterator[Rig]:
             ControllerUnderTest(manifest, sandbox=_Served(server)) as controller,  # type: ignore[arg-type]
         ):
             controller.wait_ready(_PATIENCE)
+            gc.freeze()
             yield Rig(server, controller, bundle)
+            gc.unfreeze()
 
 
 class _Served:
@@ -260,6 +265,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=20)
     asked = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)
     # The pre-flight's child imports the handlers, too.
     paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # How long a handler that computes may keep the interpreter from the caches and from other handlers. An event
 # has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
 # changes a second pile up behind a handler that burns a core. A switch takes some µs.
-_SWITCH_SECONDS = 0.0002
+SWITCH_SECONDS = 0.0002
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
 
@@ -78,7 +78,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
         fronts = _fronts(admin, screen, once=once, log=log)
         _print_by_lines()
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         options = RunOptions(
             manifest=manifest,
             watch=watch,
