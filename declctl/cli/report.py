@@ -9,7 +9,8 @@ import typer
 from declctl.cli.terminal import print_table, visible
 
 Document = Mapping[str, Any]
-_ROLLED_BACK, _NOT_BACK = "RolledBack", "RollbackRefused"
+_ROLLED_BACK = "RolledBack"
+_NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
 _UNWANTED = ("dropped", "zombies")
 _COUNTS = (
     *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
@@ -68,8 +69,8 @@ def headline(document: Document, *, now: datetime) -> str:
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
         doubts.append(_stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now)))
-    if reloaded is not None and reloaded["reason"] == _NOT_BACK:
-        doubts.append(f"ROLLBACK REFUSED: {reloaded['message']}")
+    elif reloaded is not None and reloaded["reason"] in _NOTED:
+        doubts.append(f"{_NOTED[reloaded['reason']]}: {reloaded['message']}")
     if not document["ready"]:
         ready = _condition(document, "Ready")
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""

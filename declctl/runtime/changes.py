@@ -107,6 +107,14 @@ def summary(steps: Sequence[Step]) -> str:
     return " ".join(str(step) for step in steps) or "nothing changed"
 
 
+def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
+    """What a process that was started with one plan does not do of another."""
+    if old.admin != new.admin:
+        yield Step(Kind.RESTART, "admin.bindAddress")
+    if old.name != new.name:
+        yield Step(Kind.RESTART, "metadata.name")
+
+
 def _resources(old: Side, new: Side) -> Iterable[Step]:
     before, after = old.resources, new.resources
     served = matched(old.all_identities(), new.all_identities())
@@ -177,10 +185,7 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
     yield from (Step(Kind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
     if old.reload != new.reload:
         yield Step(Kind.SWAP, "reload")
-    if old.admin != new.admin:
-        yield Step(Kind.RESTART, "admin.bindAddress")
-    if old.name != new.name:
-        yield Step(Kind.RESTART, "metadata.name")
+    yield from needing_restart(old, new)
 
 
 _POLICY = (

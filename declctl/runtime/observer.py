@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from declctl.informer import InformerStatistics
 from declctl.kit import Clock
+from declctl.manifest import Plan
 from declctl.runtime.caches import Caches, Wanted
+from declctl.runtime.changes import Kind, needing_restart
 from declctl.runtime.decoding import decoding_of
 from declctl.runtime.log import Log
 from declctl.runtime.notes import Notes
@@ -45,6 +47,7 @@ class Observer:
         self._reloads: dict[str, int] = {}
         self._last_reload_seconds = 0.0
         self._plan_mismatches = 0
+        self._started_with: Plan | None = None
 
     async def run(self) -> None:
         """Look again and again, often while something is being filled, until cancelled."""
@@ -58,6 +61,8 @@ class Observer:
 
     def look(self) -> None:
         """Tell of resources that have synced or stopped working, and state the conditions."""
+        if self._started_with is None and self._reloader.active is not None:
+            self._started_with = self._reloader.active.plan
         self._slots.initial_complete()
         resources = self.resources()
         for resource in resources:
@@ -84,14 +89,21 @@ class Observer:
         if outcome.back and outcome.result is Result.REFUSED:
             self._not_rolled_back(outcome)
             return
-        self._conditions.set(
-            "Reloaded",
-            holds=outcome.result in (Result.APPLIED, Result.UNCHANGED),  # else the files are not what runs
-            reason=outcome.reason or str(outcome.result),
-            message=_said(outcome),
-        )
+        holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)  # else the files are not what runs
+        restarts = self._restarts(outcome) if holds else []
+        reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
+        message = "; ".join([*restarts, *_said(outcome)])
+        self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
+
+    def _restarts(self, outcome: Outcome) -> list[str]:
+        """What of the files that run takes effect in a new process only, since the start of this one."""
+        first, active = self._started_with, self._reloader.active
+        assert first is not None
+        assert active is not None
+        plugins = [s for s in outcome.steps if s.kind is Kind.RESTART and s.subject.startswith("plugin ")]
+        return [str(step).removeprefix("!") for step in (*needing_restart(first, active.plan), *plugins)]
 
     def _not_rolled_back(self, outcome: Outcome) -> None:
         """Whether the files are what runs is as it was; where they are not, that is the greater fault."""
@@ -179,7 +191,7 @@ class Observer:
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: Outcome) -> list[str]:
     """An attempt as its condition has it: a refusal names what was refused by its digest."""
     said: list[str] = []
     if outcome.result is Result.REFUSED:
@@ -188,7 +200,7 @@ def _said(outcome: Outcome) -> str:
         said.append(outcome.message)
     if outcome.unplanned:
         said.append(f"not as planned: {'; '.join(outcome.unplanned)}")
-    return "; ".join(said)
+    return said
 
 
 def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:

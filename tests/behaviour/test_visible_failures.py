@@ -234,6 +234,32 @@ def test_an_edit_that_gives_way_is_told_and_is_no_failure(scene: Scene, ask: Run
     _is_well(scene, ask, number + 1, reason="Applied")
 
 
+@pytest.mark.guarantee("G25")
+def test_what_needs_a_new_process_is_told_until_there_is_one(scene: Scene, ask: Run) -> None:
+    """A reload that does all but that is a success; the status goes on saying what is left, while it is."""
+    number = _world(scene.text)["generation"]
+    elsewhere = f"{MANIFEST}  admin: {{bindAddress: '127.0.0.1:1'}}\n"
+    scene.bundle.write("manifest.yaml", elsewhere)
+    ended = ask("reload")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"generation {number + 1}: !admin.bindAddress, 0 LIST, ")
+    scene.site.install("2.0")
+    scene.bundle.write("handlers.py", f"{HANDLERS}X = 4\n")
+    assert "!plugin tester (1.0 is loaded, 2.0 is installed)" in ask("reload").out
+    left = "admin.bindAddress; plugin tester (1.0 is loaded, 2.0 is installed)"
+    assert ask("status").out.splitlines()[0] == f"guard generation {number + 2} (RESTART REQUIRED: {left})"
+    condition = scene.text.condition("Reloaded")
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "True",
+        "RestartRequired",
+        left,
+    )
+    scene.site.install("1.0")
+    scene.bundle.write("manifest.yaml", MANIFEST)
+    assert ask("reload").status == 0
+    _is_well(scene, ask, number + 3, reason="Applied")
+
+
 @pytest.mark.guarantee("G21", "G25")
 def test_code_that_is_taken_back_is_told_everywhere(scene: Scene, ask: Run) -> None:
     """`reload` has said that it is live; then status, metrics, log and history say why it is not any more."""

@@ -87,16 +87,23 @@ def test_who_went_back_is_not_told_of_a_failure():
     )
 
 
-def test_a_rollback_that_was_refused_stands_in_the_first_line():
-    """The files are what runs, and somebody or something had a reason not to want that."""
-    refused = {
-        **DOCUMENT["conditions"][0],
-        "status": "True",
-        "reason": "RollbackRefused",
-        "message": "Forbidden: v1 Pod in a: pods: 403",
-    }
-    line = "pod-guard generation 6 (ROLLBACK REFUSED: Forbidden: v1 Pod in a: pods: 403)"
-    assert headline(document(conditions=[refused]), now=NOW) == line
+@pytest.mark.parametrize(
+    ("reason", "message", "told"),
+    [
+        (
+            "RollbackRefused",
+            "Forbidden: v1 Pod in a: pods: 403",
+            "ROLLBACK REFUSED: Forbidden: v1 Pod in a: pods: 403",
+        ),
+        ("RestartRequired", "admin.bindAddress", "RESTART REQUIRED: admin.bindAddress"),
+        ("Applied", "", ""),
+    ],
+)
+def test_what_is_left_to_do_stands_in_the_first_line(reason: str, message: str, told: str):
+    """The files are what runs, but not all is well: somebody could not go back, or has to start it again."""
+    condition = {**DOCUMENT["conditions"][0], "status": "True", "reason": reason, "message": message}
+    line = f"pod-guard generation 6 ({told})" if told else "pod-guard generation 6"
+    assert headline(document(conditions=[condition]), now=NOW) == line
 
 
 def test_all_is_well_is_a_short_line():
