@@ -1,5 +1,6 @@
 """`declctl bench reload`: what it takes, what it runs, and how it shows what was measured."""
 
+import io
 import json
 import signal
 from collections.abc import Callable, Sequence
@@ -141,6 +142,16 @@ def test_somebodys_own_manifest_is_copied(declctl: Callable, shop: Path, measure
     assert measured.bundle.plan.name == "shop"
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
     assert [sample["metadata"]["name"] for sample in measured.samples] == ["web"]
+
+
+def test_a_manifest_may_come_from_standard_input(
+    declctl: Callable, shop: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
+):
+    """Its handlers stand in the current folder then, as for `declctl run`."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MANIFEST.encode())))
+    assert declctl("bench", "reload", "--manifest", "-").status == 0
+    assert measured.bundle is not None
+    assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
 
 
 def test_sigterm_is_an_interrupt_meanwhile(declctl: Callable, folder: Path, measured: Measured):
