@@ -17,7 +17,6 @@ from waiting import until
 
 from declctl.testing import ConfigMapDir
 
-_APART = ("unshare", "--mount", "--map-root-user")
 _LONGEST_PAUSE = 0.06  # seconds between two looks; a real kubelet takes up to a minute and a half
 
 
@@ -97,9 +96,13 @@ def python_without(script: Path, limit: str) -> str:
 
 def _python_after(script: Path, commands: Sequence[str]) -> str:
     """A Python with mounts and limits of its own, for which commands are run first."""
-    if shutil.which("unshare") is None or subprocess.run([*_APART, "true"], check=False).returncode != 0:
-        pytest.skip("mounts and limits of one's own need Linux, and user namespaces")
-    inside = shlex.quote("\n".join(["set -e", *commands, f'exec {shlex.quote(sys.executable)} "$@"']))
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(_APART)} sh -c {inside} sh "$@"\n', "utf-8")
+    inside = "\n".join(["set -e", *commands, 'exec "$@"'])
+    apart = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh"]
+    if shutil.which("unshare") is None:
+        pytest.skip("mounts and limits of one's own need Linux")
+    tried = subprocess.run([*apart, "true"], check=False, capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"mounts and limits of one's own are not allowed here: {tried.stderr.strip()}")
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([*apart, sys.executable])} "$@"\n', "utf-8")
     script.chmod(0o755)
     return str(script)
