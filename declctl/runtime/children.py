@@ -43,9 +43,6 @@ class Children:
         if not checked.has_to_be_imported:
             await asyncio.to_thread(self.close)
             return checked
-        if not checked.has_to_be_imported:
-            await asyncio.to_thread(self.close)
-            return checked
         await asyncio.to_thread(self.warm)
         from declctl.runtime.check import import_aside  # late: a child can be begun before all that is loaded
 
