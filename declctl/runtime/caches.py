@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from declctl.informer import Lister, Reprojection, SourceProvider
+from declctl.informer import FieldIndex, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
 from declctl.runtime.asking import Asked, Asking
 from declctl.runtime.cached import Cached, Index, Wanted, detector_of, make_cached
