@@ -517,3 +517,32 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
         assert heard() == ["transform of old", "index of old"]
 
     _run(scenario, log)
+
+
+@pytest.mark.guarantee("G6", "G12")
+def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
+    """Some records have the field and others not: readers see each object, and the next attempt all of it."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old, given_up, new = _keeping(""), *(_wanted(index="spec.nodeName")[:1] for _ in range(2))
+        raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(600)]
+        cached = await _filled(caches, old, *raws)
+        caches.reproject(old)
+        caches.prepare(given_up)
+        building = asyncio.ensure_future(caches.build_indexes(given_up))
+        while len({record.values for record in cached.informer.indexer.list()}) == 1:
+            await asyncio.sleep(0)
+        building.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await building
+        caches.drop_indexes(given_up, kept=old)
+        caches.release(given_up, linger=0.0)
+        assert (cached.users, cached.informer.indexer.get_indexers()) == (1, {})
+        assert len(caches.lister(old[0]).list()) == 600
+        caches.prepare(new)
+        assert await caches.build_indexes(new) == 1
+        caches.reproject(new)
+        assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
+        assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}
+
+    _run(scenario, log)
