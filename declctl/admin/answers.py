@@ -1,6 +1,7 @@
 """Answers of the admin address: JSON, and every refusal a sentence under `error`."""
 
 import json
+import logging
 from typing import Any
 
 from aiohttp import web
@@ -8,6 +9,7 @@ from aiohttp.typedefs import Handler
 
 from declctl.errors import CacheError, NotSynced
 
+_log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
     "/index/{resource}/{index}/{value}, "
@@ -41,3 +43,12 @@ async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResp
         return refusal(
             405, f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, not {request.method}."
         )
+    except web.HTTPException:
+        raise
+    except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is told, with its traceback in the log
+        _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
+        return refusal(500, f"This is a fault in declctl itself, and its log has the place: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

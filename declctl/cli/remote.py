@@ -12,6 +12,7 @@ _RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, an
 
 _DONE = ("Applied", "Unchanged", "RolledBack")
 _STOPPING = "Stopping"
+_FAULT, _INTERNAL = 500, 3
 
 
 def status(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
@@ -78,11 +79,11 @@ def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) ->
 
 
 def _order(admin: str | None, path: str) -> dict[str, Any]:
-    """The answer to an order; raises UsageError if there is none."""
+    """The answer to an order; raises UsageError if there is none, exits 3 if the process failed on it."""
     from declctl.cli.asking import admin_address, ask
 
     try:
-        return ask(admin_address(admin), "POST", path, timeout=_RELOAD_SECONDS).document
+        answer = ask(admin_address(admin), "POST", path, timeout=_RELOAD_SECONDS)
     except UsageError as fault:
         if not isinstance(fault.__cause__, TimeoutError):
             raise
@@ -90,6 +91,10 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
             f"The order was given, but what became of it was not told within {_RELOAD_SECONDS:g} s; "
             "`declctl history` will say it."
         ) from fault
+    if answer.status == _FAULT:
+        typer.echo(f"declctl: {answer.document['error']}", err=True)
+        raise typer.Exit(_INTERNAL)
+    return answer.document
 
 
 def _end(document: dict[str, Any], output: Output) -> None:

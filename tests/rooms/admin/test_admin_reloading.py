@@ -7,6 +7,7 @@ import pytest
 
 from declctl.admin import serve
 from declctl.manifest.model import Address
+from declctl.runtime.outcome import Outcome, Result
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -20,6 +21,34 @@ def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: 
     assert answer.status == status
     assert answer.json["result"] == result
     assert answer.json["line"].startswith("generation 7: ")
+
+
+@pytest.mark.guarantee("G25")
+def test_a_fault_in_declctl_is_told_as_one(ask: Callable, runtime, monkeypatch, caplog):
+    """Who asked learns what it was, and the log has the traceback."""
+
+    async def broken(*, asked: bool) -> None:
+        raise NameError("name 'islice' is not defined")
+
+    monkeypatch.setattr(runtime, "reload", broken)
+    answer = ask("/-/reload", method="POST")
+    assert answer.status == 500
+    assert answer.json["error"].endswith("NameError: name 'islice' is not defined")
+    (record,) = (each for each in caplog.records if each.name.startswith("declctl"))
+    assert record.getMessage() == "POST /-/reload met a fault in declctl itself"
+    assert record.exc_info is not None
+
+
+def test_a_process_that_ends_answers_that_nothing_was_tried(ask: Callable, runtime, monkeypatch):
+    """An order that came too late is not answered like one that had nothing to do."""
+    outcome = Outcome(Result.UNCHANGED, 7, "4f2c", reason="Stopping")
+
+    async def stopping(*, asked: bool) -> Outcome:
+        return outcome
+
+    monkeypatch.setattr(runtime, "reload", stopping)
+    answer = ask("/-/reload", method="POST")
+    assert (answer.status, answer.json["reason"]) == (503, "Stopping")
 
 
 def test_a_process_that_starts_does_not_reload(ask: Callable, runtime):

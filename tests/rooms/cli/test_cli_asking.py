@@ -255,6 +255,16 @@ def test_a_process_that_stops_has_not_reloaded(declctl: Callable, process: Proce
     assert (ended.status, ended.out, ended.err) == (1, "", "it is stopping\n")
 
 
+@pytest.mark.parametrize("order", ["reload", "rollback"])
+@pytest.mark.guarantee("G25")
+def test_a_fault_of_the_process_is_no_fault_of_the_files(declctl: Callable, process: Process, order: str):
+    """3, and what the process has said of it."""
+    process.answers(500, {"error": "This is a fault in declctl itself: NameError: x"})
+    ended = declctl(order, "--admin", process.address)
+    assert (ended.status, ended.out) == (3, "")
+    assert ended.err == "declctl: This is a fault in declctl itself: NameError: x\n"
+
+
 @pytest.mark.guarantee("G25")
 def test_an_order_whose_end_is_not_told_is_no_success(
     declctl: Callable, monkeypatch: pytest.MonkeyPatch, folder: Path
