@@ -40,9 +40,10 @@ def reload(
 ) -> None:
     """Make a running process read its files again.
 
-    It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers. If they change
-    meanwhile, the newer ones count. With --no-wait, 0 says no more than that the order was given. Code
-    that fails in its probation is taken back later: `declctl status` and `history` say so.
+    It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers, 3 for a fault in
+    declctl. If they change meanwhile, the newer ones count. With --no-wait, 0 says no more than that the
+    order was given. Code that fails in its probation is taken back later: `declctl status` and `history`
+    say so.
     """
     query = "true" if wait else "false"
     _end(_order(admin, f"/-/reload?wait={query}"), output)
