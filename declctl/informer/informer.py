@@ -141,7 +141,7 @@ class SharedIndexInformer:
         self._end_reprojection()
         self._reprojection = reprojection
         self._decoding.exchange(reprojection.projection)
-        self._slices.start(reprojection.take_over())
+        self._slices.start_later(reprojection.take_over())
 
     def process(self, batch: Sequence[Entry]) -> Iterator[None]:
         """Apply what was queued to the store, and tell the listeners after each step of it."""
