@@ -66,25 +66,25 @@ class Caches:
             if cached.is_spoiled:
                 self._close(cached)
         self._asking = Asking.begin(cached.informer for cached in self.all())
-        wanted, fresh = tuple(wanted), list[Cached]()
-        staged = self._staged = _Staged(frozenset(wanted))
+        wanted = tuple(wanted)
         by_identity = _by_identity(wanted)
+        found = matched(self._cached, by_identity.keys())
+        made = {  # this may raise, and nothing has been counted then
+            identity: make_cached(self._cluster, identity, by_identity[identity], clock=self._clock)
+            for identity, living in found.items()
+            if living is None
+        }
+        staged = self._staged = _Staged(frozenset(wanted))
         serving: dict[Identity, Cached] = {}
-        for identity, living in matched(self._cached, by_identity.keys()).items():
-            if living is None:
-                users = by_identity[identity]
-                cached = make_cached(self._cluster, identity, users, clock=self._clock)
-                self._cached[identity] = cached
-                fresh.append(cached)
-            else:
-                cached = self._cached[living]
-                if living != identity:
-                    staged.turns[cached] = _Turn(identity)
-            serving[identity] = cached
+        for identity, living in found.items():
+            cached = serving[identity] = made[identity] if living is None else self._cached[living]
+            if living is not None and living != identity:
+                staged.turns[cached] = _Turn(identity)
             _use(cached)
+        self._cached.update(made)
         for resource in wanted:
             self._used[resource] = tuple(serving[identity] for identity in resource.identities)
-        return fresh
+        return [*made.values()]
 
     def start(self, fresh: Iterable[Cached]) -> None:
         """Let new informers list and watch."""

@@ -546,3 +546,26 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}
 
     _run(scenario, log)
+
+
+@pytest.mark.guarantee("G6")
+def test_a_source_that_cannot_be_made_leaves_nothing_counted(log) -> None:
+    """Of two new caches the second can't be had: the first is forgotten, and what lives on is as it was."""
+
+    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+        old = _wanted()[:1]
+        cached = await _filled(caches, old)
+        caches.reproject(old)
+        made, cluster.source = cluster.source, lambda gvk, **asked: _refuse_the_last(made, gvk, asked)
+        with pytest.raises(ValueError, match="no source"):
+            caches.prepare(_wanted())
+        assert (caches.all(), cached.users) == ((cached,), 1)
+        caches.release(old, linger=0.0)
+        assert caches.all() == ()
+
+    def _refuse_the_last(made, gvk, asked):
+        if asked["namespace"] == "b":
+            raise ValueError("no source")
+        return made(gvk, **asked)
+
+    _run(scenario, log)
