@@ -17,6 +17,7 @@ from contextlib import suppress
 _MODULE = "declctl.runtime.aside"
 _LAST_WORDS_SECONDS = 1.0  # between its last report, or the end of its output, and its exit
 _EXIT_CHECK = 0.002
+_NICE = 5  # where the processors are busy, events are more urgent than an edit
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
 
 
@@ -105,6 +106,7 @@ class Aside:
 
 def main() -> None:
     """Be the child: read a declaration from stdin, write reports to what was stdout, a line each."""
+    os.nice(_NICE)
     import msgspec
 
     from declctl.runtime.declared import Declaration

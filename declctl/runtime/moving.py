@@ -37,13 +37,15 @@ class Move:
 
     def begin(self) -> Iterator[None]:
         """Follow the caches from now on, and compare all that they hold, a slice at a time."""
-        for cached in dict.fromkeys((*self.before, *self.after)):
+        caches = tuple(dict.fromkeys((*self.before, *self.after)))
+        for cached in caches:
             registration = cached.informer.add_listener(self, resync_period=0.0, initial=False)
             self._registrations.append(registration)
-        keys = iter(self._keys())
-        while part := tuple(islice(keys, _SLICE)):
-            self.compare(part)
-            yield
+        for cached in caches:
+            keys = iter(tuple(cached.informer.indexer.known()))
+            while part := tuple(islice(keys, _SLICE)):
+                self.compare(part)
+                yield
 
     def close(self) -> None:
         """Follow the caches no longer."""
@@ -98,10 +100,6 @@ class Move:
     def told(self) -> list[Notification]:
         """What a handler has to hear if it is moved now, that has heard of all that the old caches hold."""
         return [notification for told in self._told.values() for notification in told]
-
-    def _keys(self) -> dict[str, None]:
-        caches = dict.fromkeys((*self.before, *self.after))
-        return dict.fromkeys(key for cached in caches for key in cached.informer.indexer.known())
 
     def _is_doubtful(self, old: Record | None, new: Record | None) -> bool:
         if old is None:
