@@ -36,6 +36,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "needs neither",
         "FilterFailed": "let the filter take objects that lack what it looks for",
         "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
+        "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
+        f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
         "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); then "
         f"{_AGAIN}",
         "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",

@@ -200,7 +200,7 @@ class Slots:
             if not isinstance(error, RuntimeError):
                 raise
             wanted = sum(crew.size for crew in crews)
-            message = f"{wanted} workers of handlers can't be started: {error}; see queue.concurrency"
+            message = f"{wanted} workers of handlers can't be started: {error}"
             raise ReloadRefused("NoThreads", message) from error
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from declctl.testing import until
+
 _HANDLERS = 200
 _LARGER = 400  # objects more, in a larger cache
 _CODE = """
@@ -177,3 +179,33 @@ def test_a_commit_does_not_grow_with_the_cache(grows, edit) -> None:
 def test_a_commit_that_moves_handlers_does_not_grow_with_the_cache(grows, edit) -> None:
     """Another scope in which nothing differs: as many steps over 405 objects as over 5."""
     assert grows(edit) < _LARGER / 2  # finalizers run wherever they like
+
+
+@pytest.mark.guarantee("G6", "G7")
+def test_a_system_without_threads_refuses_new_handlers(rig, config_map, monkeypatch) -> None:
+    """Workers are made before the commit, which cannot fail: where there are none, nothing changes."""
+    _write(rig, 1, 3)
+    controller = rig.run(objects=[config_map("m", a="1")])
+    controller.wait_idle()
+    before = {thread.name for thread in threading.enumerate()}
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "declctl-handler-h6":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    _write(rig, 2, 7)
+    outcome = controller.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "NoThreads")
+    assert "can't start new thread" in outcome.message
+    assert outcome.advice is not None
+    controller.sandbox.patch("ConfigMap", "m", {"data": {"a": "2"}})
+    controller.wait_idle()
+    assert controller.handler("h0").delivered == 2
+    until("no worker is left", lambda: {thread.name for thread in threading.enumerate()} <= before)
+    monkeypatch.undo()
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert controller.handler("h6").delivered == 1
