@@ -270,10 +270,10 @@ def main() -> None:
     paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     figures = [
+        *memory(asked.reloads),  # first: what a large cache leaves behind would shrink meanwhile
         *pauses(asked.handlers, max(10, asked.reloads // 5)),
-        *effects(asked.objects),
         *latencies(asked.rate, asked.seconds),
-        *memory(asked.reloads),
+        *effects(asked.objects),
     ]
     rows = [(figure.name, figure.value, figure.bar) for figure in figures]
     sys.stdout.write(f"\n{plain(Table('Reloads', ('', 'measured', 'bar'), rows))}\n")
