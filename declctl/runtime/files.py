@@ -126,7 +126,7 @@ class _Notices:
             await self.aclose()
             raise
         self._coming = None
-        if not {str(folder) for folder in folders}.isdisjoint(path for _, path in notice):
+        if _is_of(notice, folders):
             # A folder itself went away or came: the watch has gone with it, and a new one may look the same.
             await self.aclose()
 
@@ -161,6 +161,11 @@ def _folder(path: Path) -> _Folder:
     """A folder that is moved, or to which a link leads no longer, is another one; raises OSError."""
     stat = path.stat()
     return path, stat.st_dev, stat.st_ino
+
+
+def _is_of(notice: _Notice, folders: Sequence[Path]) -> bool:
+    """Whether something has happened to one of these folders itself; it may have been named in another way."""
+    return not {path.resolve() for path in folders}.isdisjoint(Path(path).resolve() for _, path in notice)
 
 
 async def _following(changes: AsyncGenerator[_Notice]) -> _Notice:

@@ -219,12 +219,14 @@ def _linked_elsewhere(folder: Path, aside: Path) -> None:
     (aside / "link").replace(folder)
 
 
+@pytest.mark.parametrize("named", ["bundle", "{here}/bundle", "../{here.name}/bundle"])
 @pytest.mark.parametrize("replace", [_made_again, _moved_aside, _linked_elsewhere])
-def test_a_folder_that_was_replaced_is_watched_anew(replace, tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Path, monkeypatch) -> None:
     """A checkout or a release puts another folder in the place: edits there are noticed, not only found."""
     monkeypatch.setattr("declctl.runtime.files._SAFETY_POLL_SECONDS", 60.0)
+    monkeypatch.chdir(tmp_path)
     BundleDir(tmp_path / "1", {"h.py": "zero"})
-    folder = tmp_path / "bundle"
+    folder = Path(named.format(here=tmp_path))
     if replace is _linked_elsewhere:
         folder.symlink_to("1")
     else:
