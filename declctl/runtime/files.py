@@ -164,7 +164,7 @@ def _folder(path: Path) -> _Folder:
 
 
 def _is_of(notice: _Notice, folders: Sequence[Path]) -> bool:
-    """Whether something has happened to one of these folders itself; it may have been named in another way."""
+    """Whether something has happened to one of these folders itself, by whatever name."""
     return not {path.resolve() for path in folders}.isdisjoint(Path(path).resolve() for _, path in notice)
 
 
