@@ -21,12 +21,23 @@ class Epochs:
         old = self.newest
         self.newest += 1
         self.pending[self.newest] = 0
+        if not self.pending[old]:
+            del self.pending[old]
         return old
 
     def hand_over(self, old: int) -> None:
         """Let the newest epoch take over the backlog of another one."""
-        if old != self.newest:
-            self.adopted[old] = self.newest
+        if old == self.newest:
+            return
+        self.adopted[old] = self.newest
+        # Those of which nothing is pending are asked for by nobody any more.
+        self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
+
+    def of(self, epoch: int) -> int:
+        """Whose the backlog of an epoch is by now."""
+        while epoch in self.adopted:
+            epoch = self.adopted[epoch]
+        return epoch
 
     def leave(self, epoch: int) -> None:
         """A value is done or gone."""

@@ -133,7 +133,7 @@ class Lanes(Generic[T]):
             self._epochs.hand_over(old)
 
     def handed_over(self, epoch: int) -> bool:
-        """Whether that epoch's backlog belongs to a newer one."""
+        """Whether that epoch has a backlog that belongs to a newer one."""
         return epoch in self._epochs.adopted
 
     def epoch_of(self, ticket: Ticket[T]) -> int:
@@ -141,8 +141,9 @@ class Lanes(Generic[T]):
         epoch, epochs = ticket.epoch, self._epochs
         if epoch == NO_EPOCH:
             epoch = epochs.newest
-        while epoch in epochs.adopted:
-            epoch = epochs.adopted[epoch]
+        adopted = epochs.adopted
+        while epoch in adopted:
+            epoch = adopted[epoch]
         return epoch
 
     def outstanding(self, epoch: int) -> int:

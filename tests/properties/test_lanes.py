@@ -153,7 +153,7 @@ class LanesMachine(RuleBasedStateMachine):
         old = pick % self.epoch
         self.lanes.hand_over(old)
         self.adopted[old] = self.epoch
-        assert self.lanes.handed_over(old)
+        assert self.lanes.handed_over(old) == (self.lanes.outstanding(old) > 0)
 
     @rule()
     def clear(self) -> None:

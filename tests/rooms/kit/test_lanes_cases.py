@@ -186,3 +186,23 @@ def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_mom
     ticket = lanes.take()
     assert (lanes.epoch_of(ticket), ticket.attempts) == (lanes.epoch, 1)
     assert lanes.epoch == ended + 1
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("handing_over", [False, True])
+def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
+    """A thousand cuts leave nothing behind; what waits since the first belongs to the last all the same."""
+    lanes = lanes_of(keyed=False)
+    lanes.add("a", "value")
+    held = lanes.take()
+    for number in range(1000):
+        lanes.add(f"b{number}", "value")
+        ended = lanes.cut()
+        if handing_over:
+            lanes.hand_over(ended)
+        lanes.done(lanes.take())
+    assert lanes.epoch_of(held) == (lanes.epoch if handing_over else 0)
+    assert sorted(lanes._epochs.pending) == [0, 1000]
+    assert list(lanes._epochs.adopted) == ([0] if handing_over else [])
+    lanes.done(held)
+    assert lanes.idle
