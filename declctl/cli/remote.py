@@ -11,7 +11,7 @@ from declctl.errors import UsageError
 _RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, and imports take their time
 
 _DONE = ("Applied", "Unchanged", "RolledBack")
-_STOPPING = "Stopping"
+_STOPPING, _OWN_FAULT = "Stopping", "InternalError"
 _FAULT, _INTERNAL = 500, 3
 
 
@@ -99,7 +99,7 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
 
 
 def _end(document: dict[str, Any], output: Output) -> None:
-    """Print an outcome; exits 1 unless it is what was wanted."""
+    """Print an outcome; exits 1 unless it is what was wanted, 3 where declctl itself is at fault."""
     if "error" in document:
         raise UsageError(str(document["error"]))
     done = "result" not in document or _is_done(document)
@@ -108,7 +108,7 @@ def _end(document: dict[str, Any], output: Output) -> None:
     else:
         _print_outcome(document, done=done)
     if not done:
-        raise typer.Exit(1)
+        raise typer.Exit(_INTERNAL if document.get("reason") == _OWN_FAULT else 1)
 
 
 def _is_done(document: dict[str, Any]) -> bool:

@@ -42,6 +42,7 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         f"{_AGAIN}",
         "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
+        "InternalError": f"the log has a traceback for the report; {_AGAIN}",
         "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
         NOT_IN_MEMORY: "write the earlier files again: that is a reload",
         "RolledBack": f"mend the files: they are tried again when they change; {_AGAIN}",

@@ -5,7 +5,9 @@ fail. A start is the same walk without an old generation, and does not wait for 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from declctl.errors import ReloadRefused
@@ -92,9 +94,11 @@ class Reloader:
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
-            checked = await asyncio.to_thread(read_files, self._files)
-            inputs = checked.inputs
-            digest = inputs.digest if inputs is not None else await asyncio.to_thread(self._files.digest)
+            try:
+                with self._own_faults():
+                    checked, digest = await asyncio.to_thread(self._read)
+            except ReloadRefused as refused:
+                return self._refused(refused, "", began)
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
@@ -106,10 +110,11 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             self._last_digest = digest
             try:
-                checked = await self._children.import_aside(checked)
-                if checked.errors:
-                    raise refusal(checked)
-                staged = await self._staging.next(checked, self._next_number, after=self.active)
+                with self._own_faults():
+                    checked = await self._children.import_aside(checked)
+                    if checked.errors:
+                        raise refusal(checked)
+                    staged = await self._staging.next(checked, self._next_number, after=self.active)
             except ReloadRefused as refused:
                 return self._refused(refused, digest, began)
             return self._applied(staged, began)
@@ -132,7 +137,8 @@ class Reloader:
                 return not_in_memory(number, active=active, trial=trial)
             before = trial.kept.generation
             try:
-                staged = await self._staging.again(before, self._next_number, after=active)
+                with self._own_faults():
+                    staged = await self._staging.again(before, self._next_number, after=active)
             except ReloadRefused as refused:
                 trial.refused = True
                 return self._refused(refused, active.inputs.digest, began)
@@ -165,6 +171,25 @@ class Reloader:
     def memo(self, name: str) -> Memo:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
         return self._owners.memo(name)
+
+    def _read(self) -> tuple[Checked, str]:
+        checked = read_files(self._files)
+        return checked, checked.inputs.digest if checked.inputs is not None else self._files.digest()
+
+    @contextmanager
+    def _own_faults(self) -> Generator[None]:
+        """Refuse what nobody has foreseen, before the commit: what runs has not been touched, and goes on."""
+        try:
+            yield
+        except ReloadRefused:
+            raise
+        except Exception as fault:
+            what = f"{type(fault).__name__}: {fault}"
+            self._log.error(
+                f"this is a fault of declctl itself, please report it: {what}",
+                traceback="".join(traceback.format_exception(fault)),
+            )
+            raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
     def _commit(self, staged: Staged, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""

@@ -265,6 +265,18 @@ def test_a_fault_of_the_process_is_no_fault_of_the_files(declctl: Callable, proc
     assert ended.err == "declctl: This is a fault in declctl itself: NameError: x\n"
 
 
+@pytest.mark.parametrize(("reason", "status"), [("Invalid", 1), ("InternalError", 3)])
+@pytest.mark.guarantee("G25")
+def test_a_refusal_says_by_its_exit_status_whose_fault_it_is(
+    declctl: Callable, process: Process, reason: str, status: int
+):
+    """1 if the files have to be mended, 3 if declctl has."""
+    process.answers(409, {"result": "Refused", "generation": 2, "reason": reason, "message": "no"})
+    ended = declctl("reload", "--admin", process.address)
+    assert (ended.status, ended.out) == (status, "")
+    assert "no" in ended.err
+
+
 @pytest.mark.guarantee("G25")
 def test_an_order_whose_end_is_not_told_is_no_success(
     declctl: Callable, monkeypatch: pytest.MonkeyPatch, folder: Path
