@@ -271,10 +271,12 @@ def test_a_refusal_says_by_its_exit_status_whose_fault_it_is(
     declctl: Callable, process: Process, reason: str, status: int
 ):
     """1 if the files have to be mended, 3 if declctl has."""
-    process.answers(409, {"result": "Refused", "generation": 2, "reason": reason, "message": "no"})
+    process.answers(
+        422, {"result": "Refused", "reason": reason, "line": "reload refused: no", "diagnostics": []}
+    )
     ended = declctl("reload", "--admin", process.address)
     assert (ended.status, ended.out) == (status, "")
-    assert "no" in ended.err
+    assert ended.err == "reload refused: no\n"
 
 
 @pytest.mark.guarantee("G25")
