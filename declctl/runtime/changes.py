@@ -172,6 +172,8 @@ def _handlers(old: Side, new: Side) -> Iterable[Step]:
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
             yield Step(Kind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
+    if [name for name in before if name in after] != [name for name in after if name in before]:
+        yield Step(Kind.SWAP, "handlers", "order")
 
 
 def _others(old: Plan, new: Plan) -> Iterable[Step]:

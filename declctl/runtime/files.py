@@ -30,10 +30,10 @@ class FileChanges:
     `watch` are asked again and again, since a new generation may say something else. `last` says what
     has been dealt with, or is being: whoever is told a digest remembers it before asking for the next.
     `seen` is told True, in a thread, when a change is first seen, which then has to settle, and False if
-    it has settled to what was there before.
+    it has settled to what was there before. `blind` is told once, and why, if the system gives no notices.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it asks and tells, keyword by keyword
         self,
         *,
         digest: Callable[[], str],
@@ -43,6 +43,7 @@ class FileChanges:
         last: Callable[[], str],
         watch: Callable[[], WatchFiles] = lambda: WatchFiles.AUTO,
         seen: Callable[[bool], None] = lambda _: None,
+        blind: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._digest = digest
         self._folders = folders
@@ -50,6 +51,7 @@ class FileChanges:
         self._clock = clock
         self._watch = watch
         self._seen = seen
+        self._blind: Callable[[str], None] | None = blind
         self._last = last
 
     async def __aiter__(self) -> AsyncGenerator[str]:
@@ -93,9 +95,12 @@ class FileChanges:
             return
         try:
             await notices.next(folders)
-        except OSError:
+        except OSError as fault:
             # Nothing left to watch with (fs.inotify.max_user_instances, max_user_watches), or a folder
             # went away meanwhile: looking still works.
+            if self._blind is not None and all(folder.is_dir() for folder in folders):
+                self._blind(str(fault))
+                self._blind = None
             await self._clock.sleep(_POLL_SECONDS)
 
 

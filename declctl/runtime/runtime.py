@@ -226,6 +226,7 @@ class Runtime:
             active=self._active,
             children=self._children,
             clock=self._clock,
+            log=self._log,
             watch=watch,
         )
         probation = Probation(parts.reloader, finished=parts.announcer.attempted, clock=self._clock)

@@ -10,6 +10,7 @@ from declctl.runtime.children import Children
 from declctl.runtime.files import FileChanges
 from declctl.runtime.generation import Generation
 from declctl.runtime.inputs import InputFiles
+from declctl.runtime.log import Log
 
 
 class Triggers:
@@ -27,6 +28,7 @@ class Triggers:
         active: Callable[[], Generation],
         children: Children,
         clock: Clock,
+        log: Log,
         watch: bool | None,
     ) -> None:
         self._files = files
@@ -34,6 +36,7 @@ class Triggers:
         self._active = active
         self._children = children
         self._clock = clock
+        self._log = log
         self._watch = watch
 
     async def files(self) -> None:
@@ -48,6 +51,7 @@ class Triggers:
             watch=lambda: self._way,
             last=lambda: self._attempts.latest,
             seen=self._expect,
+            blind=self._tell_blind,
         )
         # Files are looked at while an attempt is made, which is given up if they change again.
         async with asyncio.TaskGroup() as group:
@@ -70,6 +74,12 @@ class Triggers:
         """How files are watched; `--watch` does so even where the manifest says Off."""
         way = self._policy.watch
         return WatchFiles.AUTO if self._watch and way is WatchFiles.OFF else way
+
+    def _tell_blind(self, why: str) -> None:
+        self._log.warning(
+            f"the system gives no notices of changed files, which are looked at every second instead: {why}; "
+            "on the node, fs.inotify.max_user_instances may be too low"
+        )
 
     def _expect(self, change: bool) -> None:
         """A child for the pre-flight loads what it needs while the files settle."""

@@ -90,6 +90,14 @@ def test_each_difference_is_one_step(old: str, new: str, line: str) -> None:
     assert _line(old, new) == line
 
 
+def test_another_order_of_handlers_is_told() -> None:
+    """It is the order in which they hear; a handler that comes or goes changes none."""
+    first, second = BASE.splitlines()[-2:]
+    swapped = "\n".join([*BASE.splitlines()[:-2], second, first])
+    assert summary(changes(_side(), _side(swapped))) == "~handlers (order)"
+    assert summary(changes(_side(), _side(BASE.replace(first, "")))) == "-handler notify"
+
+
 def test_new_code_is_told_for_each_handler() -> None:
     """The handler files changed, the manifest didn't."""
     assert _line("guard", "guard", code="2") == "~handler notify (code) ~handler audit (code)"

@@ -36,13 +36,14 @@ class _Remembered:
         return self.digest
 
 
-def _changes(path: Path, last: _Remembered, *, settle: float = 0.02, clock=None) -> FileChanges:
+def _changes(path: Path, last: _Remembered, *, settle: float = 0.02, clock=None, blind=print) -> FileChanges:
     return FileChanges(
         digest=_digest_of(path),
         folders=lambda: [path.parent],
         settle=lambda: settle,
         clock=clock or SystemClock(),
         last=lambda: last.digest,
+        blind=blind,
     )
 
 
@@ -169,7 +170,9 @@ def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
             self.set(seconds)
             BundleDir(path.parent, {"h.py": "two"})
 
-    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
+    told: list[str] = []
+    assert _collect(path, [lambda: None], clock=Clock(), blind=told.append) == [_digest_of(path)()]
+    assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
 
 
 def test_nothing_is_looked_at_while_watching_is_off() -> None:
@@ -252,7 +255,7 @@ def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Pa
 
 
 def test_a_system_that_has_no_notices_left_is_looked_at(tmp_path: Path, monkeypatch) -> None:
-    """All inotify instances of a node are taken: edits are found all the same."""
+    """All inotify instances of a node are taken: edits are found all the same, and it is told once."""
 
     async def none_left(*_: object, **__: object) -> AsyncGenerator[object]:
         raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
