@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from declctl.kit.clock import Clock
-from declctl.kit.epochs import NO_EPOCH, Epochs
+from declctl.kit.epochs import NO_EPOCH, Epochs, Era
 from declctl.kit.tickets import LanesStatistics, Ticket, passed_behind
 
-__all__ = ["Lanes", "LanesStatistics", "Ticket"]
+__all__ = ["Era", "Lanes", "LanesStatistics", "Ticket"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ class Lanes(Generic[T]):
     - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
       until it is retried or handed over. What backs off belongs to the epoch in which it is due.
       This is how a reload finds its consistent cut without touching what waits.
+    - Several that are given one `era` are cut together, by a step of that.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Lanes(Generic[T]):
         merge: Callable[[T, T, bool], Sequence[T]],
         limit: int,
         keyed: bool = False,
+        era: Era | None = None,
     ) -> None:
         self.limit = limit
         self.keyed = keyed
@@ -62,7 +64,7 @@ class Lanes(Generic[T]):
         self._held: dict[str, Ticket[T]] = {}  # key → the one that runs, backs off or is released
         self._tail: dict[str, Ticket[T]] = {}  # key → its last one, the only one to be merged into
         self._due: list[tuple[float, int, Ticket[T]]] = []
-        self._epochs = Epochs()
+        self._epochs = Epochs(era)
         self._added = self._taken = self._merged = self._dropped = self._running = self._weight = 0
 
     def add(self, key: str, value: T) -> None:
@@ -73,7 +75,7 @@ class Lanes(Generic[T]):
         """Append many at once, in their order."""
         with self._lock:
             now, epochs = self._now(), self._epochs
-            epoch, pending = epochs.newest, epochs.pending
+            epoch, pending = epochs.era.newest, epochs.pending
             self._added += len(values)
             for key, value in values:
                 tail = self._tail.get(key)
@@ -123,9 +125,13 @@ class Lanes(Generic[T]):
                 self._absorb_newer(ticket)
 
     def cut(self) -> int:
-        """Start a new epoch; returns the one that ended. O(1), and cannot fail."""
+        """Start a new epoch, of all that share the era; returns the one that ended. O(1), and cannot fail."""
+        return self._epochs.era.cut()
+
+    def part(self) -> None:
+        """Share the era with nobody any longer: its newest epoch is the last."""
         with self._lock:
-            return self._epochs.cut()
+            self._epochs.era = Era(self._epochs.era.newest)
 
     def hand_over(self, old: int) -> None:
         """Give what is left of epoch `old`, except what is running, to the newest epoch."""
@@ -140,11 +146,8 @@ class Lanes(Generic[T]):
         """The epoch whose target shall work on this ticket, after hand-overs."""
         epoch, epochs = ticket.epoch, self._epochs
         if epoch == NO_EPOCH:
-            epoch = epochs.newest
-        adopted = epochs.adopted
-        while epoch in adopted:
-            epoch = adopted[epoch]
-        return epoch
+            epoch = epochs.era.newest
+        return epochs.of(epoch) if epochs.adopted else epoch
 
     def outstanding(self, epoch: int) -> int:
         """How many values of exactly that epoch are neither done nor gone."""
@@ -175,7 +178,7 @@ class Lanes(Generic[T]):
     @property
     def epoch(self) -> int:
         """The newest epoch: what is added now belongs to it."""
-        return self._epochs.newest
+        return self._epochs.era.newest
 
     def next_due(self) -> float | None:
         """Seconds until the first value in back-off is due; zero if something may be taken now.
@@ -191,7 +194,7 @@ class Lanes(Generic[T]):
     def idle(self) -> bool:
         """Whether nothing waits, runs or backs off."""
         with self._lock:
-            return not any(self._epochs.pending.values())
+            return not self._epochs.pending
 
     def statistics(self) -> LanesStatistics:
         """The figures of this moment."""
@@ -292,7 +295,7 @@ class Lanes(Generic[T]):
         while self._due and self._due[0][0] <= now:
             _, _, ticket = heapq.heappop(self._due)
             ticket.due = None
-            ticket.epoch = self._epochs.move(ticket.epoch, self._epochs.newest)
+            ticket.epoch = self._epochs.move(ticket.epoch, self._epochs.era.newest)
             self._released.append(ticket)
 
     def _forget(self, ticket: Ticket[T]) -> None:

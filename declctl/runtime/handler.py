@@ -13,8 +13,8 @@ from functools import partial
 from declctl.hooks.awaiting import begin_async
 from declctl.hooks.calling import Implementation, call
 from declctl.kit import Clock, Lanes
-from declctl.kit.lanes import Ticket
-from declctl.manifest.model import Delivery, InitialSync, OnFailure
+from declctl.kit.lanes import Era, Ticket
+from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeReason, ChangeType, Notification, ObjectView, Record, merge
 from declctl.runtime.binding import Binding
 from declctl.runtime.calls import Calls, Run, call_on
@@ -34,10 +34,18 @@ class Handler:
     """The slot of one handler name.
 
     `add_all` may be called by the machinery loop only; `work` by any thread, `work_async` on the
-    handlers' loop.
+    handlers' loop. With an `era`, which slots share, its binding counts from the next cut of that on.
     """
 
-    def __init__(self, binding: Binding, *, clock: Clock, log: Log, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        binding: Binding,
+        *,
+        clock: Clock,
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+        era: Era | None = None,
+    ) -> None:
         self.name = binding.plan.name
         self._clock = clock
         self._log = log
@@ -54,10 +62,10 @@ class Handler:
         self.on_pending: Callable[[], None] = _nobody
         self.on_replaced: Callable[[], None] = _nobody  # a zombie holds a worker: another takes its place
         self.lanes: Lanes[Notification] = Lanes(
-            clock=clock, weigh=Notification.weight, merge=merge, limit=binding.plan.buffer_bytes
+            clock=clock, weigh=Notification.weight, merge=merge, limit=binding.intake.limit, era=era
         )
-        self._bindings: dict[int, Binding] = {}
-        self._bind(binding, self.lanes.epoch)
+        self._bindings = {self.lanes.epoch + (era is not None): binding}
+        self.take_in(binding)
 
     @property
     def binding(self) -> Binding:
@@ -66,8 +74,7 @@ class Handler:
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what happened, as far as the handler wants it. Neither waits nor raises."""
-        wanted = self._wanted
-        skip = self._skip_initial
+        wanted, skip = self._wanted, self._skips_initial
         taken = [(n.key, n) for n in notifications if n.type in wanted and not (skip and n.initial)]
         if taken:
             if not self._initial_complete:
@@ -81,14 +88,29 @@ class Handler:
             self.replayed += len(records)
             self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
 
-    def rebind(self, binding: Binding) -> int:
-        """Let what comes from now on go to a new binding.
+    def expect(self, binding: Binding | None) -> None:
+        """Let what comes after the next cut go to a new binding; None takes that back.
 
-        Returns the epoch that ended. Cannot fail.
+        It is told before the cut: a worker may take a retry of the new epoch the moment that there is one.
         """
-        # Bound before the cut: a worker may take a retry of the new epoch the moment that there is one.
-        self._bind(binding, self.lanes.epoch + 1)
-        return self.lanes.cut()
+        if binding is None:
+            self._bindings.pop(self.lanes.epoch + 1, None)
+        else:
+            self._bindings[self.lanes.epoch + 1] = binding
+
+    def take_in(self, binding: Binding) -> None:
+        """Take what a binding wants, as it wants it."""
+        self._wanted, self._skips_initial, self.lanes.limit, self.lanes.keyed = binding.intake
+
+    def rebind(self, binding: Binding) -> int:
+        """Let what comes from now on go to a new binding; returns the epoch that ended.
+
+        All that share an era begin a new epoch.
+        """
+        self.expect(binding)
+        ended = self.lanes.cut()
+        self.take_in(binding)
+        return ended
 
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
@@ -183,13 +205,6 @@ class Handler:
     def running(self) -> list[str]:
         """The keys of the calls under way, for messages."""
         return self._calls.keys()
-
-    def _bind(self, binding: Binding, epoch: int) -> None:
-        self._bindings[epoch] = binding
-        self._skip_initial = binding.plan.initial_sync is InitialSync.SKIP
-        self._wanted = binding.wanted
-        self.lanes.limit = binding.plan.buffer_bytes
-        self.lanes.keyed = binding.plan.delivery is Delivery.KEYED
 
     def _replaced(self) -> None:
         self.on_replaced()

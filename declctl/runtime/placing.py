@@ -68,14 +68,15 @@ class Ended:
 class Prepared:
     """What a commit takes over: made aside, so that it is short, and dropped if it comes to nothing.
 
-    `table` has all slots as they will be. Of those, `fresh` are new, `staying` get new bindings, `crews`
-    other workers, `retimed` another resync period (seconds); `leaving` are not in it. `ended` are the
-    epochs of all that were there before.
+    `table` has all slots as they will be. Of those, `fresh` are new, and `staying` expect new bindings: some
+    take other changes than before (`taking`), some get other workers (`crews`) or another resync period
+    (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before.
     """
 
     table: Mapping[str, Slot]
     fresh: Sequence[tuple[Slot, Place]]
-    staying: Sequence[tuple[Slot, Binding]]
+    staying: Sequence[Slot]
+    taking: Sequence[tuple[Slot, Binding]]
     crews: Sequence[tuple[Slot, Crew]]
     retimed: Sequence[tuple[Slot, float]]
     transfers: Sequence[Transfer]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock
+from declctl.kit.lanes import Era
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caches import Cached
@@ -32,6 +33,7 @@ class Slots:
         self._log = log
         self._slots: Mapping[str, Slot] = {}
         self._leaving: list[Slot] = []
+        self._era = Era()  # of all slots that are not leaving: one step cuts them all
 
     async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
         """Make what a commit of `places` needs; nothing that runs is touched.
@@ -40,23 +42,33 @@ class Slots:
         where the system has no threads left.
         """
         prepared = self._prepared(places, same_code=same_code)
-        await self._start(prepared.new_crews)
+        try:
+            await _start(prepared.new_crews)
+        except BaseException:
+            self.discard(prepared)
+            raise
         return prepared
 
     def discard(self, prepared: Prepared) -> None:
         """It comes to nothing: let go what was made for it."""
         for move in prepared.moves:
             move.close()
+        for slot in prepared.staying:
+            slot.handler.expect(None)
         for crew in prepared.new_crews:
             crew.dismiss()
 
     def commit(self, prepared: Prepared) -> Sequence[Ended]:
         """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
 
-        Its time grows with the handlers and with what they have to be told, and with nothing else.
+        Its time grows with the handlers of which more than the code is new, with what they have to be told,
+        and with nothing else.
         """
-        for slot, binding in prepared.staying:
-            slot.handler.rebind(binding)
+        for slot in prepared.leaving:
+            slot.handler.lanes.part()
+        self._era.cut()
+        for slot, binding in prepared.taking:
+            slot.handler.take_in(binding)
         for slot, crew in prepared.crews:
             self._recrew(slot, crew)
         for slot in prepared.leaving:
@@ -156,12 +168,17 @@ class Slots:
         leaving = [slot for name, slot in before.items() if name not in places]
         shared: Shared = {}
         transfers = [transfer_of(slot, place, same_code=same_code, shared=shared) for slot, place in kept]
-        ended = [Ended(slot, slot.handler.lanes.epoch, closing=False) for slot, _ in kept]
-        ended += [Ended(slot, slot.handler.lanes.epoch, closing=True) for slot in leaving]
+        taking = [(s, p.binding) for s, p in kept if s.handler.binding.intake != p.binding.intake]
+        epoch = self._era.newest
+        ended = [Ended(slot, epoch, closing=False) for slot, _ in kept]
+        ended += [Ended(slot, epoch, closing=True) for slot in leaving]
+        for slot, place in kept:
+            slot.handler.expect(place.binding)
         return Prepared(
             table={name: before.get(name) or fresh[name][0] for name in places},
             fresh=tuple(fresh.values()),
-            staying=[(slot, place.binding) for slot, place in kept],
+            staying=[slot for slot, _ in kept],
+            taking=taking,
             crews=[(s, self._crew(s.handler, p.binding)) for s, p in kept if not _fits(s.crew, p.binding)],
             retimed=[(s, p.binding.plan.resync_period) for s, p in kept if _period(s) != _period(p)],
             transfers=[transfer for transfer in transfers if transfer is not None],
@@ -170,7 +187,7 @@ class Slots:
         )
 
     def _make(self, place: Place) -> Slot:
-        handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop)
+        handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop, era=self._era)
         slot = Slot(handler, self._crew(handler, place.binding))
         _connect(slot)
         return slot
@@ -187,21 +204,18 @@ class Slots:
         before.dismiss()
         crew.wake()
 
-    async def _start(self, crews: Sequence[Crew]) -> None:
-        def start() -> None:
-            for crew in crews:
-                crew.start()
 
-        try:
-            await in_thread(start, name="declctl-crews")
-        except BaseException as error:
-            for crew in crews:
-                crew.dismiss()
-            if not isinstance(error, RuntimeError):
-                raise
-            wanted = sum(crew.size for crew in crews)
-            message = f"{wanted} workers of handlers can't be started: {error}"
-            raise ReloadRefused("NoThreads", message) from error
+async def _start(crews: Sequence[Crew]) -> None:
+    def start() -> None:
+        for crew in crews:
+            crew.start()
+
+    try:
+        await in_thread(start, name="declctl-crews")
+    except RuntimeError as error:
+        wanted = sum(crew.size for crew in crews)
+        message = f"{wanted} workers of handlers can't be started: {error}"
+        raise ReloadRefused("NoThreads", message) from error
 
 
 def _fits(crew: Crew, binding: Binding) -> bool:

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from declctl.kit import Lanes, ManualClock, SystemClock
-from declctl.kit.lanes import Ticket
+from declctl.kit.lanes import Era, Ticket
 
 
 class Value(str):
@@ -202,7 +202,28 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
             lanes.hand_over(ended)
         lanes.done(lanes.take())
     assert lanes.epoch_of(held) == (lanes.epoch if handing_over else 0)
-    assert sorted(lanes._epochs.pending) == [0, 1000]
+    assert list(lanes._epochs.pending) == [0]
     assert set(lanes._epochs.adopted) <= {0, 999}  # those before are forgotten with the next one
     lanes.done(held)
     assert lanes.idle
+
+
+@pytest.mark.guarantee("G4")
+def test_lanes_that_share_an_era_are_cut_together_until_they_part():
+    """One step for all of them, however many; who has parted stays in the epoch that it was in."""
+    era = Era()
+    one, other, gone = (lanes_of(era=era) for _ in range(3))
+    for lanes in (one, other, gone):
+        lanes.add("a", "old")
+    gone.part()
+    assert era.cut() == 0
+    for lanes in (one, other, gone):
+        lanes.add("b", "new")
+    assert [(lanes.outstanding(0), lanes.outstanding(1)) for lanes in (one, other, gone)] == [
+        (1, 1),
+        (1, 1),
+        (2, 0),
+    ]
+    one.hand_over(0)
+    assert one.epoch_of(one.take()) == 1
+    assert other.epoch_of(other.take()) == 0
