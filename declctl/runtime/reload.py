@@ -108,7 +108,6 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
-            self._last_digest = digest
             try:
                 with self._own_faults():
                     checked = await self._children.import_aside(checked)
@@ -116,6 +115,7 @@ class Reloader:
                         raise refusal(checked)
                     staged = await self._staging.next(checked, self._next_number, after=self.active)
             except ReloadRefused as refused:
+                self._last_digest = digest  # not where it is given up: it has not been tried then
                 return self._refused(refused, digest, began)
             return self._applied(staged, began)
 

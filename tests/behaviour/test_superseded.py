@@ -254,7 +254,7 @@ def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
     running.sandbox.create(config_map("after"))
     running.wait_idle()
     assert [row[0] for row in rig.told() if row[1:] == ("default/after",)] == ["newer"]
-    assert _given_up(running) == 1
+    assert _given_up(running) >= 1  # more, if files and the one who asked were not taken for one
     assert running.status().reloads["Applied"] == 2
 
 
@@ -273,7 +273,7 @@ def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(
     running.wait_idle()
     rig.handlers, rig.resources = handlers, resources
     rig.write(GOOD.format(name="first"))
-    until("it is given up", lambda: _given_up(running) == 1)
+    until("it is given up", lambda: _given_up(running) >= 1)
     sandbox.faults.clear()
     stuck.let_go()
     rig.handlers, rig.resources, code = edited
@@ -287,6 +287,23 @@ def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(
         found = {value: [view.name for view in lister.by_index("byName", value)] for value in "mnop"}
         assert found == {"m": [] if by_path else ["m"], "n": [], "o": ["o"], "p": ["p"]}
         assert sorted(lister.index_values("byName")) == sorted(["changed" if by_path else "m", "o", "p"])
+
+
+@pytest.mark.guarantee("G6", "G24")
+def test_what_was_given_up_was_not_tried(rig, config_map) -> None:
+    """An attempt that ends half way says nothing of its files: the same bytes are tried again."""
+    rig.handler("tell")
+    controller = rig.run(GOOD.format(name="old"), objects=[config_map("m")])
+    rig.handlers[0] = rig.handlers[0].replace("handlers:tell", "handlers")
+    rig.write(HOOKED.format(name="slow", waiting="wait('gate')", more=""))
+    reloader, loop = controller.runtime._reloader, controller._loop
+    given_up = asyncio.run_coroutine_threadsafe(reloader.reload(asked=False), loop)
+    until("it is prepared", lambda: rig.told("prepared"))
+    given_up.cancel()
+    rig.board.open_gate("gate")
+    until("it is undone", lambda: rig.told("torn down"))
+    again = asyncio.run_coroutine_threadsafe(reloader.reload(asked=False), loop).result(30)
+    assert (again.result, again.generation) == ("Applied", 2), again.line
 
 
 @pytest.mark.guarantee("G12")
