@@ -104,5 +104,5 @@ def test_an_object_that_is_no_json_says_so() -> None:
     import msgspec
 
     broken = msgspec.structs.replace(good, frame=b'{"spec": ]')
-    with pytest.raises(MalformedAnswer, match="can.t be decoded"):
+    with pytest.raises(MalformedAnswer, match="^m can't be decoded"):
         reader.view(broken)["spec"]
