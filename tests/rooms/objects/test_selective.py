@@ -3,6 +3,7 @@
 import json
 from types import MappingProxyType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,8 +102,6 @@ def test_an_object_that_is_no_json_says_so() -> None:
     """In the words of a plain view."""
     good, reader = _record({"spec": 1}), SelectiveReader()
     assert reader.view(good)["spec"] == 1
-    import msgspec
-
     broken = msgspec.structs.replace(good, frame=b'{"spec": ]')
-    with pytest.raises(MalformedAnswer, match="^m can't be decoded"):
+    with pytest.raises(MalformedAnswer, match="m can't be decoded"):
         reader.view(broken)["spec"]
