@@ -118,18 +118,32 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
         resources = [await _scoped(resource, around) for resource in resolved.resources]
         code = _stamp(inputs.code, foreign.versions)
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
-        fresh = around.caches.prepare(wanted)
+        return _assembled(number, inputs, resolved, foreign, wanted, around)
     except BaseException:
         foreign.close()
         raise
-    return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
 
 
 def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
     wanted = tuple(replace(resource) for resource in loaded.wanted)
+    return _assembled(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around)
+
+
+def _assembled(
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: Foreign,
+    wanted: tuple[Wanted, ...],
+    around: Surroundings,
+) -> Assembled:
     fresh = around.caches.prepare(wanted)
-    return Assembled(_generation(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around), fresh)
+    try:
+        return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
+    except BaseException:
+        around.caches.release(wanted, linger=0.0)
+        raise
 
 
 def _generation(

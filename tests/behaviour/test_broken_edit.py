@@ -211,22 +211,23 @@ def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
 
 
 @pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("where", ["read_files", "changes"])
-def test_a_fault_of_our_own_ends_no_process(where, rig, config_map, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("where", ["reload.read_files", "assembly._binding", "staging.changes"])
+def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, monkeypatch) -> None:
     """What nobody has foreseen is a refusal with a traceback, in a reload that began by itself, too."""
     rig.handler("tell")
     controller = rig.run(GOOD, objects=[config_map("m", a="1")], watch=True)
     controller.wait_idle()
-    module = "declctl.runtime.reload" if where == "read_files" else "declctl.runtime.staging"
+    before = _fingerprint(controller, sandbox)
 
     def fail(*_: object) -> None:
         raise NameError("name 'oops' is not defined")
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"{module}.{where}", fail)
+        patched.setattr(f"declctl.runtime.{where}", fail)
         rig.folder.write("handlers.py", GOOD.replace("old", "new"))
         until("it is refused", lambda: _reloaded(controller).reason == "InternalError", timeout=30)
         assert _reloaded(controller).message.endswith("NameError: name 'oops' is not defined")
+        assert _fingerprint(controller, sandbox) == before
         controller.sandbox.patch("ConfigMap", "m", {"data": {"a": "2"}})
         controller.wait_idle()
         assert rig.told() == [("old", "default/m", "Added"), ("old", "default/m", "Modified")]
