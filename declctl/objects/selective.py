@@ -25,7 +25,7 @@ class _Learned(NamedTuple):
 
     fields: tuple[str, ...]
     decode: Any
-    values: Any
+    values: Any  # of what was decoded: the value of one field, or the values of all
 
 
 class SelectiveReader:
@@ -70,9 +70,11 @@ class SelectiveReader:
             found = learned.decode(record.layout.codec.decode(record.frame))
         except UNREADABLE:
             return (), {}  # whoever decodes all of it says what is wrong with it
-        values: tuple[Any, ...] = learned.values(found)[1:]
-        pairs = zip(learned.fields, values, strict=True)
-        return learned.fields, {field: value for field, value in pairs if value is not msgspec.UNSET}
+        fields, values = learned.fields, learned.values(found)
+        if len(fields) == 1:
+            return fields, {} if values is msgspec.UNSET else {fields[0]: values}
+        pairs = zip(fields, values, strict=True)
+        return fields, {field: value for field, value in pairs if value is not msgspec.UNSET}
 
 
 class _SelectiveView(ObjectView, kw_only=True):
@@ -138,5 +140,4 @@ def _learned(fields: tuple[str, ...]) -> _Learned:
     numbered = [f"f{number}" for number in range(len(fields))]
     made: list[tuple[str, Any, Any]] = [(number, Any, msgspec.UNSET) for number in numbered]
     part = msgspec.defstruct("Part", made, rename=dict(zip(numbered, fields, strict=True)), gc=False)
-    # The first is named twice: attrgetter returns a tuple for two names at least.
-    return _Learned(fields, msgspec.json.Decoder(part).decode, operator.attrgetter(numbered[0], *numbered))
+    return _Learned(fields, msgspec.json.Decoder(part).decode, operator.attrgetter(*numbered))

@@ -30,10 +30,9 @@ class IndexBuild:
         """Index at most `budget` more objects; True when all are in."""
         until = self._next + budget
         for key, record in self._records[self._next : until]:
-            # What has changed since the build began is in the index already, or gone. What was put
-            # again unchanged is in it as well: it is its own last state.
+            # What has changed since the build began is in the index already, or gone.
             if self._current(key) is record:
-                self._index.put(key, record, record)
+                self._index.fill(key, record)
         self._next = until
         if until < len(self._records):
             return False

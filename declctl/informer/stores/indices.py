@@ -78,6 +78,8 @@ def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
     Raises CacheError where they are no list of strings, and what the function raises.
     """
     found = function(record)
+    if type(found) is list and len(found) == 1 and type(found[0]) is str:
+        return (found[0],)  # what most functions give
     if isinstance(found, str):
         raise _NoStrings(
             f"on {record.key} an index function gave the string {found!r}, not a list of strings"
@@ -139,6 +141,11 @@ class Index:
                 bucket[key] = record
         if held != values:
             self._leave(key, [value for value in held if value not in values])
+
+    def fill(self, key: str, record: Record) -> None:
+        """Let a stored record be found under its values, if it is not already."""
+        if key not in self._given:
+            self.put(key, record, None)
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
