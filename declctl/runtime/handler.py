@@ -102,16 +102,6 @@ class Handler:
         """Take what a binding wants, as it wants it."""
         self._wanted, self._skips_initial, self.lanes.limit, self.lanes.keyed = binding.intake
 
-    def rebind(self, binding: Binding) -> int:
-        """Let what comes from now on go to a new binding; returns the epoch that ended.
-
-        All that share an era begin a new epoch.
-        """
-        self.expect(binding)
-        ended = self.lanes.cut()
-        self.take_in(binding)
-        return ended
-
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
         self.lanes.hand_over(epoch)

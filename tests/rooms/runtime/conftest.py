@@ -114,6 +114,14 @@ def implementation(
     return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
 
 
+def rebind(slot: Handler, binding: Binding) -> int:
+    """Let what comes from now on go to a new binding, as a commit does; the epoch that ended."""
+    slot.expect(binding)
+    ended = slot.lanes.cut()
+    slot.take_in(binding)
+    return ended
+
+
 class Bench:
     """A slot without threads: a test takes and works by hand."""
 

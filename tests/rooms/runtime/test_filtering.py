@@ -11,6 +11,7 @@ from declctl.hooks.predicates import predicate
 from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification, Projection
 from declctl.runtime.filtering import Filter
+from tests.rooms.runtime.conftest import rebind
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 WEB, API = {"app": "web"}, {"app": "api"}
@@ -171,7 +172,7 @@ def test_a_retry_is_what_was_told_before(bench, heard, clock):
     bench.work()
     clock.set(1.0)
     bench.work()
-    slot.rebind(bench.binding(fails, generation=2))
+    rebind(slot, bench.binding(fails, generation=2))
     clock.set(10.0)
     bench.work()
     assert heard == ["Added", "Added", "Added"]

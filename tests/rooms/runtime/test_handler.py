@@ -8,6 +8,7 @@ import pytest
 
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
+from tests.rooms.runtime.conftest import rebind
 
 
 def test_changes_are_delivered_in_order_and_counted(bench, added) -> None:
@@ -161,8 +162,9 @@ def test_a_new_binding_gets_what_comes_and_the_old_one_what_was_there(bench, add
     heard = []
     slot = bench.slot(lambda change: heard.append(("old", change.obj.name, change.generation)))
     slot.add_all([added("a")])
-    ended = slot.rebind(
-        bench.binding(lambda change: heard.append(("new", change.obj.name, change.generation)), generation=2)
+    ended = rebind(
+        slot,
+        bench.binding(lambda change: heard.append(("new", change.obj.name, change.generation)), generation=2),
     )
     slot.add_all([added("b"), added("a", ChangeType.MODIFIED)])
     assert slot.outstanding(ended) == 1
@@ -176,7 +178,7 @@ def test_what_waits_can_be_handed_over(bench, added) -> None:
     heard = []
     slot = bench.slot(lambda: heard.append("old"))
     slot.add_all([added("a"), added("b")])
-    ended = slot.rebind(bench.binding(lambda: heard.append("new"), generation=2))
+    ended = rebind(slot, bench.binding(lambda: heard.append("new"), generation=2))
     slot.hand_over(ended)
     assert slot.outstanding(ended) == 0
     slot.forget(ended)
@@ -191,7 +193,7 @@ def test_what_backs_off_goes_to_the_new_binding_and_holds_up_no_drain(bench, add
     slot = bench.slot(lambda: 1 / 0)
     slot.add_all([added("a")])
     bench.work()
-    ended = slot.rebind(bench.binding(lambda change: heard.append(change.generation), generation=2))
+    ended = rebind(slot, bench.binding(lambda change: heard.append(change.generation), generation=2))
     assert slot.outstanding(ended) == 0
     assert bench.work() == 0
     clock.set(1.0)
@@ -302,7 +304,7 @@ def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> 
     worker = threading.Thread(target=slot.work, args=(ticket,))
     worker.start()
     assert began.wait(10)
-    ended = slot.rebind(bench.binding(lambda: None, generation=2))
+    ended = rebind(slot, bench.binding(lambda: None, generation=2))
     assert slot.abandon(ended) == 1
     assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
     gate.set()
@@ -324,7 +326,7 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     slot.add_all([added("a")])
     call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
     assert began.wait(10)
-    ended = slot.rebind(bench.binding(computes, generation=2))
+    ended = rebind(slot, bench.binding(computes, generation=2))
     assert slot.abandon(ended) == 1
     gate.set()
     assert call.result(10) is False, "its worker was replaced and leaves"

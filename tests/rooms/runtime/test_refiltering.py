@@ -18,7 +18,7 @@ from declctl.runtime.filtering import Filter
 from declctl.runtime.handler import Handler
 from declctl.runtime.refiltering import Refilter, ask_the_rest, may_differ
 from declctl.testing import Logged
-from tests.rooms.runtime.conftest import Bench
+from tests.rooms.runtime.conftest import Bench, rebind
 from tests.rooms.runtime.moving_caches import MadeUpCache, begun
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
@@ -259,7 +259,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             differences = asked(refilter).told
             refilter.close()
             binding = world.bench.binding(world.hear, generation=2)
-            world.handler.rebind(_with(binding, new))
+            rebind(world.handler, _with(binding, new))
             world.handler.lanes.keyed = keyed
             world.handler.add_all(differences)
             world.filter = new
