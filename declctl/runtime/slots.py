@@ -66,13 +66,12 @@ class Slots:
         """
         for slot in prepared.leaving:
             slot.handler.lanes.part()
+            _detach(slot, slot.registrations)
         self._era.cut()
         for slot, binding in prepared.taking:
             slot.handler.take_in(binding)
         for slot, crew in prepared.crews:
             self._recrew(slot, crew)
-        for slot in prepared.leaving:
-            _detach(slot, slot.registrations)
         self._leaving += prepared.leaving
         told = {move: move.told for move in prepared.moves}
         for transfer in prepared.transfers:
