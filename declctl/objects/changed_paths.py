@@ -13,10 +13,10 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath, Step, Wildcard
+from declctl.objects.held import FILLED_IN
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import Record
 
-_FILLED_IN = ("apiVersion", "kind")  # lists leave them out of their items; who decodes fills them in
 _UNNAMEABLE = frozenset('"\\')  # no field of a struct can be called so
 _Tree = dict[str, Any]  # step → the tree below it, None where a place ends
 _Steps = tuple[Step, ...]
@@ -123,7 +123,7 @@ def _places(given: Iterable[_Steps]) -> tuple[_Places, list[_Steps]]:
 
 def _named(steps: _Steps) -> _Steps:
     """The first steps, as far as they can be fields of structs; none for what a text may leave out."""
-    if steps[0] in _FILLED_IN:
+    if steps[0] in FILLED_IN:
         return ()
     for at, step in enumerate(steps):
         if not isinstance(step, str) or _UNNAMEABLE.intersection(step) or not step.isprintable():

@@ -15,6 +15,10 @@ from declctl.objects.frame import FrameCodec, FrameStatistics
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+FILLED_IN = ("apiVersion", "kind")
+"""What lists leave out of their items, and whoever decodes one fills in."""
+
+
 def of_kind(obj: dict[str, Any], api_version: str, kind: str) -> dict[str, Any]:
     """The object with the `apiVersion` and `kind` that lists leave out of their items."""
     if "kind" in obj and "apiVersion" in obj:

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.objects.held import HeldObject
+from declctl.objects.held import FILLED_IN, HeldObject
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import KubeObject, Record
 from declctl.objects.view import ObjectView
 
 _MOST_FIELDS = 3  # who reads more of an object has it decoded in one go
-_FILLED_IN = ("apiVersion", "kind")  # lists leave them out of their items; who decodes fills them in
 
 
 class _Learned(NamedTuple):
@@ -56,7 +55,7 @@ class SelectiveReader:
         fields = self.fields
         if fields is None or field in fields:
             return
-        if field is None or field in _FILLED_IN or len(fields) == _MOST_FIELDS or not _nameable(field):
+        if field is None or field in FILLED_IN or len(fields) == _MOST_FIELDS or not _nameable(field):
             self._whole = True
         else:
             self._learned = _learned((*fields, field))
