@@ -332,20 +332,28 @@ def _becoming_again() -> tuple[list[Wanted], list[Wanted], list[Wanted]]:
     return _keeping(""), _keeping(", cache: {mode: Objects}"), _keeping("")
 
 
+async def _third_is_staged(
+    caches: Caches, oldest: list[Wanted], old: list[Wanted], new: list[Wanted]
+) -> Cached:
+    """The second runs, the first has not been released, and the third is ready for its commit."""
+    cached = await _filled(caches, oldest, _RAW)
+    caches.reproject(oldest)
+    caches.prepare(old)
+    await caches.build_indexes(old)
+    caches.reproject(old)
+    await _taken_over()
+    caches.prepare(new)
+    await caches.build_indexes(new)
+    return cached
+
+
 @pytest.mark.guarantee("G1", "G6")
 def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log) -> None:
     """The oldest drains until a third is staged that wants just what it wanted: the cache becomes that."""
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
         oldest, old, new = _becoming_again()
-        cached = await _filled(caches, oldest, _RAW)
-        caches.reproject(oldest)
-        caches.prepare(old)
-        await caches.build_indexes(old)
-        caches.reproject(old)
-        await _taken_over()
-        caches.prepare(new)
-        await caches.build_indexes(new)
+        cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(oldest, linger=60.0)
         caches.reproject(new)
         await _taken_over()
@@ -362,14 +370,7 @@ def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log
 
     async def scenario(caches: Caches, cluster: _Cluster) -> None:
         oldest, old, new = _becoming_again()
-        cached = await _filled(caches, oldest, _RAW)
-        caches.reproject(oldest)
-        caches.prepare(old)
-        await caches.build_indexes(old)
-        caches.reproject(old)
-        await _taken_over()
-        caches.prepare(new)
-        await caches.build_indexes(new)
+        cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(new, linger=0.0)
         caches.reproject(new)
         assert cached.identity == old[0].identities[0]
