@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from declctl.errors import FilterFailed, ReloadRefused
-from declctl.objects import ChangeType, ObjectView, Record
+from declctl.objects import ChangeType, Record
 from declctl.objects.selective import SelectiveReader
 from declctl.runtime.caches import Cached
 from declctl.runtime.filtering import Filter
@@ -90,25 +90,25 @@ class Refilter(Move):
                 self._stale.pop(pair.key, None)
 
     def _judged(self, pair: Pair) -> Told:
-        view = self._reader.view
-        old = None if pair.old is None else view(pair.old)
-        new = old if pair.new is pair.old else None if pair.new is None else view(pair.new)
         told = difference(
-            pair.old, pair.new, was=old is not None and self._was(old), now=new is not None and self._is(new)
+            pair.old,
+            pair.new,
+            was=pair.old is not None and self._was(pair.old),
+            now=pair.new is not None and self._is(pair.new),
         )
         return tuple(msgspec.structs.replace(n, judged=True) for n in told if n.type in self._heard)
 
-    def _was(self, obj: ObjectView) -> bool | None:
+    def _was(self, record: Record) -> bool | None:
         try:
-            return self._leaving is None or self._leaving.passes(obj)
+            return self._leaving is None or self._reader.ask(self._leaving.passes, record)
         except FilterFailed:
             return None
 
-    def _is(self, obj: ObjectView) -> bool:
+    def _is(self, record: Record) -> bool:
         try:
-            return self._entering is None or self._entering.passes(obj)
+            return self._entering is None or self._reader.ask(self._entering.passes, record)
         except FilterFailed as failure:
-            message = f"{self.name}: {failure} on {obj.key}"
+            message = f"{self.name}: {failure} on {record.key}"
             raise ReloadRefused("FilterFailed", message) from failure
 
 

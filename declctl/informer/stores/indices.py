@@ -51,7 +51,7 @@ def namespace_index() -> FieldIndex:
 class FunctionIndex:
     """Indexes by a function of the object, of which what the function reads is decoded.
 
-    That costs ten to twenty microseconds each. None counts as no values.
+    That costs some ten microseconds each. None counts as no values.
     """
 
     function: Callable[[ObjectView], Iterable[str] | None]
@@ -59,8 +59,14 @@ class FunctionIndex:
 
     def __call__(self, record: Record) -> Iterable[str]:
         """The values of a record."""
-        values = self.function(self.reader.view(record))
-        return () if values is None else values
+        return self.reader.ask(self._values, record)
+
+    def _values(self, obj: ObjectView) -> Iterable[str]:
+        values = self.function(obj)
+        if type(values) is list:
+            return values  # what most functions give
+        # A generator reads when it is walked over.
+        return () if values is None else values if isinstance(values, str) else tuple(values)
 
 
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
@@ -133,19 +139,16 @@ class Index:
                 return
         held = () if before is None else self._held(key, before)
         values = self._values(key, record)
-        for value in values:
-            bucket = self._buckets.get(value)
-            if bucket is None:
-                self._buckets[value] = {key: record}
-            else:
-                bucket[key] = record
+        self._enter(key, record, values)
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
     def fill(self, key: str, record: Record) -> None:
         """Let a stored record be found under its values, if it is not already."""
-        if key not in self._given:
+        if self._path is not None:
             self.put(key, record, None)
+        elif key not in self._given:
+            self._enter(key, record, self._ask(key, record))
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
@@ -187,8 +190,7 @@ class Index:
             if self._given:
                 self._given.pop(key, None)
             return self._projected(record)
-        values = self._given[key] = self._asked(record)
-        return values
+        return self._ask(key, record)
 
     def _held(self, key: str, record: Record) -> tuple[str, ...]:
         if self._path is not None and self._projects(record):
@@ -208,13 +210,24 @@ class Index:
             return ()
         return (value,) if isinstance(value, str) else value
 
-    def _asked(self, record: Record) -> tuple[str, ...]:
+    def _ask(self, key: str, record: Record) -> tuple[str, ...]:
         try:
-            return values_of(self.function, record)
+            values = values_of(self.function, record)
         except _NoStrings as error:
-            return self._fault(str(error))
+            values = self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function
-            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
+            values = self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
+        self._given[key] = values
+        return values
+
+    def _enter(self, key: str, record: Record, values: Iterable[str]) -> None:
+        buckets = self._buckets
+        for value in values:
+            bucket = buckets.get(value)
+            if bucket is None:
+                buckets[value] = {key: record}
+            else:
+                bucket[key] = record
 
     def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1
