@@ -6,7 +6,8 @@ their object; what has changed meanwhile is made anew at that moment.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -20,8 +21,17 @@ _LOOKS = 20  # records that can be compared in the time in which one is made
 _SLICE = 250  # objects of a step once it takes over: some 1 ms
 _log = logging.getLogger("declctl.informer")
 
-Remake = Callable[[Record], Record]
-"""Makes a record anew; raises CacheError."""
+
+class Remake(Protocol):
+    """Makes records anew; raises CacheError for one that can't be."""
+
+    def __call__(self, record: Record) -> Record:
+        """One."""
+        ...
+
+    def many(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Many, in less time."""
+        ...
 
 
 class Reprojection:
@@ -46,21 +56,26 @@ class Reprojection:
 
         Raises CacheError for an object that can't be made anew; the store is as it was.
         """
-        made = 0
+        lacking: list[Record] = []
         for looked, record in enumerate(self._round, 1):
             held = self._indexer.held(record.key)
             if held is not None and held.layout is not self._layout and not self._is_made(held):
-                self._made[held.key] = self._remake(held)
-                made += 1
-            if made >= budget or looked >= budget * _LOOKS:
-                self._made_in_round += made
+                lacking.append(held)
+            if len(lacking) >= budget or looked >= budget * _LOOKS:
+                self._make(lacking)
                 return False
+        self._make(lacking)
         self._rounds += 1
-        if self._made_in_round + made <= _FEW or self._rounds >= _MOST_ROUNDS:
+        if self._made_in_round <= _FEW or self._rounds >= _MOST_ROUNDS:
             return True
         self._made_in_round = 0
         self._round = iter(self._indexer.list())
         return False
+
+    def _make(self, lacking: Sequence[Record]) -> None:
+        for record in self._remake.many(lacking):
+            self._made[record.key] = record
+        self._made_in_round += len(lacking)
 
     def take_over(self) -> Generator[None]:
         """Put what was made into the store, a slice at a time; nothing before the first slice is asked for.

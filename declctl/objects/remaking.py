@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 
 from declctl.errors import CacheError, MalformedAnswer
+from declctl.objects.batches import decompressed
 from declctl.objects.field_path import FieldPath
 from declctl.objects.frame import FrameStatistics
 from declctl.objects.held import Codec, Frame
+from declctl.objects.interning import Interning
+from declctl.objects.partial import PartialDecoder
 from declctl.objects.projection import Projection
-from declctl.objects.reading import json_object, mapping
+from declctl.objects.reading import UNREADABLE, json_object, mapping
 from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed
 
 _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
@@ -35,6 +38,8 @@ class Remaking:
         self._alike = alike
         self._drop_fields = tuple(drop_fields)
         self._reads = _projection(layout, layout.codec, self._drop_fields)
+        self._partial = PartialDecoder(layout.positions)
+        self._interned = Interning()
         self._looks = _projection(layout, _NoFrames(), ())
 
     def __call__(self, record: Record) -> Record:
@@ -43,21 +48,36 @@ class Remaking:
         Raises CacheError if its frame can't be read, or if a field has to be dropped from an object that
         can't be decoded.
         """
+        return self._anew(record, None)
+
+    def many(self, records: Sequence[Record]) -> Sequence[Record]:
+        """All of these anew; raises as for one."""
+        plain = decompressed(records)
+        return [self._anew(record, each) for record, each in zip(records, plain, strict=True)]
+
+    def _anew(self, record: Record, plain: Any) -> Record:
         if record.layout is self.layout:
             return record
         try:
-            plain = record.layout.codec.decode(record.frame)
+            if plain is None:
+                plain = record.layout.codec.decode(record.frame)
             if record.layout is self._alike:
-                _, values, _ = self._read(plain, self._looks, ())
-                labels, frame = record.labels_json, record.frame
+                labels, values, frame = record.labels_json, self._values(plain), record.frame
             else:
-                labels, values, frame = self._read(plain, self._reads, self._drop_fields)
+                labels, values, frame = self._read(bytes(plain), self._reads, self._drop_fields)
         except Exception as fault:
             raise CacheError(f"{record.key} can't be made anew: {fault}") from fault
         if labels == record.labels_json:
             labels = record.labels_json  # which others share
         # Its identity is that which the server gave it, whatever a transform has left of that in the frame.
         return Record(record.key, record.revision, labels, values, frame, self.layout)
+
+    def _values(self, plain: Any) -> tuple[Projected, ...]:
+        try:
+            _, values = self._partial.decode(plain)
+        except UNREADABLE:  # an object of another shape, or none at all
+            return self._read(bytes(plain), self._looks, ())[1]
+        return self._interned.values(values)
 
     def _read(self, plain: bytes, by: Projection, drop_fields: Iterable[FieldPath]) -> _Parts:
         try:

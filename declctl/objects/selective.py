@@ -6,7 +6,7 @@ decoding it all. A function that reads more gets it all the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import GeneratorType, MappingProxyType
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
@@ -46,17 +46,26 @@ class SelectiveReader:
         learned = self._learned
         return None if learned is None else {field: field in learned.lazy for field in learned.fields}
 
-    def ask(self, function: Callable[[ObjectView], Answer], record: Record) -> Answer:
+    @property
+    def reads(self) -> bool:
+        """Whether it is to be expected that a part of the next object is decoded."""
+        return self._learned is not None and bool(self._learned.fields)
+
+    def ask(self, function: Callable[[ObjectView], Answer], record: Record, plain: Any = None) -> Answer:
         """What a function says of an object; raises what it raises.
 
-        It has to read what it reads before it returns. Where it raises, or was given something that it
-        does not seem to have read, it is asked once more, with all of the object decoded.
+        What it reads, it reads before it returns: of a generator, a list is made. Where it raises, or was
+        given something that it does not seem to have read, it is asked once more, with all decoded.
+
+        `plain` is the JSON of the object, as a buffer, if that is at hand.
         """
         if self._learned is None or isinstance(record.frame, HeldObject):
             return function(ObjectView(record))
-        view = _SelectiveView(record, _reader=self)
+        view = _SelectiveView(record, _reader=self, _plain=plain)
         try:
-            answer = function(view)
+            answer: Any = function(view)
+            if type(answer) is GeneratorType:
+                answer = list(answer)
         except Exception:
             if not view.given:
                 raise
@@ -82,14 +91,14 @@ class SelectiveReader:
         """All of an object was read."""
         self._learned = None
 
-    def part(self, record: Record) -> tuple[frozenset[str], KubeObject]:
+    def part(self, record: Record, plain: Any) -> tuple[frozenset[str], KubeObject]:
         """The fields that are decoded of an object, and those of them that it has."""
         learned = self._learned
         if learned is None or not learned.fields:
             return _NONE, {}
         fields, lazy, decode = learned
         try:
-            part = decode(record.layout.codec.decode(record.frame))
+            part = decode(record.layout.codec.decode(record.frame) if plain is None else plain)
         except msgspec.ValidationError:
             self._decode_eagerly(lazy)  # something else than an object stands there
             return _NONE, {}
@@ -122,6 +131,7 @@ class _SelectiveView(ObjectView, kw_only=True):
     """
 
     _reader: SelectiveReader
+    _plain: Any  # a buffer of JSON, if there is one
     _fields: frozenset[str] = _NONE  # decoded so far
     _part: KubeObject | None = None  # what the object has of them; None before anything was read
     given: tuple[LazyDict, ...] = ()
@@ -130,7 +140,7 @@ class _SelectiveView(ObjectView, kw_only=True):
         if self._body is None:
             part = self._part
             if part is None:
-                self._fields, part = self._reader.part(self._record)
+                self._fields, part = self._reader.part(self._record, self._plain)
                 self._part = part
             if field in part:
                 value = part[field]
@@ -182,6 +192,6 @@ class _SelectiveView(ObjectView, kw_only=True):
 
 def _learned(fields: Mapping[str, bool]) -> _Learned:
     kinds = {field: dict[str, msgspec.Raw] | None if lazy else Any for field, lazy in fields.items()}
-    part = TypedDict("part", kinds, total=False)  # pyright: ignore - its fields are learned
+    part: Any = TypedDict("part", kinds, total=False)  # pyright: ignore - its fields are learned
     lazy = tuple(field for field in fields if fields[field])
     return _Learned(frozenset(fields), lazy, msgspec.json.Decoder(part).decode)

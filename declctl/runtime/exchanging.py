@@ -27,13 +27,10 @@ class Exchangeable(Generic[A, R]):
 
 def exchangeable(function: IndexFunc) -> IndexFunc:
     """An index function that can be exchanged; one by field path is nobody's, and stays what it is."""
-    if isinstance(function, FunctionIndex):
-        return function_index(Exchangeable(function.function))
-    return function
+    return function_index(function.function) if isinstance(function, FunctionIndex) else function
 
 
 def exchange(there: IndexFunc, function: IndexFunc) -> None:
     """Let what `exchangeable` made call another function from now on, of the same definition."""
-    if isinstance(there, FunctionIndex) and isinstance(there.function, Exchangeable):
-        assert isinstance(function, FunctionIndex)
-        there.function.function = function.function
+    if isinstance(there, FunctionIndex) and isinstance(function, FunctionIndex):
+        there.function = function.function

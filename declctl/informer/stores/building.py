@@ -29,10 +29,7 @@ class IndexBuild:
     def step(self, budget: int) -> bool:
         """Index at most `budget` more objects; True when all are in."""
         until = self._next + budget
-        for key, record in self._records[self._next : until]:
-            # What has changed since the build began is in the index already, or gone.
-            if self._current(key) is record:
-                self._index.fill(key, record)
+        self._index.fill(self._records[self._next : until], self._current)
         self._next = until
         if until < len(self._records):
             return False

@@ -7,9 +7,11 @@ while the loop writes.
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from declctl.errors import CacheError
 from declctl.objects import FieldPath, Layout, ObjectView, Record
+from declctl.objects.batches import decompressed
 from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
@@ -47,26 +49,25 @@ def namespace_index() -> FieldIndex:
     return field_index("metadata.namespace")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FunctionIndex:
     """Indexes by a function of the object, of which what the function reads is decoded.
 
-    That costs some ten microseconds each. None counts as no values.
+    That costs some ten microseconds each. None counts as no values. `function` may be exchanged for
+    another that does the same.
     """
 
     function: Callable[[ObjectView], Iterable[str] | None]
-    reader: SelectiveReader = field(default_factory=SelectiveReader, compare=False, repr=False)
+    _reader: SelectiveReader = field(default_factory=SelectiveReader, init=False, repr=False, compare=False)
 
-    def __call__(self, record: Record) -> Iterable[str]:
-        """The values of a record."""
-        return self.reader.ask(self._values, record)
+    def __call__(self, record: Record, plain: Any = None) -> Iterable[str]:
+        """The values of a record; `plain` is the JSON of its object, if that is at hand."""
+        values = self._reader.ask(self.function, record, plain)
+        return () if values is None else values
 
-    def _values(self, obj: ObjectView) -> Iterable[str]:
-        values = self.function(obj)
-        if type(values) is list:
-            return values  # what most functions give
-        # A generator reads when it is walked over.
-        return () if values is None else values if isinstance(values, str) else tuple(values)
+    def decompressed(self, records: Sequence[Record]) -> Sequence[Any]:
+        """What is at hand then of many records; None for each that has to be asked without."""
+        return decompressed(records) if self._reader.reads else [None] * len(records)
 
 
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
@@ -83,14 +84,15 @@ def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
 
     Raises CacheError where they are no list of strings, and what the function raises.
     """
-    found = function(record)
-    if type(found) is list and len(found) == 1 and type(found[0]) is str:
-        return (found[0],)  # what most functions give
+    return _texts(function(record), record)
+
+
+def _texts(found: Iterable[object], record: Record) -> tuple[str, ...]:
     if isinstance(found, str):
         raise _NoStrings(
             f"on {record.key} an index function gave the string {found!r}, not a list of strings"
         )
-    values: tuple[object, ...] = tuple(dict.fromkeys(found))
+    values = tuple(dict.fromkeys(found))
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) != len(values):
         raise _NoStrings(f"on {record.key} an index function gave {values!r}, which are not all strings")
@@ -139,16 +141,35 @@ class Index:
                 return
         held = () if before is None else self._held(key, before)
         values = self._values(key, record)
-        self._enter(key, record, values)
+        for value in values:
+            bucket = self._buckets.get(value)
+            if bucket is None:
+                self._buckets[value] = {key: record}
+            else:
+                bucket[key] = record
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def fill(self, key: str, record: Record) -> None:
-        """Let a stored record be found under its values, if it is not already."""
-        if self._path is not None:
-            self.put(key, record, None)
-        elif key not in self._given:
-            self._enter(key, record, self._ask(key, record))
+    def fill(self, records: Iterable[tuple[str, Record]], current: Callable[[str], Record | None]) -> None:
+        """Let stored records be found under their values.
+
+        What has changed since they were listed, as `current` tells, is found already, or gone.
+        """
+        given, buckets, function = self._given, self._buckets, self.function
+        fresh = [(key, record) for key, record in records if key not in given and current(key) is record]
+        if not isinstance(function, FunctionIndex):
+            for key, record in fresh:
+                self.put(key, record, None)
+            return
+        at_hand = function.decompressed([record for _, record in fresh])
+        for (key, record), plain in zip(fresh, at_hand, strict=True):
+            values = given[key] = self._asked(record, plain)
+            for value in values:
+                bucket = buckets.get(value)
+                if bucket is None:
+                    buckets[value] = {key: record}
+                else:
+                    bucket[key] = record
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
@@ -190,7 +211,8 @@ class Index:
             if self._given:
                 self._given.pop(key, None)
             return self._projected(record)
-        return self._ask(key, record)
+        values = self._given[key] = self._asked(record)
+        return values
 
     def _held(self, key: str, record: Record) -> tuple[str, ...]:
         if self._path is not None and self._projects(record):
@@ -210,24 +232,17 @@ class Index:
             return ()
         return (value,) if isinstance(value, str) else value
 
-    def _ask(self, key: str, record: Record) -> tuple[str, ...]:
+    def _asked(self, record: Record, plain: Any = None) -> tuple[str, ...]:
+        function = self.function
         try:
-            values = values_of(self.function, record)
+            found = function(record, plain) if isinstance(function, FunctionIndex) else function(record)
+            if type(found) is list and len(found) == 1 and type(found[0]) is str:
+                return (found[0],)  # what most functions give
+            return _texts(found, record)
         except _NoStrings as error:
-            values = self._fault(str(error))
+            return self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function
-            values = self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
-        self._given[key] = values
-        return values
-
-    def _enter(self, key: str, record: Record, values: Iterable[str]) -> None:
-        buckets = self._buckets
-        for value in values:
-            bucket = buckets.get(value)
-            if bucket is None:
-                buckets[value] = {key: record}
-            else:
-                bucket[key] = record
+            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
 
     def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1

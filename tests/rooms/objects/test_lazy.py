@@ -1,0 +1,143 @@
+"""Lazy dictionaries: to whoever uses one as a dictionary it is one, whatever was decoded of it before."""
+
+import collections
+import copy
+import json
+import operator
+import pickle
+import pprint
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.objects.lazy import LazyDict, lazily
+
+_BODY = {"a": 1, "b": [1, {"x": None}], "c": {"d": "é"}, "e": None}
+
+
+def lazy(body=None) -> LazyDict:
+    """A dictionary of which nothing was decoded."""
+    text = msgspec.json.encode(_BODY if body is None else body)
+    return lazily("spec", msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+
+
+def _raised(kind, call):
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value).replace("LazyDict", "dict")
+
+
+def _matched(obj):
+    match obj:
+        case {"a": one, "c": {"d": other}, **rest}:
+            return one, other, rest
+    return None
+
+
+def _added(obj):
+    obj["z"] = 1
+    obj.update(y=[2])
+    del obj["b"]
+    obj |= {"x": 3}
+    return obj
+
+
+def _merged(obj):
+    made = {"z": 1, "a": 2}
+    made.update(obj)
+    made |= obj
+    return made
+
+
+USES = {
+    "item": lambda obj: obj["c"]["d"],
+    "no item": lambda obj: _raised(KeyError, lambda: obj["none"]),
+    "get": lambda obj: (obj.get("a"), obj.get("none"), obj.get("none", 3), obj.get("e", 3)),
+    "in": lambda obj: ("a" in obj, "none" in obj, 3 in obj),
+    "length": lambda obj: (len(obj), bool(obj)),
+    "keys": lambda obj: (list(obj), list(obj.keys()), set(obj), sorted(obj), list(reversed(obj))),
+    "values": lambda obj: list(obj.values()),
+    "items": lambda obj: list(obj.items()),
+    "equal": lambda obj: (obj == _BODY, operator.eq(_BODY, obj), obj == {}, operator.eq({}, obj), obj == 3),
+    "different": lambda obj: (obj != _BODY, operator.ne(_BODY, obj), obj != {}),
+    "text": lambda obj: (repr(obj), str(obj), f"{obj}", pprint.pformat(obj)),
+    "percent": lambda obj: "%(a)s %(b)s" % obj,  # noqa: UP031 - somebody's
+    "copied": lambda obj: (dict(obj), obj.copy(), {**obj}, copy.copy(obj), copy.deepcopy(obj)),
+    "pickled": lambda obj: pickle.loads(pickle.dumps(obj)),
+    "merged": lambda obj: (_merged(obj), obj | {"z": 1}, {"z": 1} | obj),
+    "arguments": lambda obj: dict(z=1, **obj),
+    "json": lambda obj: (json.dumps(obj), json.dumps(obj, indent=1), json.dumps(obj, sort_keys=True)),
+    "matched": _matched,
+    "chained": lambda obj: dict(collections.ChainMap({"z": 1}, obj)),
+    "ordered": lambda obj: list(collections.OrderedDict(obj).items()),
+    "itemgetter": operator.itemgetter("a", "e"),
+    "pop": lambda obj: (obj.pop("b"), obj.pop("none", 3), obj),
+    "popitem": lambda obj: (obj.popitem(), obj),
+    "setdefault": lambda obj: (obj.setdefault("b", 3), obj.setdefault("z", 3), obj),
+    "changed": _added,
+    "cleared": lambda obj: (obj.clear(), obj),
+    "hashed": lambda obj: _raised(TypeError, lambda: {obj}),
+    "kind": lambda obj: (isinstance(obj, dict), isinstance(obj, collections.abc.Mapping)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_it_is_used_like_any_other(use) -> None:
+    """With the same result, in one go or after something of it was read."""
+    plain = USES[use](copy.deepcopy(_BODY))
+    assert USES[use](lazy()) == plain
+    read_before = lazy()
+    assert read_before["c"] == {"d": "é"}
+    assert USES[use](read_before) == plain
+
+
+@given(st.lists(st.sampled_from(sorted(USES)), max_size=4))
+def test_it_is_used_again_and_again(uses) -> None:
+    """What was done to it before is seen by who comes after."""
+    mine, theirs = lazy(), copy.deepcopy(_BODY)
+    for use in uses:
+        assert repr(_outcome(use, mine)) == repr(_outcome(use, theirs))
+
+
+def _outcome(use, obj):
+    try:
+        return USES[use](obj)
+    except KeyError as missing:
+        return missing
+
+
+def test_copies_are_plain() -> None:
+    """Whoever keeps one keeps nothing of where it came from."""
+    for made in (lazy().copy(), lazy() | {}, copy.copy(lazy()), pickle.loads(pickle.dumps(lazy()))):
+        assert type(made) is dict
+        assert made == _BODY
+
+
+def test_it_tells_what_was_done_with_it() -> None:
+    """Its maker sees whether it was read, and whether all of it was."""
+    made = lazy()
+    assert (made.field, made.read, made.walked) == ("spec", None, False)
+    assert "none" not in made
+    assert made["b"] is made["b"], "a value is decoded once"
+    assert (made.read, made.walked) == (True, False)
+    assert list(made)
+    assert made.walked
+
+
+def test_code_that_looks_past_its_methods_finds_no_wrong_value() -> None:
+    """Not a part of it as if it were all, but the text of a value where there should be one."""
+    made = lazy()
+    assert made["a"] == 1
+    assert msgspec.json.encode(made) == msgspec.json.encode(_BODY)  # it knows what raw is
+    assert type(dict.get(made, "b")) is msgspec.Raw
+    assert dict.keys(made) == _BODY.keys()
+
+
+def test_a_value_that_can_not_be_decoded_says_so_when_it_is_read() -> None:
+    """And stays unread."""
+    made = lazily("spec", {"a": msgspec.Raw(b"]")})
+    for _ in range(2):
+        with pytest.raises(msgspec.DecodeError):
+            made["a"]
