@@ -29,6 +29,10 @@ def _raised(kind, call):
     return str(raised.value).replace("LazyDict", "dict")
 
 
+def _given(**arguments):
+    return arguments
+
+
 def _matched(obj):
     match obj:
         case {"a": one, "c": {"d": other}, **rest}:
@@ -67,7 +71,7 @@ USES = {
     "copied": lambda obj: (dict(obj), obj.copy(), {**obj}, copy.copy(obj), copy.deepcopy(obj)),
     "pickled": lambda obj: pickle.loads(pickle.dumps(obj)),
     "merged": lambda obj: (_merged(obj), obj | {"z": 1}, {"z": 1} | obj),
-    "arguments": lambda obj: dict(z=1, **obj),
+    "arguments": lambda obj: _given(**obj),
     "json": lambda obj: (json.dumps(obj), json.dumps(obj, indent=1), json.dumps(obj, sort_keys=True)),
     "matched": _matched,
     "chained": lambda obj: dict(collections.ChainMap({"z": 1}, obj)),
