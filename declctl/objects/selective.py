@@ -59,7 +59,7 @@ class SelectiveReader:
 
         `plain` is the JSON of the object, as a buffer, if that is at hand.
         """
-        if self._learned is None or isinstance(record.frame, HeldObject):
+        if self._learned is None or (plain is None and isinstance(record.frame, HeldObject)):
             return function(ObjectView(record))
         view = _SelectiveView(record, _reader=self, _plain=plain)
         try:

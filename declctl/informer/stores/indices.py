@@ -88,6 +88,8 @@ def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
 
 
 def _texts(found: Iterable[object], record: Record) -> tuple[str, ...]:
+    if type(found) is list and len(found) == 1 and type(found[0]) is str:
+        return (found[0],)  # what most functions give
     if isinstance(found, str):
         raise _NoStrings(
             f"on {record.key} an index function gave the string {found!r}, not a list of strings"
@@ -163,7 +165,11 @@ class Index:
             return
         at_hand = function.decompressed([record for _, record in fresh])
         for (key, record), plain in zip(fresh, at_hand, strict=True):
-            values = given[key] = self._asked(record, plain)
+            try:
+                values = _texts(function(record, plain), record)
+            except Exception as error:  # noqa: BLE001 - the user's function
+                values = self._failed(record, error)
+            given[key] = values
             for value in values:
                 bucket = buckets.get(value)
                 if bucket is None:
@@ -232,21 +238,18 @@ class Index:
             return ()
         return (value,) if isinstance(value, str) else value
 
-    def _asked(self, record: Record, plain: Any = None) -> tuple[str, ...]:
-        function = self.function
+    def _asked(self, record: Record) -> tuple[str, ...]:
         try:
-            found = function(record, plain) if isinstance(function, FunctionIndex) else function(record)
-            if type(found) is list and len(found) == 1 and type(found[0]) is str:
-                return (found[0],)  # what most functions give
-            return _texts(found, record)
-        except _NoStrings as error:
-            return self._fault(str(error))
+            return values_of(self.function, record)
         except Exception as error:  # noqa: BLE001 - the user's function
-            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
+            return self._failed(record, error)
 
-    def _fault(self, message: str) -> tuple[str, ...]:
+    def _failed(self, record: Record, error: Exception) -> tuple[str, ...]:
+        known = isinstance(error, _NoStrings)
         self.faults += 1
-        self.last_fault = message
+        self.last_fault = (
+            str(error) if known else f"{type(error).__name__} on {record.key}{_place(error)}: {error}"
+        )
         return ()
 
     def _leave(self, key: str, values: Sequence[str]) -> None:
