@@ -20,6 +20,7 @@ from declctl.objects.dictionaries import DictionaryTrainer
 
 _MAGIC = zstandard.FRAME_HEADER
 _AFTER_MAGIC = slice(len(_MAGIC), None)
+_TOGETHER = "multi_decompress_to_buffer" in zstandard.backend_features  # that of PyPy has not got it
 _PLAIN = b"{"  # no descriptor: two bits that zstd leaves 0 are 1 in it
 _DICTIONARY_ID = 0b0000_0011  # of the descriptor: how the id of a dictionary is written; here 0 or 1 byte
 _SINGLE_SEGMENT = 0b0010_0000  # of the descriptor: whether the id is next, or after one byte
@@ -79,6 +80,8 @@ class FrameCodec:
 
         All of them are in memory as long as one is.
         """
+        if not _TOGETHER:
+            return [self.decode(frame) for frame in frames]
         found: list[Any] = []
         for reader, some in groupby(frames, self._reader_of):
             if reader is None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.errors import MalformedAnswer
-from declctl.objects import FrameCodec, ObjectCodec, ObjectView, Projection
+from declctl.objects import FrameCodec, ObjectCodec, ObjectView, Projection, frame
 from declctl.objects.batches import decompressed
 from declctl.objects.selective import SelectiveReader
 
@@ -220,7 +220,7 @@ def test_a_value_that_can_not_be_decoded_is_a_fault_of_the_object() -> None:
         reader.ask(lambda obj: obj["spec"]["a"], broken)
 
 
-def test_many_are_decompressed_together() -> None:
+def test_many_are_decompressed_together(monkeypatch) -> None:
     """As each would be alone; all alone if they are large, of other makers, or one of them is broken."""
     codec = FrameCodec()
     text = "some text that is worth to be compressed, " * 9
@@ -229,6 +229,9 @@ def test_many_are_decompressed_together() -> None:
     alone = [codec.decode(record.frame) for record in records]
     assert not records[0].frame.startswith(b"{")
     assert [bytes(plain) for plain in decompressed(records)] == alone
+    with monkeypatch.context() as patch:
+        patch.setattr(frame, "_TOGETHER", False)  # as where the library can't
+        assert decompressed(records) == alone
     assert decompressed([]) == []
     nothing = [None] * 201
     assert decompressed([*records[1:], _record({})]) == nothing
