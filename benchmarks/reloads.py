@@ -97,8 +97,12 @@ class Rig:
     def _effect(self, edit: Callable[[], Any]) -> float:
         before = dict(self.controller.status().reloads)
         edit()
-        while (status := self.controller.status()).reloads == before:
-            time.sleep(_ASKED)  # seldom: to ask takes time from what is measured
+
+        def tried() -> bool:
+            return self.controller.status().reloads != before
+
+        until("it is tried", tried, timeout=_PATIENCE, every=_ASKED)  # seldom: asking takes time from it
+        status = self.controller.status()
         if status.reloads["Applied"] == before.get("Applied", 0):
             raise SystemExit(f"a reload did not go through: {status.reloads}")
         self.retired()

@@ -14,7 +14,6 @@ _Raw = msgspec.Raw
 _decode = msgspec.json.Decoder().decode
 # Methods of what is built upon, without the search that `super()` is.
 _item = dict[str, Any].__getitem__
-_get = dict[str, Any].get
 _set = dict[str, Any].__setitem__
 _items = dict[str, Any].items
 
@@ -57,12 +56,10 @@ class LazyDict(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """What stands there; `default` if nothing does."""
-        self.read = True
-        value = _get(self, key, default)
-        if type(value) is _Raw:
-            value = _decode(value)
-            _set(self, key, value)
-        return value
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
     def __contains__(self, key: object) -> bool:
         self.read = True

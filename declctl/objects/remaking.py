@@ -52,21 +52,8 @@ class Remaking:
 
     def many(self, records: Sequence[Record]) -> Sequence[Record]:
         """All of these anew; raises as for one."""
-        alike, layout = self._alike, self.layout
-        decode, interned = self._partial.decode, self._interned.values
-        made: list[Record] = []
-        for record, plain in zip(records, decompressed(records), strict=True):
-            if plain is None or record.layout is not alike:
-                made.append(self._anew(record, plain))
-                continue
-            try:
-                _, values = decode(plain)
-            except UNREADABLE:
-                made.append(self._anew(record, plain))
-                continue
-            labels, frame = record.labels_json, record.frame
-            made.append(Record(record.key, record.revision, labels, interned(values), frame, layout))
-        return made
+        plain = decompressed(records)
+        return [self._anew(record, each) for record, each in zip(records, plain, strict=True)]
 
     def _anew(self, record: Record, plain: Any) -> Record:
         if record.layout is self.layout:
@@ -75,8 +62,7 @@ class Remaking:
             if plain is None:
                 plain = record.layout.codec.decode(record.frame)
             if record.layout is self._alike:
-                _, values, _ = self._read(bytes(plain), self._looks, ())
-                labels, frame = record.labels_json, record.frame
+                labels, values, frame = record.labels_json, self._values(plain), record.frame
             else:
                 labels, values, frame = self._read(bytes(plain), self._reads, self._drop_fields)
         except Exception as fault:
@@ -85,6 +71,13 @@ class Remaking:
             labels = record.labels_json  # which others share
         # Its identity is that which the server gave it, whatever a transform has left of that in the frame.
         return Record(record.key, record.revision, labels, values, frame, self.layout)
+
+    def _values(self, plain: Any) -> tuple[Projected, ...]:
+        try:
+            _, values = self._partial.decode(plain)
+        except UNREADABLE:  # an object of another shape, or none at all
+            return self._read(bytes(plain), self._looks, ())[1]
+        return self._interned.values(values)
 
     def _read(self, plain: bytes, by: Projection, drop_fields: Iterable[FieldPath]) -> _Parts:
         try:

@@ -9,8 +9,10 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.01
 
 
-def until(what: str, condition: Callable[[], T], *, timeout: float = 10.0) -> T:
-    """The first true value of `condition`, asked again and again for at most `timeout` seconds.
+def until(
+    what: str, condition: Callable[[], T], *, timeout: float = 10.0, every: float = _PAUSE_SECONDS
+) -> T:
+    """The first true value of `condition`, asked `every` few seconds for at most `timeout` seconds.
 
     Raises AssertionError that names `what` was waited for and the last value.
     """
@@ -18,5 +20,5 @@ def until(what: str, condition: Callable[[], T], *, timeout: float = 10.0) -> T:
     while not (value := condition()):
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout:g} s: {what}; last: {value!r}")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(every)
     return value

@@ -143,12 +143,7 @@ class Index:
                 return
         held = () if before is None else self._held(key, before)
         values = self._values(key, record)
-        for value in values:
-            bucket = self._buckets.get(value)
-            if bucket is None:
-                self._buckets[value] = {key: record}
-            else:
-                bucket[key] = record
+        self._enter(key, record, values)
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
@@ -157,7 +152,7 @@ class Index:
 
         What has changed since they were listed, as `current` tells, is found already, or gone.
         """
-        given, buckets, function = self._given, self._buckets, self.function
+        given, function = self._given, self.function
         fresh = [(key, record) for key, record in records if key not in given and current(key) is record]
         if not isinstance(function, FunctionIndex):
             for key, record in fresh:
@@ -165,17 +160,8 @@ class Index:
             return
         at_hand = function.decompressed([record for _, record in fresh])
         for (key, record), plain in zip(fresh, at_hand, strict=True):
-            try:
-                values = _texts(function(record, plain), record)
-            except Exception as error:  # noqa: BLE001 - the user's function
-                values = self._failed(record, error)
-            given[key] = values
-            for value in values:
-                bucket = buckets.get(value)
-                if bucket is None:
-                    buckets[value] = {key: record}
-                else:
-                    bucket[key] = record
+            values = given[key] = self._asked(record, plain)
+            self._enter(key, record, values)
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
@@ -238,19 +224,29 @@ class Index:
             return ()
         return (value,) if isinstance(value, str) else value
 
-    def _asked(self, record: Record) -> tuple[str, ...]:
+    def _asked(self, record: Record, plain: Any = None) -> tuple[str, ...]:
+        function = self.function
         try:
-            return values_of(self.function, record)
+            found = function(record, plain) if isinstance(function, FunctionIndex) else function(record)
+            return _texts(found, record)
+        except _NoStrings as error:
+            return self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function
-            return self._failed(record, error)
+            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
 
-    def _failed(self, record: Record, error: Exception) -> tuple[str, ...]:
-        known = isinstance(error, _NoStrings)
+    def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1
-        self.last_fault = (
-            str(error) if known else f"{type(error).__name__} on {record.key}{_place(error)}: {error}"
-        )
+        self.last_fault = message
         return ()
+
+    def _enter(self, key: str, record: Record, values: Sequence[str]) -> None:
+        buckets = self._buckets
+        for value in values:
+            bucket = buckets.get(value)
+            if bucket is None:
+                buckets[value] = {key: record}
+            else:
+                bucket[key] = record
 
     def _leave(self, key: str, values: Sequence[str]) -> None:
         for value in values:
