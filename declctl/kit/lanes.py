@@ -7,6 +7,7 @@ caller's business.
 
 import heapq
 import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ class Lanes(Generic[T]):
       lets others pass.
     - A key is held from `take` until `done`; `retry` keeps holding it until the value is due and
       done.
+    - No more than `at_once` are out at the same time, not counting what is overlooked; where it is
+      lowered, nothing is handed out until enough have come back.
     - Below `limit` (in the unit of `weigh`) nothing is lost or merged. Beyond it, or always when
       `keyed`, a new value is merged with the one of its key that waits in the same epoch, by
       `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both;
@@ -49,10 +52,12 @@ class Lanes(Generic[T]):
         merge: Callable[[T, T, bool], Sequence[T]],
         limit: int,
         keyed: bool = False,
+        at_once: int = sys.maxsize,
         era: Era | None = None,
     ) -> None:
         self.limit = limit
         self.keyed = keyed
+        self.at_once = at_once
         self._now = clock.monotonic
         self._weigh = weigh
         self._merge = merge
@@ -65,7 +70,8 @@ class Lanes(Generic[T]):
         self._tail: dict[str, Ticket[T]] = {}  # key → its last one, the only one to be merged into
         self._due: list[tuple[float, int, Ticket[T]]] = []
         self._epochs = Epochs(era)
-        self._added = self._taken = self._merged = self._dropped = self._running = self._weight = 0
+        self._added = self._taken = self._merged = self._dropped = self._weight = 0
+        self._running = self._overlooked = 0  # what is out is one or the other
 
     def add(self, key: str, value: T) -> None:
         """Append a value of `key`."""
@@ -93,6 +99,8 @@ class Lanes(Generic[T]):
     def take(self) -> Ticket[T] | None:
         """The next value that may be worked on now, its key held; None if there is none."""
         with self._lock:
+            if self._running >= self.at_once:
+                return None
             if self._due:
                 self._wake_due()
             ticket = self._released.popleft() if self._released else self._next_turn()
@@ -107,7 +115,7 @@ class Lanes(Generic[T]):
     def done(self, ticket: Ticket[T]) -> bool:
         """The value was dealt with; the next of its key may be taken. Whether one waits for that."""
         with self._lock:
-            self._running -= 1
+            self._come_back(ticket)
             self._weight -= ticket.weight
             self._epochs.leave(ticket.epoch)
             return self._release(ticket)
@@ -115,7 +123,7 @@ class Lanes(Generic[T]):
     def retry(self, ticket: Ticket[T], delay: float) -> None:
         """Hold the key and hand the value out again in `delay` seconds, in what is the newest epoch then."""
         with self._lock:
-            self._running -= 1
+            self._come_back(ticket)
             ticket.attempts += 1
             ticket.epoch = self._epochs.move(ticket.epoch, NO_EPOCH)
             ticket.due = self._now() + delay
@@ -123,6 +131,14 @@ class Lanes(Generic[T]):
             if self.keyed:
                 ticket.fixed = False
                 self._absorb_newer(ticket)
+
+    def overlook(self, ticket: Ticket[T]) -> None:
+        """Wait no longer for one that is out: another may be handed out in its place, but none of its key."""
+        with self._lock:
+            if not ticket.overlooked:
+                ticket.overlooked = True
+                self._running -= 1
+                self._overlooked += 1
 
     def cut(self) -> int:
         """Start a new epoch, of all that share the era; returns the one that ended. O(1), and cannot fail."""
@@ -183,9 +199,11 @@ class Lanes(Generic[T]):
     def next_due(self) -> float | None:
         """Seconds until the first value in back-off is due; zero if something may be taken now.
 
-        None if nothing is pending.
+        None if nothing is pending, or if as many are out as may be.
         """
         with self._lock:
+            if self._running >= self.at_once:
+                return None
             if self._released or self._ready:
                 return 0.0
             return max(0.0, self._due[0][0] - self._now()) if self._due else None
@@ -200,19 +218,26 @@ class Lanes(Generic[T]):
         """The figures of this moment."""
         with self._lock:
             pending = sum(self._epochs.pending.values())
-            backing_off = len(self._due)
+            backing_off, running = len(self._due), self._running + self._overlooked
             return LanesStatistics(
                 added=self._added,
                 taken=self._taken,
                 merged=self._merged,
                 dropped=self._dropped,
-                waiting=pending - self._running - backing_off,
-                running=self._running,
+                waiting=pending - running - backing_off,
+                running=running,
                 backing_off=backing_off,
                 weight=self._weight,
             )
 
     # What follows is called under the lock.
+
+    def _come_back(self, ticket: Ticket[T]) -> None:
+        if ticket.overlooked:
+            ticket.overlooked = False
+            self._overlooked -= 1
+        else:
+            self._running -= 1
 
     def _merge_into(self, waiting: Ticket[T], value: T, epoch: int) -> bool:
         if waiting.fixed or self.epoch_of(waiting) != epoch:

@@ -25,6 +25,7 @@ class Ticket(msgspec.Struct, Generic[T], eq=False):
     gone: bool = False  # merged away while it waited: its turn is skipped
     passed: bool = False  # its turn came while its key was held: it follows when the key is free
     fixed: bool = False  # seen by a worker: nothing may be merged into it
+    overlooked: bool = False  # out, and not waited for any longer
     # The neighbours of its key, none of which is done or gone.
     before: "Ticket[T] | None" = None
     after: "Ticket[T] | None" = None

@@ -16,13 +16,15 @@ from declctl.work import Backoff
 class Intake(NamedTuple):
     """Which changes a slot takes: these types, perhaps none of the first sync.
 
-    Beyond `limit` bytes, or always if it is `keyed`, changes of one object are merged.
+    Beyond `limit` bytes, or always if it is `keyed`, changes of one object are merged. No more than
+    `at_once` are delivered at the same time.
     """
 
     wanted: frozenset[ChangeType]
     skips_initial: bool
     limit: int
     keyed: bool
+    at_once: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Binding:
             skips_initial=plan.initial_sync is InitialSync.SKIP,
             limit=plan.buffer_bytes,
             keyed=plan.delivery is Delivery.KEYED,
+            at_once=plan.queue.concurrency,
         )
         object.__setattr__(self, "intake", intake)
         object.__setattr__(self, "backoff", Backoff(retry.initial_backoff, retry.max_backoff))

@@ -35,6 +35,7 @@ class Run(msgspec.Struct, eq=False):
     change: Change
     started: float
     wanted: Sequence[Implementation]
+    replace: Callable[[], None]  # whoever does it, by another worker: it is stuck
     overdue: bool = False
     timed_out: str = ""
     timer: asyncio.TimerHandle | None = None
@@ -82,11 +83,17 @@ def call_on(
 class Calls:
     """The calls of one slot. `running` and `counts` are the slot's to keep, under `lock`.
 
-    `replaced` is called when a call is given up while it holds a worker.
+    `overlook` is called under `lock` with the ticket of a call that is given up, `overlooked` after it.
     """
 
     def __init__(
-        self, name: str, *, loop: asyncio.AbstractEventLoop, log: Log, replaced: Callable[[], None]
+        self,
+        name: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        log: Log,
+        overlook: Callable[[Ticket[Notification]], None],
+        overlooked: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
         self.running: dict[int, Run] = {}  # by their id
@@ -94,7 +101,7 @@ class Calls:
         self._name = name
         self._loop = loop  # the handlers' loop, which keeps the time
         self._log = log
-        self._replaced = replaced
+        self._overlook, self._overlooked = overlook, overlooked
 
     def of(self, binding: Binding | None) -> list[Run]:
         """Those that were begun for a binding."""
@@ -160,13 +167,15 @@ class Calls:
                 return
             run.overdue = True
             self.counts.zombies += 1
+            self._overlook(run.ticket)
         self._log.warning(
             f"{self._name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
             handler=self._name,
             key=run.ticket.key,
         )
-        self._replaced()
+        run.replace()
+        self._overlooked()
 
 
 def _cancel(scope: asyncio.Timeout) -> None:

@@ -2,7 +2,8 @@
 
 A slot whose implementations are all asynchronous is worked by tasks on the handlers' loop, any
 other by threads of its own, so that a change costs neither a task nor an executor. Either kind can
-work on any change: after a reload from one to the other both exist until the old ones have left.
+work on any change: after a reload from one to the other both exist until the old ones have left,
+and the lanes let none of the new begin before there is room.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ class Worked(Protocol):
     """What a crew works for: a slot."""
 
     name: str
+    on_pending: Callable[[], None]
+    """Called when something may be ready: wakes the crew that works for it now."""
 
     @property
     def lanes(self) -> Lanes[Notification]:
@@ -122,6 +125,7 @@ class ThreadCrew:
             if not self._slot.work(ticket):
                 return
         self._ready.set()
+        self._slot.on_pending()  # who works for it now may wait until this one has left
 
 
 class LoopCrew:
@@ -149,7 +153,7 @@ class LoopCrew:
             self._loop.call_soon_threadsafe(self._set)
 
     def replace_one(self) -> None:
-        """Start one more task."""
+        """Start one more task; the stuck one leaves when it comes back."""
         self._loop.call_soon_threadsafe(self._start_one)
 
     def dismiss(self) -> None:
@@ -184,6 +188,7 @@ class LoopCrew:
                 await asyncio.sleep(0)  # a handler that never waits must not starve the others on this loop
             if not await self._slot.work_async(ticket):
                 return
+        self._slot.on_pending()  # as above
 
     async def _sleep(self, lanes: Lanes[Notification]) -> None:
         assert self._event is not None

@@ -23,6 +23,7 @@ from declctl.runtime.failing import identity, tell_failed, what_failed
 from declctl.runtime.figures import HandlerStatistics
 from declctl.runtime.filtering import Judged
 from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
 
 __all__ = ["Binding", "Handler", "HandlerStatistics"]
 
@@ -50,8 +51,6 @@ class Handler:
         self._clock = clock
         self._log = log
         self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
-        self._calls = calls = Calls(self.name, loop=loop, log=log, replaced=self._replaced)
-        self._lock, self._running, self._counts = calls.lock, calls.running, calls.counts
         # ticket → implementations that have not succeeded yet
         self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
         self._judged: dict[int, Judged] = {}  # ticket → what is tried again
@@ -64,6 +63,10 @@ class Handler:
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=binding.intake.limit, era=era
         )
+        self._calls = calls = Calls(
+            self.name, loop=loop, log=log, overlook=self.lanes.overlook, overlooked=self._overlooked
+        )
+        self._lock, self._running, self._counts = calls.lock, calls.running, calls.counts
         self._bindings = {self.lanes.epoch + (era is not None): binding}
         self.take_in(binding)
 
@@ -100,7 +103,8 @@ class Handler:
 
     def take_in(self, binding: Binding) -> None:
         """Take what a binding wants, as it wants it."""
-        self._wanted, self._skips_initial, self.lanes.limit, self.lanes.keyed = binding.intake
+        lanes = self.lanes
+        self._wanted, self._skips_initial, lanes.limit, lanes.keyed, lanes.at_once = binding.intake
 
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
@@ -169,12 +173,16 @@ class Handler:
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
             try:
-                if implementation.is_async:
-                    rest = begin_async(implementation, arguments)
-                    if rest is None:
-                        continue  # it had nothing to wait for
-                else:
-                    rest = asyncio.to_thread(call, implementation, arguments)
+                if not implementation.is_async:
+                    # Not to be cancelled: past its time it is a zombie, as it is in a crew of threads.
+                    run.scope = None
+                    await in_thread(
+                        partial(call, implementation, arguments), name=f"declctl-handler-{self.name}"
+                    )
+                    continue
+                rest = begin_async(implementation, arguments)
+                if rest is None:
+                    continue  # it had nothing to wait for
                 # Who was given up in its first step is cancelled where it begins to wait.
                 async with asyncio.timeout(0.0 if run.overdue else run.binding.plan.timeout) as run.scope:
                     await rest
@@ -196,8 +204,8 @@ class Handler:
         """The keys of the calls under way, for messages."""
         return self._calls.keys()
 
-    def _replaced(self) -> None:
-        self.on_replaced()
+    def _overlooked(self) -> None:
+        self.on_pending()  # workers of another crew may wait until they are let in
 
     def _begin(self, ticket: Ticket[Notification]) -> Run:
         # An epoch that was handed over a moment ago may be forgotten by now.
@@ -224,7 +232,8 @@ class Handler:
         if before:
             # Only what failed is tried again; code that is new since then is called whole.
             wanted = tuple(i for i in wanted if identity(i) in before) or wanted
-        run = Run(ticket, binding, change, self._clock.monotonic(), wanted, judged=judged)
+        began = self._clock.monotonic()
+        run = Run(ticket, binding, change, began, wanted, self.on_replaced, judged=judged)
         with self._lock:
             self._running[id(run)] = run
         if binding.plan.timeout is not None and not binding.target.all_async:

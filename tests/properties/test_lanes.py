@@ -15,6 +15,7 @@ KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
 WEIGHTS = st.integers(0, 30)
 BACKING_OFF = -1  # the epoch of what backs off: whichever is the newest when it is due
 PICKS = st.integers(0, 1000)
+ROOM = st.sampled_from([1, 2, 100, 100])  # how many may be out at once
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,18 @@ class Item:
     due: float | None = None
     fixed: bool = False
     delayed: bool = False
+    overlooked: bool = False
     ticket: Ticket[Value] | None = None
 
 
 class LanesMachine(RuleBasedStateMachine):
     """Everything that may be done to lanes, in any order."""
 
-    @initialize(keyed=st.booleans(), limit=st.sampled_from([0, 20, 60, 10_000]))
-    def start(self, keyed: bool, limit: int) -> None:
+    @initialize(keyed=st.booleans(), limit=st.sampled_from([0, 20, 60, 10_000]), at_once=ROOM)
+    def start(self, keyed: bool, limit: int, at_once: int) -> None:
         self.clock = ManualClock()
         self.lanes: Lanes[Value] = Lanes(
-            clock=self.clock, weigh=lambda v: v.weight, merge=merge, limit=limit, keyed=keyed
+            clock=self.clock, weigh=lambda v: v.weight, merge=merge, limit=limit, keyed=keyed, at_once=at_once
         )
         self.items: list[Item] = []
         self.adopted: dict[int, int] = {}
@@ -91,6 +93,10 @@ class LanesMachine(RuleBasedStateMachine):
     def take(self) -> None:
         eligible = [item for item in self._heads() if self._may_be_taken(item)]
         ticket = self.lanes.take()
+        if not self._has_room():
+            assert ticket is None
+            assert self.lanes.next_due() is None
+            return
         for item in self.items:
             if item.epoch == BACKING_OFF and item.due is not None and item.due <= self.clock.monotonic():
                 item.epoch = self.epoch
@@ -126,6 +132,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert item.ticket is not None
         self.lanes.retry(item.ticket, delay)
         item.ticket, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
+        item.overlooked = False
         item.due = self.clock.monotonic() + delay
         if not self.lanes.keyed:
             return
@@ -137,6 +144,14 @@ class LanesMachine(RuleBasedStateMachine):
             item.value = remaining[0]
             self.merged += 1
             self.items.remove(newer)
+
+    @precondition(lambda self: self._running())
+    @rule(pick=PICKS)
+    def overlook(self, pick: int) -> None:
+        item = self._pick(pick)
+        assert item.ticket is not None
+        self.lanes.overlook(item.ticket)
+        item.overlooked = True
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
     def time_passes(self, seconds: float) -> None:
@@ -162,9 +177,9 @@ class LanesMachine(RuleBasedStateMachine):
         self.dropped += sum(1 for item in left if not item.attempts)
         self.items = [item for item in self.items if item.ticket is not None]
 
-    @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]))
-    def reconfigure(self, keyed: bool, limit: int) -> None:
-        self.lanes.keyed, self.lanes.limit = keyed, limit
+    @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]), at_once=ROOM)
+    def reconfigure(self, keyed: bool, limit: int, at_once: int) -> None:
+        self.lanes.keyed, self.lanes.limit, self.lanes.at_once = keyed, limit, at_once
 
     @invariant()
     def figures(self) -> None:
@@ -186,7 +201,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_sleeps_through_work(self) -> None:
-        if any(self._may_be_taken(item) for item in self._heads()):
+        if self._has_room() and any(self._may_be_taken(item) for item in self._heads()):
             assert self.lanes.next_due() == 0.0
 
     def teardown(self) -> None:
@@ -238,6 +253,9 @@ class LanesMachine(RuleBasedStateMachine):
 
     def _running(self) -> list[Item]:
         return [item for item in self.items if item.ticket is not None]
+
+    def _has_room(self) -> bool:
+        return sum(1 for item in self._running() if not item.overlooked) < self.lanes.at_once
 
     def _pick(self, pick: int) -> Item:
         running = self._running()

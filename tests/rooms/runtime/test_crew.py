@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
 from declctl.runtime.crew import LoopCrew, ThreadCrew
 
@@ -56,7 +57,9 @@ class Watched:
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
     """Four keys with three changes each, worked by a crew of that size."""
     watched = Watched(expected)
-    slot = bench.slot(watched.handle_async if asynchronous else watched.handle)
+    slot = bench.slot(
+        watched.handle_async if asynchronous else watched.handle, queue=QueueSpec(concurrency=size)
+    )
     crew = LoopCrew(slot, size=size, loop=bench.loop.loop) if asynchronous else ThreadCrew(slot, size=size)
     slot.on_pending = crew.wake
     crew.start()

@@ -8,6 +8,7 @@ import pytest
 
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
+from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
 
 
@@ -269,6 +270,39 @@ def test_a_call_that_runs_too_long_is_given_up_and_its_key_held(bench, added) ->
     figures = slot.statistics()
     assert (figures.zombies, figures.failed, figures.queued) == (0, 1, 1)
     assert "TimeoutError" in figures.last_error
+
+
+def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, added) -> None:
+    """Other workers came while a call ran: they are complete, and may begin when it is given up."""
+    gate, own, pending, others = threading.Event(), threading.Event(), threading.Event(), []
+    slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a"), added("b")])
+    slot.on_replaced = own.set
+    worker = threading.Thread(target=slot.work, args=(slot.lanes.take(),))
+    worker.start()
+    until("the call has begun", slot.running)
+    slot.on_replaced, slot.on_pending = lambda: others.append(1), pending.set
+    assert pending.wait(10)
+    assert own.is_set()
+    assert not others
+    assert slot.lanes.take().key == "default/b"
+    gate.set()
+    worker.join(10)
+
+
+def test_a_thread_is_not_cancelled_by_workers_that_are_tasks(bench, added) -> None:
+    """What was queued for a `def` is worked by tasks after an edit: past its `timeout` its key is held."""
+    gate, replaced = threading.Event(), threading.Event()
+    slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
+    slot.on_replaced = replaced.set
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    assert replaced.wait(10)
+    assert (slot.statistics().zombies, slot.lanes.take()) == (1, None)
+    gate.set()
+    assert call.result(10) is False, "its worker was replaced and leaves"
+    figures = slot.statistics()
+    assert (figures.zombies, figures.failed, figures.queued) == (0, 1, 1)
 
 
 def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added) -> None:
