@@ -14,12 +14,10 @@ _MOST_BYTES = 64 * 1024  # of frames at once: what comes out of them stays in a 
 def decompressed(records: Sequence[Record]) -> Sequence[Any]:
     """For each record the JSON of its object, as a buffer, or None where that is better asked for alone."""
     frames = [record.frame for record in records]
-    codec = records[0].layout.codec if records else None
-    if (
-        not isinstance(codec, FrameCodec)
-        or sum(map(len, frames)) > _MOST_BYTES
-        or any(record.layout.codec is not codec for record in records)
-    ):
+    layouts = {id(record.layout): record.layout for record in records}
+    codecs = {id(layout.codec): layout.codec for layout in layouts.values()}
+    codec = codecs.popitem()[1] if len(codecs) == 1 else None
+    if not isinstance(codec, FrameCodec) or sum(map(len, frames)) > _MOST_BYTES:
         return [None] * len(records)
     try:
         return codec.decode_many(frames)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ byte, the descriptor, tells it from plain JSON: no descriptor is a brace.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import zstandard
 
@@ -24,6 +24,8 @@ _TOGETHER = "multi_decompress_to_buffer" in zstandard.backend_features  # that o
 _PLAIN = b"{"  # no descriptor: two bits that zstd leaves 0 are 1 in it
 _DICTIONARY_ID = 0b0000_0011  # of the descriptor: how the id of a dictionary is written; here 0 or 1 byte
 _SINGLE_SEGMENT = 0b0010_0000  # of the descriptor: whether the id is next, or after one byte
+
+_Reader: TypeAlias = zstandard.ZstdDecompressor | None  # None for what is plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class FrameCodec:
         if not _TOGETHER:
             return [self.decode(frame) for frame in frames]
         found: list[Any] = []
-        for reader, some in groupby(frames, self._reader_of):
+        for reader, some in self._runs(frames):
             if reader is None:
                 found += some
             else:
@@ -91,7 +93,13 @@ class FrameCodec:
                 found += segments
         return found
 
-    def _reader_of(self, frame: bytes) -> zstandard.ZstdDecompressor | None:
+    def _runs(self, frames: Sequence[bytes]) -> Iterable[tuple[_Reader, Iterable[bytes]]]:
+        heads = {frame[:2] for frame in frames}
+        if len(heads) == 1 and heads.pop()[0] & _SINGLE_SEGMENT:
+            return [(self._reader_of(frames[0]), frames)]  # as nearly always: no need to ask for each
+        return groupby(frames, self._reader_of)
+
+    def _reader_of(self, frame: bytes) -> _Reader:
         if frame.startswith(_PLAIN):
             return None
         descriptor, dictionary_id = frame[0], 0

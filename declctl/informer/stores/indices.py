@@ -15,6 +15,7 @@ from declctl.objects.batches import decompressed
 from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
+_Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept
 NAMESPACE_INDEX = "namespace"
 """The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
 
@@ -84,12 +85,16 @@ def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
 
     Raises CacheError where they are no list of strings, and what the function raises.
     """
-    return _texts(function(record), record)
+    return _each(_texts(function(record), record))
 
 
-def _texts(found: Iterable[object], record: Record) -> tuple[str, ...]:
+def _each(values: _Values) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else values
+
+
+def _texts(found: Iterable[object], record: Record) -> _Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
-        return (found[0],)  # what most functions give
+        return found[0]  # what most functions give
     if isinstance(found, str):
         raise _NoStrings(
             f"on {record.key} an index function gave the string {found!r}, not a list of strings"
@@ -98,7 +103,7 @@ def _texts(found: Iterable[object], record: Record) -> tuple[str, ...]:
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) != len(values):
         raise _NoStrings(f"on {record.key} an index function gave {values!r}, which are not all strings")
-    return texts
+    return texts[0] if len(texts) == 1 else texts
 
 
 class Index:
@@ -115,7 +120,7 @@ class Index:
         self._buckets: dict[str, dict[str, Record]] = {}
         # The values by which a key stands in the buckets, unless they can be read out of its record's
         # projection again: a function that is asked twice may answer twice.
-        self._given: dict[str, tuple[str, ...]] = {}
+        self._given: dict[str, _Values] = {}
         self._path = function.path if isinstance(function, FieldIndex) else None
         self._layout: Layout | None = None  # the last one looked at, and where the path stands in it
         self._position: int | None = None
@@ -142,26 +147,22 @@ class Index:
                     self._leave(key, (last,))
                 return
         held = () if before is None else self._held(key, before)
-        values = self._values(key, record)
+        values = _each(self._values(key, record))
         self._enter(key, record, values)
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def fill(self, records: Iterable[tuple[str, Record]], current: Callable[[str], Record | None]) -> None:
-        """Let stored records be found under their values.
-
-        What has changed since they were listed, as `current` tells, is found already, or gone.
-        """
-        given, function = self._given, self.function
-        fresh = [(key, record) for key, record in records if key not in given and current(key) is record]
+    def fill(self, records: Sequence[tuple[str, Record]]) -> None:
+        """As `put_new`: what many of them have in common is done once."""
+        function = self.function
         if not isinstance(function, FunctionIndex):
-            for key, record in fresh:
-                self.put(key, record, None)
+            self.put_new(dict(records))
             return
-        at_hand = function.decompressed([record for _, record in fresh])
-        for (key, record), plain in zip(fresh, at_hand, strict=True):
+        given = self._given
+        at_hand = function.decompressed([record for _, record in records])
+        for (key, record), plain in zip(records, at_hand, strict=True):
             values = given[key] = self._asked(record, plain)
-            self._enter(key, record, values)
+            self._enter(key, record, _each(values))
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
@@ -198,7 +199,7 @@ class Index:
         """Every value that some object has."""
         return list(self._buckets)
 
-    def _values(self, key: str, record: Record) -> tuple[str, ...]:
+    def _values(self, key: str, record: Record) -> _Values:
         if self._path is not None and self._projects(record):
             if self._given:
                 self._given.pop(key, None)
@@ -208,8 +209,8 @@ class Index:
 
     def _held(self, key: str, record: Record) -> tuple[str, ...]:
         if self._path is not None and self._projects(record):
-            return self._projected(record)
-        return self._given.get(key, ())
+            return _each(self._projected(record))
+        return _each(self._given.get(key, ()))
 
     def _projects(self, record: Record) -> bool:
         if record.layout is not self._layout:
@@ -217,14 +218,12 @@ class Index:
             self._position = None if self._path is None else record.layout.positions.get(self._path)
         return self._position is not None
 
-    def _projected(self, record: Record) -> tuple[str, ...]:
+    def _projected(self, record: Record) -> _Values:
         assert self._position is not None
         value = record.values[self._position]
-        if value is None:
-            return ()
-        return (value,) if isinstance(value, str) else value
+        return () if value is None else value
 
-    def _asked(self, record: Record, plain: Any = None) -> tuple[str, ...]:
+    def _asked(self, record: Record, plain: Any = None) -> _Values:
         function = self.function
         try:
             found = function(record, plain) if isinstance(function, FunctionIndex) else function(record)

@@ -34,8 +34,9 @@ class IndexedRecords:
         self._records: dict[str, Record] = {}
         self.held = self._records.get  # no method, which would cost as much as all the rest of a lookup
         self._indices = {name: Index(function) for name, function in (indexers or {}).items()}
-        self._building: dict[str, Index] = {}
-        self._written: tuple[Index, ...] = tuple(self._indices.values())  # those that follow every change
+        self._building: dict[str, IndexBuild] = {}
+        # Those that follow every change.
+        self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())
         self._bytes = 0
         self._batches = Turnstile()
 
@@ -200,15 +201,16 @@ class IndexedRecords:
         """
         if name in self._indices:
             raise CacheError(f"an index named {name!r} exists already")
-        index = self._building[name] = Index(function)
-        self._publish(self._indices)
+        index = Index(function)
 
         def finish() -> None:
-            if self._building.get(name) is index:
+            if self._building.get(name) is build:
                 del self._building[name]
                 self._publish({**self._indices, name: index})
 
-        return IndexBuild(list(self._records.items()), current=self._records.get, index=index, finish=finish)
+        build = self._building[name] = IndexBuild(list(self._records.items()), index=index, finish=finish)
+        self._publish(self._indices)
+        return build
 
     def index_faults(self) -> Mapping[str, tuple[int, str | None]]:
         """For each index whose function has failed: how often, and the last fault in words."""
