@@ -1,12 +1,13 @@
 """Dictionaries whose values are decoded when somebody reads them.
 
 To Python they are dictionaries. C code may look into one past its methods, as orjson and pydantic do. It
-finds `msgspec.Raw` where a value has not been read, and usually refuses that. So whoever gives one away has
-to give a plain one instead where its reader raises, or seems not to have read it: `SelectiveReader.ask`.
+finds something else than JSON where a value has not been read, and where keys are missing, and usually
+refuses that. So whoever gives one away has to give a plain one instead where its reader raises, or seems not
+to have read it: `SelectiveReader.ask`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import msgspec
 
@@ -16,39 +17,74 @@ _decode = msgspec.json.Decoder().decode
 _item = dict[str, Any].__getitem__
 _set = dict[str, Any].__setitem__
 _items = dict[str, Any].items
+_get = dict[str, Any].get
+_clear = dict[str, Any].clear
+_update = dict[str, Any].update
 
 
-def _walking(method: Callable[..., Any]) -> Any:
-    """A method of a dictionary, to be called when all of it is decoded."""
+def _whole(method: Callable[..., Any], *, walks: bool = True) -> Any:
+    """A method of a dictionary, to be called when all keys are there; decoded, if it walks over them."""
 
-    def walk_first(self: "LazyDict", *arguments: Any) -> Any:
-        self.read = self.walked = True
-        for key, value in _items(self):
-            if type(value) is _Raw:
-                _set(self, key, _decode(value))
-        return method(self, *arguments)
+    def complete_first(self: "LazyDict", *arguments: Any, **more: Any) -> Any:
+        self.read = True
+        self.complete()
+        if walks:
+            self.walked = True
+            for key, value in _items(self):
+                if type(value) is _Raw:
+                    _set(self, key, _decode(value))
+        return method(self, *arguments, **more)
 
-    return walk_first
+    return complete_first
+
+
+class _Rest:
+    """What stands for the keys that were not looked for: no JSON, so that nobody takes the others for all."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+_REST = _Rest()
+
+
+class Source(NamedTuple):
+    """Where lazy dictionaries of one field come from.
+
+    `decode` gives an object's fields, of which `field` is one, each value raw. `sought` are the keys that
+    are looked for there; empty for all of them.
+    """
+
+    field: str
+    sought: frozenset[str]
+    decode: Callable[[Any], Mapping[str, Mapping[str, Any]]]
 
 
 class LazyDict(dict[str, Any]):
-    """A dictionary of what msgspec left raw; made by `lazily`.
+    """A dictionary of what msgspec left raw, or of a few of its keys; made by `lazily`.
 
-    Who reads a value decodes it, once; who walks over it, compares or copies it decodes all. A copy is
-    plain. Raises msgspec.MsgspecError or UnicodeDecodeError where a value can't be decoded.
+    Who reads a value decodes it, once; who looks for a key that was not looked for before gets all of
+    them; who walks over it, compares or copies it decodes all. A copy is plain. Raises
+    msgspec.MsgspecError or UnicodeDecodeError where a value can't be decoded.
 
-    `field` is where it stands. `read` says whether somebody has looked into it, and is None until its
-    maker has given it away; `walked` says whether all of it was decoded.
+    `source` says where it stands. `read` says whether somebody has looked into it, and is None until its
+    maker has given it away; `walked` says whether all of it was decoded. `plain` is the JSON of the whole
+    object, and None once all keys are there. `also` is a key that was looked for and was not there.
     """
 
-    __slots__ = ("field", "read", "walked")
-    field: str
+    __slots__ = ("also", "plain", "read", "source", "walked")
+    source: Source
+    plain: Any
     read: bool | None
     walked: bool
+    also: str | None
 
     def __getitem__(self, key: str) -> Any:
         self.read = True
-        value = _item(self, key)
+        value = _get(self, key, _REST)
+        if value is _REST:
+            self._look_for(key)
+            value = _item(self, key)
         if type(value) is _Raw:
             value = _decode(value)
             _set(self, key, value)
@@ -63,36 +99,67 @@ class LazyDict(dict[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         self.read = True
+        if super().__contains__(key):
+            return True
+        self._look_for(key)
         return super().__contains__(key)
-
-    def __len__(self) -> int:
-        self.read = True
-        return super().__len__()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return dict, (self.copy(),)  # for `copy`, `deepcopy` and `pickle`
 
+    def keys_read(self) -> frozenset[str]:
+        """The keys that were read, or looked for in vain, as far as that is known; all must be there."""
+        read = {key for key, value in _items(self) if type(value) is not _Raw}
+        return frozenset(read if self.also is None else {*read, self.also})
+
+    def complete(self) -> None:
+        """Let all keys be there, in their order."""
+        if self.plain is None:
+            return
+        have = {key: value for key, value in _items(self) if value is not _REST}
+        every = {**self.source.decode(self.plain)[self.source.field], **have}
+        self.plain = None
+        _clear(self)
+        _update(self, every)
+
+    def _look_for(self, key: object) -> None:
+        if key not in self.source.sought:
+            self.also = key if isinstance(key, str) else None
+            self.complete()
+
     # `dict(…)`, `{**…}` and `f(**…)` copy past a subclass's methods only where this one is inherited.
-    __iter__ = _walking(dict.__iter__)
-    __reversed__ = _walking(dict.__reversed__)
-    __eq__ = _walking(dict.__eq__)
-    __ne__ = _walking(dict.__ne__)
+    __iter__ = _whole(dict.__iter__)
+    __reversed__ = _whole(dict.__reversed__)
+    __eq__ = _whole(dict.__eq__)
+    __ne__ = _whole(dict.__ne__)
     __hash__ = None  # type: ignore[assignment]
-    __or__ = _walking(dict.__or__)
-    __repr__ = _walking(dict.__repr__)
-    copy = _walking(dict.copy)
-    items = _walking(dict.items)
-    keys = _walking(dict.keys)
-    pop = _walking(dict.pop)
-    popitem = _walking(dict.popitem)
-    setdefault = _walking(dict.setdefault)
-    values = _walking(dict.values)
+    __or__ = _whole(dict.__or__)
+    __ior__ = _whole(dict.__ior__, walks=False)  # type: ignore[assignment]
+    __len__ = _whole(dict.__len__, walks=False)
+    __repr__ = _whole(dict.__repr__)
+    __setitem__ = _whole(dict.__setitem__, walks=False)
+    __delitem__ = _whole(dict.__delitem__, walks=False)
+    fromkeys = dict.fromkeys  # type: ignore[assignment] - what it makes is plain
+    clear = _whole(dict.clear, walks=False)
+    copy = _whole(dict.copy)
+    items = _whole(dict.items)
+    keys = _whole(dict.keys)
+    pop = _whole(dict.pop)
+    popitem = _whole(dict.popitem)
+    setdefault = _whole(dict.setdefault)
+    update = _whole(dict.update, walks=False)
+    values = _whole(dict.values)
 
 
-def lazily(field: str, raw: Mapping[str, msgspec.Raw]) -> LazyDict:
-    """A lazy dictionary that nobody has."""
+def lazily(source: Source, raw: Mapping[str, Any], plain: Any) -> LazyDict:
+    """A lazy dictionary that nobody has, of what was found of a field in the JSON of an object."""
     made = LazyDict(raw)
-    made.field = field
-    made.read = None
+    made.source = source
+    made.read = made.also = None
     made.walked = False
+    if source.sought:
+        made.plain = plain
+        _set(made, _REST, _REST)  # type: ignore[arg-type] - no string: that is the point
+    else:
+        made.plain = None
     return made

@@ -3,6 +3,7 @@
 import collections
 import copy
 import json
+import marshal
 import operator
 import pickle
 
@@ -11,15 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.objects.lazy import LazyDict, lazily
+from declctl.objects.lazy import LazyDict, Source, lazily
 
 _BODY = {"a": 1, "b": [1, {"x": None}], "c": {"d": "é"}, "e": None}
 
 
-def lazy(body=None) -> LazyDict:
-    """A dictionary of which nothing was decoded."""
-    text = msgspec.json.encode(_BODY if body is None else body)
-    return lazily("spec", msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+_RAW = dict[str, msgspec.Raw]
+
+
+def lazy(*sought) -> LazyDict:
+    """A dictionary of which nothing was decoded, or of which some keys were looked for, and found or not."""
+    text = msgspec.json.encode({"spec": _BODY})
+    source = Source("spec", frozenset(sought), msgspec.json.Decoder(dict[str, _RAW]).decode)
+    raw = msgspec.json.decode(text, type=dict[str, _RAW])["spec"]
+    found = {key: value for key, value in _BODY.items() if key in sought} if sought else raw
+    return lazily(source, copy.deepcopy(found), text)
+
+
+SOUGHT = [(), ("a",), ("c", "b"), ("none",), tuple(_BODY)]
+
+
+def _never(plain):
+    raise AssertionError
 
 
 def _raised(kind, call):
@@ -80,26 +94,28 @@ USES = {
     "popitem": lambda obj: (obj.popitem(), obj),
     "setdefault": lambda obj: (obj.setdefault("b", 3), obj.setdefault("z", 3), obj),
     "changed": _added,
+    "made anew": lambda obj: obj.fromkeys(["a"], 2),
     "cleared": lambda obj: (obj.clear(), obj),
     "hashed": lambda obj: _raised(TypeError, lambda: {obj}),
     "kind": lambda obj: (isinstance(obj, dict), isinstance(obj, collections.abc.Mapping)),
 }
 
 
+@pytest.mark.parametrize("sought", SOUGHT)
 @pytest.mark.parametrize("use", USES)
-def test_it_is_used_like_any_other(use) -> None:
+def test_it_is_used_like_any_other(use, sought) -> None:
     """With the same result, in one go or after something of it was read."""
     plain = USES[use](copy.deepcopy(_BODY))
-    assert USES[use](lazy()) == plain
-    read_before = lazy()
+    assert USES[use](lazy(*sought)) == plain
+    read_before = lazy(*sought)
     assert read_before["c"] == {"d": "é"}
     assert USES[use](read_before) == plain
 
 
-@given(st.lists(st.sampled_from(sorted(USES)), max_size=4))
-def test_it_is_used_again_and_again(uses) -> None:
+@given(st.lists(st.sampled_from(sorted(USES)), max_size=4), st.sampled_from(SOUGHT))
+def test_it_is_used_again_and_again(uses, sought) -> None:
     """What was done to it before is seen by who comes after."""
-    mine, theirs = lazy(), copy.deepcopy(_BODY)
+    mine, theirs = lazy(*sought), copy.deepcopy(_BODY)
     for use in uses:
         assert repr(_outcome(use, mine)) == repr(_outcome(use, theirs))
 
@@ -111,9 +127,11 @@ def _outcome(use, obj):
         return missing
 
 
-def test_copies_are_plain() -> None:
+@pytest.mark.parametrize("sought", SOUGHT)
+def test_copies_are_plain(sought) -> None:
     """Whoever keeps one keeps nothing of where it came from."""
-    for made in (lazy().copy(), lazy() | {}, copy.copy(lazy()), pickle.loads(pickle.dumps(lazy()))):
+    of = lazy(*sought)
+    for made in (of.copy(), of | {}, copy.copy(of), pickle.loads(pickle.dumps(of))):
         assert type(made) is dict
         assert made == _BODY
 
@@ -121,12 +139,48 @@ def test_copies_are_plain() -> None:
 def test_it_tells_what_was_done_with_it() -> None:
     """Its maker sees whether it was read, and whether all of it was."""
     made = lazy()
-    assert (made.field, made.read, made.walked) == ("spec", None, False)
+    assert (made.source.field, made.read, made.walked) == ("spec", None, False)
     assert "none" not in made
     assert made["b"] is made["b"], "a value is decoded once"
     assert (made.read, made.walked) == (True, False)
+    assert made.keys_read() == {"b", "none"}
     assert list(made)
     assert made.walked
+
+
+def test_other_keys_are_fetched_when_they_are_looked_for() -> None:
+    """And not for those of which it is known that they are there, or that they are not."""
+    made = lazy("a", "none")
+    assert (made["a"], "a" in made, made.get("none"), "none" in made) == (1, True, None, False)
+    assert made.plain is not None
+    assert made.get("b") == _BODY["b"]
+    assert (made.plain, made.also, made.walked) == (None, "b", False)
+    assert made.keys_read() == {"a", "b"}
+    assert type(dict.get(made, "c")) is msgspec.Raw
+    counted = lazy("a")
+    assert len(counted) == len(_BODY)
+    assert (counted.plain, counted.also) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda obj: obj.update(b=3),
+        lambda obj: obj.__setitem__("b", 3),
+        lambda obj: obj.__ior__({"b": 3}),
+        lambda obj: obj.__delitem__("b"),
+        lambda obj: obj.pop("b"),
+        lambda obj: obj.clear(),
+        lambda obj: obj["a"],
+    ],
+)
+def test_what_was_changed_stays_changed(change) -> None:
+    """Also when other keys are looked for later."""
+    mine, theirs = lazy("a"), copy.deepcopy(_BODY)
+    change(mine)
+    change(theirs)
+    assert mine.get("e", 4) == theirs.get("e", 4)
+    assert list(mine.items()) == list(theirs.items())
 
 
 def test_code_that_looks_past_its_methods_finds_no_wrong_value() -> None:
@@ -138,9 +192,16 @@ def test_code_that_looks_past_its_methods_finds_no_wrong_value() -> None:
     assert dict.keys(made) == _BODY.keys()
 
 
+@pytest.mark.parametrize("looks", [msgspec.json.encode, msgspec.msgpack.encode, marshal.dumps])
+def test_code_that_looks_past_its_methods_refuses_a_part_of_it(looks) -> None:
+    """Be it JSON or not, a part doesn't pass for all."""
+    with pytest.raises((TypeError, ValueError)):
+        looks(lazy("a"))
+
+
 def test_a_value_that_can_not_be_decoded_says_so_when_it_is_read() -> None:
     """And stays unread."""
-    made = lazily("spec", {"a": msgspec.Raw(b"]")})
+    made = lazily(Source("spec", frozenset(), _never), {"a": msgspec.Raw(b"]")}, b"")
     for _ in range(2):
         with pytest.raises(msgspec.DecodeError):
             made["a"]

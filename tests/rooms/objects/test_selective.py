@@ -47,6 +47,12 @@ def _reads(obj, how, field):  # noqa: C901
                 return str(obj[field])
             case "inner":
                 return obj[field]["x"]
+            case "other":
+                return obj[field].get("z", "none")
+            case "inside":
+                return "q" in obj[field], "z" in obj[field]
+            case "length":
+                return len(obj[field])
             case "walk":
                 return list(obj[field])
             case "past":
@@ -63,11 +69,26 @@ def _reads(obj, how, field):  # noqa: C901
                 return obj[field] is None
             case _:
                 return obj[field]
-    except (KeyError, TypeError) as missing:
+    except (KeyError, TypeError, AttributeError) as missing:
         return f"{type(missing)}"
 
 
-_HOWS = ["item", "get", "in", "text", "inner", "walk", "past", "nothing", "spoil", "annotations", "all"]
+_HOWS = [
+    "item",
+    "get",
+    "in",
+    "text",
+    "inner",
+    "other",
+    "inside",
+    "length",
+    "walk",
+    "past",
+    "nothing",
+    "spoil",
+    "annotations",
+    "all",
+]
 _LOOKS = st.lists(st.tuples(st.sampled_from(_HOWS), st.sampled_from(_FIELDS)), max_size=5)
 
 
@@ -99,7 +120,7 @@ def test_it_learns_what_is_read() -> None:
     assert not reader.reads
     for field in ("spec", "status", "data"):
         assert _asked(reader, record, field)
-    assert reader.fields == {"spec": True, "status": False, "data": True}
+    assert reader.fields == {"spec": set(), "status": "whole", "data": set()}
     assert reader.reads
     assert _asked(reader, record, "x") == [{}]
     assert reader.fields is None
@@ -115,8 +136,11 @@ def test_only_what_is_read_is_decoded(monkeypatch) -> None:
     assert reader.ask(lambda obj: obj["spec"]["a"], record) == 1
     monkeypatch.setattr(type(record), "read", lambda _: pytest.fail("all of it was decoded"))
     seen = []
-    assert reader.ask(lambda obj: seen.append(obj["spec"]) or obj["spec"]["a"], record) == 1
-    assert type(dict.get(seen[0], "b")) is msgspec.Raw
+    for number in range(3):
+        assert reader.ask(lambda obj: seen.append(obj["spec"]) or obj["spec"]["a"], record) == 1
+        assert reader.fields == {"spec": {"a"}}
+        assert type(dict.get(seen[number], "b", msgspec.Raw())) is msgspec.Raw
+    assert "b" not in dict.keys(seen[2])
     assert reader.ask(lambda obj: obj.name, record) == "m"
 
 
@@ -130,15 +154,61 @@ def test_only_what_is_read_is_decoded(monkeypatch) -> None:
     ],
     ids=["raises", "reads nothing", "misreads", "walks"],
 )
-def test_a_function_that_needs_all_of_a_field_gets_it_from_then_on(function) -> None:
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_function_that_needs_all_of_a_field_gets_it_from_then_on(function, learned) -> None:
     """Be it that it looks past a dictionary's methods, or at all that is in it."""
     record, reader = _record({"spec": {"a": 1, "b": 2}}), SelectiveReader()
     right = function(ObjectView(record))
     assert reader.ask(lambda obj: obj["spec"]["a"], record) == 1
-    assert reader.fields == {"spec": True}
+    assert reader.fields == {"spec": set()}
+    if learned:
+        assert reader.ask(lambda obj: obj["spec"]["a"], record) == 1
+        assert reader.fields == {"spec": {"a"}}
     assert reader.ask(function, record) == right
-    assert reader.fields == {"spec": False}
+    assert reader.fields == {"spec": "whole"}
     assert reader.ask(function, record) == right
+
+
+def _looked(reader, record, *keys):
+    return reader.ask(lambda obj: [obj["spec"].get(key) for key in keys], record)
+
+
+def test_keys_are_learned_one_after_the_other() -> None:
+    """Those that are there, and those that are not; and where they are many, all are given."""
+    body = {f"k{number}": number for number in range(9)}
+    record, reader = _record({"spec": body}), SelectiveReader()
+    assert _looked(reader, record, "k0") == [0]
+    assert reader.fields == {"spec": set()}
+    assert _looked(reader, record, "k0") == [0]
+    assert reader.fields == {"spec": {"k0"}}
+    assert _looked(reader, record, "k1", "none") == [1, None]
+    assert reader.fields == {"spec": {"k0", "k1", "none"}}
+    assert _looked(reader, record, *body) == list(range(9))
+    assert reader.fields == {"spec": "each"}
+    assert _looked(reader, record, "k8") == [8]
+    assert reader.fields == {"spec": "each"}
+
+
+def test_keys_that_are_not_ascii_are_found() -> None:
+    """Also from the third object on, when msgspec would have to find them."""
+    record, reader = _record({"spec": {"é": 1}, "ü": {"a": 1}}), SelectiveReader()
+    for _ in range(3):
+        assert reader.ask(lambda obj: (obj["spec"]["é"], obj["spec"].get("ß")), record) == (1, None)
+    assert reader.fields == {"spec": "each"}
+    for _ in range(3):
+        assert reader.ask(lambda obj: obj["ü"]["a"], record) == 1
+
+
+def test_who_needs_all_keys_and_reads_few_gets_all() -> None:
+    """They are not fetched for every object one after the other, nor is anything learned again and again."""
+    record, reader = _record({"spec": {"a": 1, "b": 2}}), SelectiveReader()
+
+    def function(obj):
+        return obj["spec"]["a"], len(obj["spec"])
+
+    for fields in ({"spec": set()}, {"spec": {"a"}}, {"spec": "each"}, {"spec": "each"}):
+        assert reader.ask(function, record) == (1, 2)
+        assert reader.fields == fields
 
 
 def test_a_function_that_fails_fails_as_ever() -> None:
@@ -154,7 +224,7 @@ def test_a_function_that_fails_fails_as_ever() -> None:
             reader.ask(fails, record)
         assert raised.value.__context__ is None
     assert asked == [1, 1, 1]
-    assert reader.fields == {"spec": True}
+    assert reader.fields == {"spec": set()}
 
 
 def test_a_generator_reads_before_it_is_asked_for_no_longer() -> None:
@@ -179,9 +249,11 @@ def test_a_field_that_is_an_object_in_some_only() -> None:
     assert reader.ask(function, _record({"spec": {"a": 1}})) == 1
     assert reader.ask(function, _record({"spec": None})) is None
     assert reader.ask(function, _record({})) == "none"
-    assert reader.fields == {"spec": True}
+    assert reader.ask(function, _record({"spec": {"a": 2}})) == 2
+    assert reader.fields == {"spec": {"a"}}
+    assert reader.ask(function, _record({"spec": None})) is None
     assert reader.ask(function, _record({"spec": [1]})) == [1]
-    assert reader.fields == {"spec": False}
+    assert reader.fields == {"spec": "whole"}
     assert reader.ask(function, _record({"spec": {"a": 1}})) == 1
 
 
