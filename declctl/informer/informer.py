@@ -138,10 +138,13 @@ class SharedIndexInformer:
 
         No listener is told: the objects are the same. Nothing here waits or can fail.
         """
-        self._end_reprojection()
-        self._reprojection = reprojection
-        self._decoding.exchange(reprojection.projection)
+        self._decode_by(reprojection)
         self._slices.start_later(reprojection.take_over())
+
+    def take_over_first(self, reprojection: Reprojection) -> None:
+        """Decode with its projection from now on; what it will make takes its place as soon as it is made."""
+        self._decode_by(reprojection)
+        reprojection.take_over_first()
 
     def process(self, batch: Sequence[Entry]) -> Iterator[None]:
         """Apply what was queued to the store, and tell the listeners after each step of it."""
@@ -310,6 +313,11 @@ class SharedIndexInformer:
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))
+
+    def _decode_by(self, reprojection: Reprojection) -> None:
+        self._end_reprojection()
+        self._reprojection = reprojection
+        self._decoding.exchange(reprojection.projection)
 
     def _end_reprojection(self) -> None:
         if self._reprojection is not None:

@@ -2,7 +2,8 @@
 
 What is made is kept aside while the store goes on changing: until it takes over, nothing has happened.
 Then it takes the places of the records that it was made of, wherever these are still the same state of
-their object; what has changed meanwhile is made anew at that moment.
+their object; what has changed meanwhile is made anew at that moment. Or it takes over before anything is
+made, and each record takes its place as soon as it is.
 """
 
 import logging
@@ -49,13 +50,19 @@ class Reprojection:
         self._made: dict[str, Record] = {}
         self._round: Iterator[Record] = iter(indexer.list())
         self._rounds = self._made_in_round = 0
+        self._in_place = False
         self.is_over = False
 
     def step(self, budget: int) -> bool:
         """Make at most `budget` more records; True when none or few are left that have changed meanwhile.
 
-        Raises CacheError for an object that can't be made anew; the store is as it was.
+        Also where another reprojection has taken over: then there is nothing left to do.
+
+        Raises CacheError for an object that can't be made anew; the store is as it was, or as far as it came
+        if it has taken over before.
         """
+        if self.is_over:
+            return True
         lacking: list[Record] = []
         for looked, record in enumerate(self._round, 1):
             held = self._indexer.held(record.key)
@@ -66,6 +73,9 @@ class Reprojection:
                 return False
         self._make(lacking)
         self._rounds += 1
+        if self._in_place:
+            self.is_over = True  # what came meanwhile was decoded by the new projection
+            return True
         if self._made_in_round <= _FEW or self._rounds >= _MOST_ROUNDS:
             return True
         self._made_in_round = 0
@@ -74,8 +84,16 @@ class Reprojection:
 
     def _make(self, lacking: Sequence[Record]) -> None:
         for record in self._remake.many(lacking):
-            self._made[record.key] = record
+            if self._in_place:
+                self._indexer.put(record.key, record)
+            else:
+                self._made[record.key] = record
         self._made_in_round += len(lacking)
+
+    def take_over_first(self) -> None:
+        """Put each record into the store as soon as it is made."""
+        self._in_place = True
+        self._round = iter(self._indexer.list())
 
     def take_over(self) -> Generator[None]:
         """Put what was made into the store, a slice at a time; nothing before the first slice is asked for.

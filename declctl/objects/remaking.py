@@ -28,7 +28,7 @@ class Remaking:
 
     What is in a frame has been transformed, so that nothing is transformed again; `drop_fields` are
     dropped. Of records of the layout `alike` the frames are kept as they are: they are those that
-    `layout` would have.
+    `layout` would have. If all that it has at hand stands in them, nothing is decoded.
     """
 
     def __init__(
@@ -36,6 +36,9 @@ class Remaking:
     ) -> None:
         self.layout = layout
         self._alike = alike
+        at_hand = [None if alike is None else alike.positions.get(path) for path in layout.positions]
+        # Where the values stand in records that are alike, if all of them do.
+        self._places = None if alike is None or None in at_hand else [at for at in at_hand if at is not None]
         self._drop_fields = tuple(drop_fields)
         self._reads = _projection(layout, layout.codec, self._drop_fields)
         self._partial = PartialDecoder(layout.positions)
@@ -52,12 +55,15 @@ class Remaking:
 
     def many(self, records: Sequence[Record]) -> Sequence[Record]:
         """All of these anew; raises as for one."""
-        plain = decompressed(records)
+        plain = decompressed(records) if self._places is None else [None] * len(records)
         return [self._anew(record, each) for record, each in zip(records, plain, strict=True)]
 
     def _anew(self, record: Record, plain: Any) -> Record:
         if record.layout is self.layout:
             return record
+        if self._places is not None and record.layout is self._alike:
+            values = self._interned.values(tuple([record.values[at] for at in self._places]))
+            return msgspec.structs.replace(record, values=values, layout=self.layout)
         try:
             if plain is None:
                 plain = record.layout.codec.decode(record.frame)

@@ -28,14 +28,17 @@ async def become(cached: Cached, identity: Identity, users: Sequence[Wanted]) ->
         transform=cached.transform,
         codec=cached.codec if same_codec else codec_of(identity.watch),
     )
-    return await _remade(cached, identity, after)
+    reprojection = _begun(cached, identity, after)
+    await _completed(cached, reprojection)
+    return reprojection
 
 
 async def widen(cached: Cached, users: Sequence[Wanted]) -> None:
     """Let a cache have at hand what indexes of its users read; for everybody else it stays as it was.
 
-    So it need not wait for a commit. Raises ReloadRefused if a record can't be made, and nothing has
-    changed then.
+    So it need not wait for a commit: each record takes its place as soon as it is made. Raises
+    ReloadRefused if one can't be made. Where it comes to nothing, those that were made become in the next
+    slices what they were.
     """
     before = cached.informer.source.projection
     paths = paths_of(users)
@@ -44,21 +47,27 @@ async def widen(cached: Cached, users: Sequence[Wanted]) -> None:
     after = projection_of(cached.identity.watch, paths=paths, transform=cached.transform, codec=cached.codec)
     if _at_hand(after) <= _at_hand(before):
         return  # the others stand in every record, or can't be had without decoding
-    reprojection = await _remade(cached, cached.identity, after)
-    cached.informer.take_over(reprojection)
-    while not (reprojection.is_over or cached.informer.is_stopped):
-        await asyncio.sleep(0)
+    reprojection = _begun(cached, cached.identity, after)
+    cached.informer.take_over_first(reprojection)
+    try:
+        await _completed(cached, reprojection)
+    except BaseException:
+        if not reprojection.is_over:
+            cached.informer.take_over(_begun(cached, cached.identity, before))
+        raise
 
 
-async def _remade(cached: Cached, identity: Identity, after: Projection) -> Reprojection:
+def _begun(cached: Cached, identity: Identity, after: Projection) -> Reprojection:
     remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
-    reprojection = cached.informer.begin_reprojection(after, remake)
+    return cached.informer.begin_reprojection(after, remake)
+
+
+async def _completed(cached: Cached, reprojection: Reprojection) -> None:
     try:
         while not reprojection.step(_SLICE):
             await asyncio.sleep(0)
     except CacheError as fault:
         raise ReloadRefused("ReprojectFailed", f"{cached.identity.watch}: {fault}") from fault
-    return reprojection
 
 
 def _at_hand(projection: Projection) -> KeysView[FieldPath]:

@@ -41,6 +41,7 @@ STEPS = st.one_of(
     st.tuples(st.just("begin"), st.sets(st.sampled_from(PATHS)), st.integers(0, 3), st.booleans()),
     st.tuples(st.just("step"), st.integers(1, 9)),
     st.tuples(st.just("take over")),
+    st.tuples(st.just("take over first")),
     st.tuples(st.just("breathe")),
 )
 
@@ -64,6 +65,8 @@ class World:
         self.informer.add_listener(self)
         self.queue: list[Delta | Replacement] = []
         self.staged: tuple[Reprojection, frozenset[str], int, Codec] | None = None
+        self.stepped = False  # whether something of that was made
+        self.filling: Reprojection | None = None  # has taken over first
         self.expected: list[tuple[str, str]] = []
         self.model: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
@@ -147,10 +150,14 @@ class World:
         drops = [MANAGED_FIELDS, *map(FieldPath.parse, DROPS[:dropped])]
         remake = Remaking(after.layout, drop_fields=drops, alike=before.layout if same else None)
         self.staged = (self.informer.begin_reprojection(after, remake), paths, dropped, codec)
+        self.stepped = False
 
     def step(self, budget: int) -> None:
-        """A slice of what is staged."""
-        if self.staged is not None:
+        """A slice of what has taken over first, or else of what is staged."""
+        if self.filling is not None and not self.filling.is_over:
+            self.filling.step(budget)
+        elif self.staged is not None:
+            self.stepped = True
             self.staged[0].step(budget)
 
     def take_over(self) -> None:
@@ -158,6 +165,13 @@ class World:
         if self.staged is not None:
             reprojection, self.paths, self.dropped, self.codec = self.staged
             self.informer.take_over(reprojection)
+            self.staged = None
+
+    def take_over_first(self) -> None:
+        """What is staged decodes from now on, and nothing of it is made."""
+        if self.staged is not None and not self.stepped:
+            self.filling, self.paths, self.dropped, self.codec = self.staged
+            self.informer.take_over_first(self.filling)
             self.staged = None
 
     def _arrive(self, kind: DeltaType, name: str) -> None:
@@ -199,6 +213,8 @@ async def _play(steps: Sequence[tuple[Any, ...]]) -> None:
         else:
             getattr(world, name.replace(" ", "_"))(*arguments)
     world.process(len(world.queue))
+    while world.filling is not None and not world.filling.step(2):
+        await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
     assert world.told == world.expected
