@@ -5,7 +5,7 @@ little more than finding its end.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -43,14 +43,16 @@ class PartialDecoder:
         tree: _Tree = {}
         for path in projected:
             _plant(tree, path)
-        fields: list[tuple[str, Any, Any]] = [("metadata", PartialMetadata, PartialMetadata())]
-        fields += [_field(name, subtree) for name, subtree in tree.items()]
-        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False, frozen=True))
+        fields = [_field(name, subtree) for name, subtree in tree.items()]
+        metadata = ("metadata", PartialMetadata, PartialMetadata())
         getters = [_getters(path) for path in projected]
+        firsts = [first for first, _ in getters]
         # One call reads the metadata and all paths as far as their first wildcard; the metadata is
         # named twice because attrgetter returns a tuple for two names at least.
-        self._read = operator.attrgetter("metadata", "metadata", *(first for first, _ in getters))
-        self._decode = self._decoder.decode
+        self._read = operator.attrgetter("metadata", "metadata", *firsts)
+        self._decode = _decode([metadata, *fields])
+        self._read_values = _tuple_of(firsts)
+        self._decode_values = _decode(fields)
         self._rests = [rest for _, rest in getters]
 
     def decode(self, raw: bytes) -> tuple[PartialMetadata, tuple[Projected, ...]]:
@@ -61,10 +63,36 @@ class PartialDecoder:
         """
         found = self._read(self._decode(raw))
         values: tuple[Any, ...] = found[2:]
+        for value in values:  # not in a function of its own: every event comes by here
+            if value is not None and type(value) is not str:
+                return found[0], self._leaves(values)
+        return found[0], values
+
+    def values(self, raw: bytes) -> tuple[Projected, ...]:
+        """The values alone, in three quarters of the time."""
+        values = self._read_values(self._decode_values(raw))
         for value in values:
             if value is not None and type(value) is not str:
-                return found[0], tuple(map(_leaf, values, self._rests))
-        return found[0], values
+                return self._leaves(values)
+        return values
+
+    def _leaves(self, values: tuple[Any, ...]) -> tuple[Projected, ...]:
+        return tuple(map(_leaf, values, self._rests))
+
+
+def _decode(fields: Sequence[tuple[str, Any, Any]]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False, frozen=True)).decode
+
+
+def _tuple_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    match names:
+        case []:
+            return lambda _: ()
+        case [name]:
+            get = operator.attrgetter(name)
+            return lambda found: (get(found),)
+        case _:
+            return operator.attrgetter(*names)
 
 
 def _projectable(path: FieldPath) -> bool:

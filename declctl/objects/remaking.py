@@ -80,7 +80,7 @@ class Remaking:
 
     def _values(self, plain: Any) -> tuple[Projected, ...]:
         try:
-            _, values = self._partial.decode(plain)
+            values = self._partial.values(plain)
         except UNREADABLE:  # an object of another shape, or none at all
             return self._read(bytes(plain), self._looks, ())[1]
         return self._interned.values(values)

@@ -83,6 +83,7 @@ def test_value_is_the_one_that_the_path_finds(paths, obj):
         _, values = decoder.decode(raw)
     except msgspec.ValidationError:
         return
+    assert decoder.values(raw) == values
     seen = msgspec.json.decode(raw)
     for path, position in decoder.positions.items():
         value = values[position]
