@@ -4,9 +4,10 @@ An index function or a filter looks at the same few values of every object. The 
 skipped: that takes a third of the time of decoding it all. A function that reads more gets it all the same.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import GeneratorType, MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -26,11 +27,15 @@ _MOST_KEYS = 8  # and who looks for more keys of a field gets them all
 
 
 class _Learned(NamedTuple):
-    """Top-level fields that are read, and how to decode them; `lazy` are those that are not decoded whole."""
+    """Top-level fields that are read, and how to decode them; `lazy` are those that are not decoded whole.
+
+    `sought` reads all keys that are looked for, as one value or a tuple; None where there may be others.
+    """
 
     fields: Mapping[str, How]
     lazy: Sequence[Source]
     decode: Callable[[Any], KubeObject]
+    sought: Callable[[Any], Any] | None
 
 
 class SelectiveReader:
@@ -57,11 +62,40 @@ class SelectiveReader:
 
         `plain` is the JSON of the object, as a buffer, if that is at hand.
         """
+        return self._ask(function, record, record, plain)
+
+    def ask_watched(
+        self, function: Callable[[ObjectView], Answer], record: Record, plain: Any
+    ) -> tuple[Answer, bool]:
+        """The same, and whether it has looked at nothing else than what `signature` gives."""
+        watched, learned = _Watched(record), self._learned
+        answer = self._ask(function, record, cast("Record", watched), plain)
+        return answer, not watched.seen and self._learned is learned
+
+    def signature(self, plain: Any) -> str | tuple[str, ...] | None:
+        """What stands in an object where functions look; None if that is no text, or not known exactly.
+
+        `plain` is its JSON, as a buffer.
+        """
+        learned = self._learned
+        if learned is None or learned.sought is None:
+            return None
+        try:
+            found = learned.sought(plain)
+        except UNREADABLE:
+            return None  # also where a field is missing
+        if type(found) is str or (type(found) is tuple and all(type(each) is str for each in found)):
+            return found
+        return None
+
+    def _ask(
+        self, function: Callable[[ObjectView], Answer], record: Record, shown: Record, plain: Any
+    ) -> Answer:
         learned = self._learned
         if learned is None or (plain is None and isinstance(record.frame, HeldObject)):
-            return function(ObjectView(record))
+            return function(ObjectView(shown))
         learned, part = self._part(learned, record, plain)
-        view = _SelectiveView(record, _reader=self, _learned=learned, _part=part)
+        view = _SelectiveView(shown, _reader=self, _learned=learned, _part=part)
         try:
             answer: Any = function(view)
             if type(answer) is GeneratorType:
@@ -72,7 +106,7 @@ class SelectiveReader:
         else:
             if self._was_read(learned, part):
                 return answer
-        answer = function(ObjectView(record))
+        answer = function(ObjectView(shown))
         self._decode_whole(value.source for value in view.given())
         return answer
 
@@ -135,6 +169,20 @@ class SelectiveReader:
     def _decode_whole(self, sources: Iterable[Source]) -> None:
         for source in sources:
             self.learn(source.field, "whole")
+
+
+class _Watched:
+    """A record that knows whether anything of it was looked at."""
+
+    __slots__ = ("_record", "seen")
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.seen = False
+
+    def __getattr__(self, name: str) -> Any:
+        self.seen = True
+        return getattr(self._record, name)
 
 
 class _SelectiveView(ObjectView, kw_only=True):
@@ -204,7 +252,23 @@ def _learned(fields: Mapping[str, How]) -> _Learned:
     lazy = [
         Source(field, _keys(how), _decoder({field: _EACH})) for field, how in fields.items() if how != "whole"
     ]
-    return _Learned(fields, lazy, _decoder({field: _kind(field, how) for field, how in fields.items()}))
+    decode = _decoder({field: _kind(field, how) for field, how in fields.items()})
+    keys = {field: sorted(_keys(how)) for field, how in fields.items()}
+    return _Learned(fields, lazy, decode, _sought(keys) if keys and all(keys.values()) else None)
+
+
+def _sought(keys: Mapping[str, Sequence[str]]) -> Callable[[Any], Any]:
+    # Structs, of which one call reads all that is sought. Their own names are not those of the keys.
+    fields = {f"f{n}": field for n, field in enumerate(keys)}
+    inner = {name: {f"k{n}": key for n, key in enumerate(keys[field])} for name, field in fields.items()}
+    kinds = {name: _struct(dict.fromkeys(names, (Any, None)), names) for name, names in inner.items()}
+    decode = msgspec.json.Decoder(_struct({name: (kind,) for name, kind in kinds.items()}, fields)).decode
+    read = operator.attrgetter(*(f"{name}.{key}" for name, names in inner.items() for key in names))
+    return lambda plain: read(decode(plain))
+
+
+def _struct(fields: Mapping[str, tuple[Any, ...]], rename: Mapping[str, str]) -> Any:
+    return msgspec.defstruct("Sought", [(n, *of) for n, of in fields.items()], rename=rename, gc=False)
 
 
 def _findable(key: str) -> bool:

@@ -20,7 +20,7 @@ from declctl.runtime.renewing import become, widen
 
 __all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
 _SLICE = 500  # objects that an index build looks at before the loop breathes
-_DECODED = 60  # where a function looks at them, which takes some 15 µs for each
+_DECODED = 100  # where a function looks at them, which takes some 10 to 15 µs for each
 
 
 @dataclass(eq=False)

@@ -10,14 +10,21 @@ class IndexBuild:
     """An index under way, which follows every change of the store meanwhile.
 
     `step` fills a slice of it and says whether it is complete; only then can it be read. What it is told
-    by `put`, `put_new` and `remove` is newer than the `records` that it fills the index with.
+    by `put`, `put_new` and `remove` is newer than the `records` under `keys` that it fills the index with.
     """
 
     def __init__(
-        self, records: Sequence[tuple[str, Record]], *, index: Index, finish: Callable[[], None]
+        self,
+        keys: Sequence[str],
+        records: Sequence[Record],
+        *,
+        index: Index,
+        finish: Callable[[], None],
     ) -> None:
+        self._keys = keys
         self._records = records
         self._index = index
+        self._fill = index.filling()
         self._finish = finish
         self._next = 0
         self._changed: set[str] = set()  # keys that are found already as they are, or are gone
@@ -25,14 +32,16 @@ class IndexBuild:
     def step(self, budget: int) -> bool:
         """Index at most `budget` more objects; True when all are in."""
         until = self._next + budget
-        some = self._records[self._next : until]
-        if self._changed:
-            some = [each for each in some if each[0] not in self._changed]
-        self._index.fill(some)
+        keys, records = self._keys[self._next : until], self._records[self._next : until]
+        if self._changed.isdisjoint(keys):
+            self._fill(keys, records)
+        else:
+            fresh = {k: r for k, r in zip(keys, records, strict=True) if k not in self._changed}
+            self._fill(tuple(fresh), tuple(fresh.values()))
         self._next = until
         if until < len(self._records):
             return False
-        self._records = ()
+        self._keys = self._records = ()
         self._finish()
         return True
 

@@ -7,11 +7,13 @@ while the loop writes.
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from declctl.errors import CacheError
 from declctl.objects import FieldPath, Layout, ObjectView, Record
 from declctl.objects.batches import decompressed
+from declctl.objects.recalling import Recall
 from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
@@ -61,10 +63,14 @@ class FunctionIndex:
     function: Callable[[ObjectView], Iterable[str] | None]
     _reader: SelectiveReader = field(default_factory=SelectiveReader, init=False, repr=False, compare=False)
 
-    def __call__(self, record: Record, plain: Any = None) -> Iterable[str]:
-        """The values of a record; `plain` is the JSON of its object, if that is at hand."""
-        values = self._reader.ask(self.function, record, plain)
+    def __call__(self, record: Record) -> Iterable[str]:
+        """The values of a record."""
+        values = self._reader.ask(self.function, record)
         return () if values is None else values
+
+    def recall(self) -> Recall[_Values]:
+        """What asks for the values of many records."""
+        return Recall(self._reader, lambda view: _texts(self.function(view), view))
 
     def decompressed(self, records: Sequence[Record]) -> Sequence[Any]:
         """What is at hand then of many records; None for each that has to be asked without."""
@@ -92,17 +98,17 @@ def _each(values: _Values) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else values
 
 
-def _texts(found: Iterable[object], record: Record) -> _Values:
+def _texts(found: Iterable[object] | None, of: Record | ObjectView) -> _Values:
+    if found is None:
+        return ()
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
         return found[0]  # what most functions give
     if isinstance(found, str):
-        raise _NoStrings(
-            f"on {record.key} an index function gave the string {found!r}, not a list of strings"
-        )
+        raise _NoStrings(f"on {of.key} an index function gave the string {found!r}, not a list of strings")
     values = tuple(dict.fromkeys(found))
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) != len(values):
-        raise _NoStrings(f"on {record.key} an index function gave {values!r}, which are not all strings")
+        raise _NoStrings(f"on {of.key} an index function gave {values!r}, which are not all strings")
     return texts[0] if len(texts) == 1 else texts
 
 
@@ -152,16 +158,20 @@ class Index:
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def fill(self, records: Sequence[tuple[str, Record]]) -> None:
-        """As `put_new`: what many of them have in common is done once."""
+    def filling(self) -> Callable[[Sequence[str], Sequence[Record]], None]:
+        """As `put_new`, for all that a store has, some at a time: what many have in common is done once."""
         function = self.function
-        if not isinstance(function, FunctionIndex):
-            self.put_new(dict(records))
-            return
+        if isinstance(function, FunctionIndex):
+            return partial(self._fill, function, function.recall())
+        return lambda keys, records: self.put_new(dict(zip(keys, records, strict=True)))
+
+    def _fill(
+        self, function: FunctionIndex, recall: Recall[_Values], keys: Sequence[str], records: Sequence[Record]
+    ) -> None:
         given = self._given
-        at_hand = function.decompressed([record for _, record in records])
-        for (key, record), plain in zip(records, at_hand, strict=True):
-            values = given[key] = self._asked(record, plain)
+        at_hand = function.decompressed(records)
+        for key, record, plain in zip(keys, records, at_hand, strict=True):
+            values = given[key] = self._asked(record, recall, plain)
             self._enter(key, record, _each(values))
 
     def put_new(self, records: Mapping[str, Record]) -> None:
@@ -223,11 +233,11 @@ class Index:
         value = record.values[self._position]
         return () if value is None else value
 
-    def _asked(self, record: Record, plain: Any = None) -> _Values:
-        function = self.function
+    def _asked(self, record: Record, recall: Recall[_Values] | None = None, plain: Any = None) -> _Values:
         try:
-            found = function(record, plain) if isinstance(function, FunctionIndex) else function(record)
-            return _texts(found, record)
+            if recall is not None:
+                return recall.answer(record, plain)
+            return _texts(self.function(record), record)
         except _NoStrings as error:
             return self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function

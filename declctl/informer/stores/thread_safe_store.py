@@ -208,7 +208,8 @@ class IndexedRecords:
                 del self._building[name]
                 self._publish({**self._indices, name: index})
 
-        build = self._building[name] = IndexBuild(list(self._records.items()), index=index, finish=finish)
+        keys, records = list(self._records), list(self._records.values())
+        build = self._building[name] = IndexBuild(keys, records, index=index, finish=finish)
         self._publish(self._indices)
         return build
 
