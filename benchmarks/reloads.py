@@ -45,7 +45,7 @@ def by_node(obj): return [obj["spec"]["nodeName"]]
 VERSION = {version}
 """
 _PATHS = ("spec.nodeName", "status.hostIP", "status.podIP", "spec.serviceAccountName", "spec.schedulerName")
-_ASKED = 0.25  # seconds between two questions whether an edit has had its effect
+_ASKED = 1.0  # seconds between two questions whether an edit has had its effect
 _FEW = 100  # objects, where their number does not matter
 
 
