@@ -22,6 +22,8 @@ from declctl.runtime.figures import Counts, HandlerStatistics
 from declctl.runtime.filtering import Filter, Judged, entering_or_leaving
 from declctl.runtime.log import Log
 
+_TO_END = 1.0  # seconds that a call has to end once it is cancelled
+
 
 class Run(msgspec.Struct, eq=False):
     """One call under way.
@@ -122,12 +124,12 @@ class Calls:
     def abandon(self, binding: Binding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
-        Those that can be are cancelled, the others are zombies.
+        Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
         """
         stuck = [run for run in self.of(binding) if not run.overdue]
         for run in stuck:
             if run.scope is not None:
-                self._loop.call_soon_threadsafe(_cancel, run.scope)
+                self._loop.call_soon_threadsafe(self._cancel, run, run.scope)
             else:
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
         return len(stuck)
@@ -157,6 +159,12 @@ class Calls:
             replayed=replayed,
         )
 
+    def _cancel(self, run: Run, scope: asyncio.Timeout) -> None:
+        if not scope.expired():
+            scope.reschedule(0.0)  # a moment long past
+        why = "it goes on, though it was cancelled at the drain timeout of a reload"
+        self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
+
     def _time_out(self, run: Run, message: str) -> None:
         run.timed_out = message
         self._give_up_waiting(run, message)
@@ -176,8 +184,3 @@ class Calls:
         )
         run.replace()
         self._overlooked()
-
-
-def _cancel(scope: asyncio.Timeout) -> None:
-    if not scope.expired():
-        scope.reschedule(0.0)  # a moment long past

@@ -1,6 +1,7 @@
 """A slot: what is delivered to whom, how often it is tried, and what a new binding changes."""
 
 import asyncio
+import contextlib
 import itertools
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
+from declctl.runtime import calls
 from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
 
@@ -366,6 +368,31 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     assert call.result(10) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, slot.outstanding(ended)) == (1, 0, 0)
+
+
+def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, added, monkeypatch) -> None:
+    """It swallows its cancellation and goes on: others are let in, and its key is held."""
+    monkeypatch.setattr(calls, "_TO_END", 0.02)
+    gate, replaced = threading.Event(), threading.Event()
+
+    async def stubborn() -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001)
+
+    slot = bench.slot(stubborn, retry=RetrySpec(max_attempts=1))
+    slot.on_replaced = replaced.set
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    until("the call has begun", slot.running)
+    assert slot.lanes.take() is None
+    assert slot.abandon(rebind(slot, bench.binding(stubborn, generation=2))) == 1
+    assert replaced.wait(10)
+    assert slot.statistics().zombies == 1
+    assert slot.lanes.take().key == "default/b"
+    gate.set()
+    assert call.result(10) is False, "its worker was replaced and leaves"
+    assert slot.statistics().zombies == 0
 
 
 class _Unprintable(Exception):
