@@ -7,6 +7,7 @@ volume, such as a Secret, that is swapped at moments of its own.
 """
 
 import hashlib
+import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -49,6 +50,9 @@ class InputFiles:
         self._reading = threading.RLock()  # an attempt reads while others look whether anything changed
         self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
         self._read_from: tuple[Path, ...] = ()
+        self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = (
+            None  # the last without faults
+        )
 
     @property
     def root(self) -> Path:
@@ -128,7 +132,7 @@ class InputFiles:
 
     def _read(self, behind: Path) -> Inputs:
         source = self._source()
-        loaded = load(source)
+        loaded = self._load(source)
         root = behind if behind.is_dir() else behind.parent
         bundle = closure(root, modules_of(loaded.controller), display=str(self.root))
         code = _digest(bundle.files.items())
@@ -143,6 +147,14 @@ class InputFiles:
             digest=_digest([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
         )
+
+    def _load(self, source: ManifestSource) -> Loaded:
+        # Each edit of code reads the manifest again, twice. To check what was checked takes some milliseconds
+        # of the interpreter, in which events are late.
+        environ = dict(os.environ)
+        if self._loaded is None or self._loaded[:2] != (source, environ):
+            self._loaded = (source, environ, load(source, environ=environ))
+        return self._loaded[2]
 
     def _place(self, root: Path, name: str) -> Path:
         """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""

@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
+from declctl.errors import ManifestErrors
+from declctl.runtime import inputs
 from declctl.runtime.check import check
+from declctl.runtime.inputs import InputFiles
 from declctl.testing import BundleDir, ConfigMapDir
 
 BAD = {
@@ -134,10 +137,10 @@ def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monk
     mounted = ConfigMapDir(tmp_path / "etc", files(1))
     load, swaps = inputs.load, [2, 3]
 
-    def load_and_swap(source):
+    def load_and_swap(source, **more):
         if swaps:
             mounted.swap(files(swaps.pop(0)), keep=True)
-        return load(source)
+        return load(source, **more)
 
     monkeypatch.setattr(inputs, "load", load_and_swap)
     for manifest in (mounted.path, mounted.path / "manifest.yaml"):
@@ -189,3 +192,31 @@ def test_a_filter_is_any_function_of_one_object(code, bundle) -> None:
     bundle.write("handlers.py", f"def notify(change): ...\n{code}")
     bundle.edit("manifest.yaml", 'notify"}', 'notify", filter: {entryPoint: "handlers:wanted"}}')
     assert check(_write(bundle)).diagnostics == ()
+
+
+def test_a_manifest_is_checked_again_when_it_or_the_environment_has_changed(bundle, monkeypatch) -> None:
+    """Edits of code find it as it was; what `${env:…}` stands for is looked up for each text."""
+    loads: list[str] = []
+    load = inputs.load
+    monkeypatch.setattr(
+        inputs, "load", lambda source, **more: loads.append(source.name) or load(source, **more)
+    )
+    text = bundle.path.joinpath("manifest.yaml").read_text()
+    files = InputFiles(str(bundle.path / "manifest.yaml"))
+    first = files.read()
+    bundle.write("handlers.py", "def notify(change):\n    print('edited')\n")
+    second = files.read()
+    assert second.code != first.code
+    assert second.loaded is first.loaded
+    assert len(loads) == 1
+    bundle.write("manifest.yaml", text.replace("name: guard", 'name: "${env:GUARD}"'))
+    for number, name in enumerate(("one", "two"), 2):
+        monkeypatch.setenv("GUARD", name)
+        assert files.read().loaded.controller.name == name
+        assert len(loads) == number
+    bundle.write("manifest.yaml", text + "  nonsense: 1\n")
+    for _ in range(2):
+        with pytest.raises(ManifestErrors):
+            files.read()
+    bundle.write("manifest.yaml", text)
+    assert files.read().loaded.controller.name == "guard"
