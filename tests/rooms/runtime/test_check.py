@@ -123,8 +123,6 @@ def test_a_handler_file_that_cannot_be_read_is_told(bundle) -> None:
 
 def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monkeypatch) -> None:
     """The kubelet swaps `..data` between two reads: everything is read again, from one version."""
-    from declctl.runtime import inputs
-
     text = (
         "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {{name: v{0}}}\nspec:\n"
         "  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]\n"
@@ -152,8 +150,6 @@ def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monk
 
 def test_a_folder_that_never_rests_is_a_fault(tmp_path, bundle, monkeypatch) -> None:
     """A link that moves at every read is somebody's mistake: told, and given up after a few attempts."""
-    from declctl.runtime import inputs
-
     places = iter(range(1000))
     monkeypatch.setattr(inputs.InputFiles, "_behind", lambda self: bundle.path / str(next(places)))
     (fault,) = check(str(bundle.path)).errors
