@@ -50,9 +50,8 @@ class InputFiles:
         self._reading = threading.RLock()  # an attempt reads while others look whether anything changed
         self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
         self._read_from: tuple[Path, ...] = ()
-        self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = (
-            None  # the last without faults
-        )
+        # The last without faults, and the environment in which it was read.
+        self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = None
 
     @property
     def root(self) -> Path:

@@ -65,16 +65,19 @@ class FunctionIndex:
 
     def __call__(self, record: Record) -> Iterable[str]:
         """The values of a record."""
-        values = self._reader.ask(self.function, record)
-        return () if values is None else values
+        return self._reader.ask(self._said, record)
 
     def recall(self) -> Recall[_Values]:
         """What asks for the values of many records."""
-        return Recall(self._reader, lambda view: _texts(self.function(view), view))
+        return Recall(self._reader, lambda view: _texts(self._said(view), view))
 
     def decompressed(self, records: Sequence[Record]) -> Sequence[Any]:
         """What is at hand then of many records; None for each that has to be asked without."""
         return decompressed(records) if self._reader.reads else [None] * len(records)
+
+    def _said(self, view: ObjectView) -> Iterable[str]:
+        values = self.function(view)
+        return () if values is None else values
 
 
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
@@ -98,9 +101,7 @@ def _each(values: _Values) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else values
 
 
-def _texts(found: Iterable[object] | None, of: Record | ObjectView) -> _Values:
-    if found is None:
-        return ()
+def _texts(found: Iterable[object], of: Record | ObjectView) -> _Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
         return found[0]  # what most functions give
     if isinstance(found, str):
