@@ -1,5 +1,6 @@
 """`declctl validate`: check manifests and their handlers without running them."""
 
+from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from declctl.manifest import Diagnostic, Loaded
-    from declctl.runtime.aside import Aside
     from declctl.runtime.check import Checked
+    from declctl.runtime.children import Children
 
 
 class Report(StrEnum):
@@ -43,13 +44,11 @@ def validate(
     """Check manifests; the handlers are imported in a child process, as a reload does."""
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
-    from declctl.runtime.aside import Aside
+    from declctl.runtime.children import Children
 
-    child = Aside()  # it loads what it needs while this process does
-    try:
-        checked = _check(manifests, child)
-    finally:
-        child.close()
+    with closing(Children()) as children:
+        children.warm()  # it loads what it needs while this process does
+        checked = _check(manifests, children)
     faults = [fault for one in checked for fault in one.diagnostics]
     if cluster:
         import asyncio
@@ -60,11 +59,10 @@ def validate(
         raise typer.Exit(1)
 
 
-def _check(manifests: list[str], child: "Aside") -> "list[Checked]":
+def _check(manifests: list[str], children: "Children") -> "list[Checked]":
     from declctl.runtime.check import check
 
-    first, *others = manifests
-    return [check(first, child=child), *(check(other) for other in others)]
+    return [check(manifest, children=children) for manifest in manifests]
 
 
 async def _ask_cluster(

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from declctl.runtime.changes import Kind
-from declctl.runtime.children import Children
 from declctl.runtime.generation import Generation
 from declctl.runtime.history import History
 from declctl.runtime.log import Log
@@ -36,21 +35,18 @@ class Announcer:
         observer: Observer,
         *,
         history: History,
-        children: Children,
         log: Log,
         restart: Callable[[str], None],
     ) -> None:
         self._reloader = reloader
         self._observer = observer
         self._history = history
-        self._children = children
         self._log = log
         self._restart = restart
 
     async def attempted(self, outcome: Outcome, asked: bool) -> None:
         """An attempt has ended; `asked` says whether somebody waits for it."""
         self._history.add(outcome)
-        self._children.close()  # a change was seen and came to nothing: none is kept
         self._observer.reloaded(outcome)
         self._say(outcome, asked=asked)
         told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)

@@ -1,140 +1,84 @@
-"""The child process in which a bundle is imported first: started early, asked once.
+"""The child process in which a bundle is imported first, as it is seen from here: asked once, and ended.
 
-Both ends stand here. It imports nothing heavy, so that the process can be started before the
-parent has loaded what it needs for its own part of a check; the two then load side by side.
+It imports nothing heavy, so that `children` can begin to load before all else is loaded.
 """
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
-_MODULE = "declctl.runtime.aside"
-_LAST_WORDS_SECONDS = 1.0  # between its last report, or the end of its output, and its exit
-_EXIT_CHECK = 0.002
-_NICE = 5  # where the processors are busy, events are more urgent than an edit
+from declctl.runtime.fork_server import STATUS
+
+_LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
+_SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
+
+
+class Ending(NamedTuple):
+    """How a child has ended.
+
+    `status` is as of `subprocess`, None where nobody knows; `closed` says that it was ended by `close`.
+    """
+
+    status: int | None
+    closed: bool
 
 
 class Aside:
     """A child that waits for one declaration, builds its plugin table, and tells what is wrong with it.
 
     Whatever the imported code does, it does there: it may end the process, hang or crash. What it has
-    started ends with it. Raises OSError if no process can be started.
+    started ends with it. `talk` and `fate` are our ends of the child's sockets.
     """
 
-    def __init__(self) -> None:
-        self.closed = False  # by `close`, while it was running
-        self._asked = False
-        self._ending = threading.RLock()
-        self._child = subprocess.Popen(  # -P: modules of the current folder are the bundle's business
-            [sys.executable, "-P", "-m", _MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def __init__(self, talk: socket.socket, fate: socket.socket) -> None:
+        self._talk = talk
+        self._fate = fate
+        self._closed = False
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it can be asked: it has not been, and it lives."""
-        return not (self._asked or self.closed or self._has_exited())
-
-    def ask(self, declaration: bytes, told: Callable[[bytes], bool], *, limit: float) -> int:
+    def ask(self, declaration: bytes, told: Callable[[bytes], bool], *, limit: float) -> Ending:
         """Give it the declaration and pass on its reports, until `told` says that it was the last; blocks.
 
-        Returns the child's exit status, negative for a signal, as of `subprocess`. `limit` (seconds) is
-        what it gives itself where nobody is left to `close` it.
+        `limit` (seconds) is what the child gives itself where nobody is left to `close` it. When this
+        returns, nothing of the child is left.
         """
-        stdin, stdout = self._child.stdin, self._child.stdout
-        assert stdin is not None
-        assert stdout is not None
-        with self._ending:
-            if stdin.closed:  # nobody wants it any longer
-                return self._child.returncode
-            self._asked = True
-        with stdout:
-            with suppress(BrokenPipeError), stdin:  # it ended already: its status tells
-                stdin.write(b"%f\n" % (limit + _ORPHAN_SECONDS))
-                stdin.write(declaration)
-            for line in stdout:
-                if told(line):
-                    break
-            self._wait_for_exit(_LAST_WORDS_SECONDS)
-            self._end()
-        return self._child.returncode
+        with self._talk, self._fate:
+            with suppress(OSError):  # it is gone, or nobody wants it any longer
+                self._talk.sendall(b"%f\n" % (limit + _ORPHAN_SECONDS))
+                self._talk.sendall(declaration)
+                self._talk.shutdown(socket.SHUT_WR)
+            said = self._listen(told)
+            return self._end(_LAST_WORDS_SECONDS if not said else 0.0)
 
     def close(self) -> None:
         """End the child and everything it has started; from any thread, twice is harmless."""
-        with self._ending:
-            self.closed = self._end() or self.closed
-            if self._asked:
-                return  # whoever asks closes the pipes
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    pipe.close()
+        self._closed = True
+        for each in (self._fate, self._talk):
+            with suppress(OSError):  # over already
+                each.shutdown(socket.SHUT_WR if each is self._fate else socket.SHUT_RDWR)
 
-    def _end(self) -> bool:
-        """Kill whoever is left of its session, and only then reap it: until then its id is nobody else's."""
-        with self._ending:
-            if self._child.returncode is not None:
-                return False
-            was_running = not self._has_exited()
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-            return was_running
+    def _listen(self, told: Callable[[bytes], bool]) -> bool:
+        """Whether the last report has come."""
+        with suppress(OSError), self._talk.makefile("rb") as reports:
+            return any(told(line) for line in reports)
+        return False
 
-    def _has_exited(self) -> bool:
-        """Whether it is over, without reaping it."""
-        if self._child.returncode is not None:
-            return True
-        with suppress(ChildProcessError):  # reaped by somebody else
-            return os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        return True
+    def _end(self, patience: float) -> Ending:
+        """How it ends: by itself within `patience` seconds, or else because it has to."""
+        status = self._status(patience) if patience else None
+        if status is None:
+            with suppress(OSError):
+                self._fate.shutdown(socket.SHUT_WR)
+            status = self._status(_SERVER_SECONDS)
+        if status is None:
+            return Ending(None, self._closed)
+        code, unwanted = STATUS.unpack(status)
+        return Ending(code, unwanted and self._closed)
 
-    def _wait_for_exit(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not self._has_exited() and time.monotonic() < deadline:
-            time.sleep(_EXIT_CHECK)
-
-
-def main() -> None:
-    """Be the child: read a declaration from stdin, write reports to what was stdout, a line each."""
-    os.nice(_NICE)
-    import msgspec
-
-    from declctl.runtime.declared import Declaration
-    from declctl.runtime.foreign import build_foreign
-
-    write = os.dup(1)
-    os.dup2(2, 1)  # what the imported code prints must not be taken for a report
-    limit, _, asked = sys.stdin.buffer.read().partition(b"\n")
-    if not asked:
-        os._exit(0)  # the parent needs it no longer, or is gone
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, float(limit))  # ends it, whatever it is at, if the parent is gone
-    declaration = msgspec.json.decode(asked, type=Declaration)
-    os.write(write, b"{}\n")  # from here on, what happens to it is the doing of the imported code
-
-    def at(index: int) -> None:
-        os.write(write, json.dumps({"at": index}).encode() + b"\n")
-
-    foreign, faults = build_foreign(declaration, number=0, at=at)
-    hooks = foreign.from_hooks if foreign is not None else None
-    _write_all(write, msgspec.json.encode({"faults": list(faults), "hooks": hooks}) + b"\n")
-    os._exit(0)  # threads and exit functions of the imported code are nobody's business any longer
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-if __name__ == "__main__":
-    main()
+    def _status(self, patience: float) -> bytes | None:
+        self._fate.settimeout(patience)
+        with suppress(OSError):
+            status = self._fate.recv(STATUS.size, socket.MSG_WAITALL)
+            return status if len(status) == STATUS.size else None
+        return None

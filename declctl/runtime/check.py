@@ -5,6 +5,7 @@ All faults come at once, each with its place: in the manifest, or in a handler f
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
 from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
-from declctl.runtime.aside import Aside
+from declctl.runtime.children import Children
 from declctl.runtime.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks, ManifestPath, Use
 from declctl.runtime.inputs import InputFiles, Inputs
-from declctl.runtime.preflight import preflight
+from declctl.runtime.preflight import Preflight
 
 _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
@@ -50,13 +51,18 @@ class Checked:
         return self.declaration.is_foreign and self.inputs.loaded.controller.reload.preflight
 
 
-def check(manifest: str, *, in_child: bool = True, child: Aside | None = None) -> Checked:
+def check(manifest: str, *, in_child: bool = True, children: Children | None = None) -> Checked:
     """Check a manifest and its handlers.
 
     A file, a folder, or `-`. `in_child` False leaves the import out.
     """
     checked = read_files(InputFiles(manifest))
-    return import_aside(checked, child) if in_child else checked
+    if not in_child:
+        return checked
+    if children is not None:
+        return import_aside(checked, Preflight(children.begin))
+    with closing(Children()) as own:
+        return import_aside(checked, Preflight(own.begin))
 
 
 def read_files(files: InputFiles) -> Checked:
@@ -72,7 +78,7 @@ def read_files(files: InputFiles) -> Checked:
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
 
-def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
+def import_aside(checked: Checked, preflight: Preflight) -> Checked:
     """Import what was read in a child process, and add what is wrong with it. Blocks.
 
     Nothing is read again: the bytes that are checked are the bytes that will run.
@@ -82,7 +88,7 @@ def import_aside(checked: Checked, child: Aside | None = None) -> Checked:
         return checked
     policy = inputs.loaded.controller.reload
     try:
-        landed = preflight(declaration, timeout=policy.preflight_timeout, child=child)
+        landed = preflight.run(declaration, timeout=policy.preflight_timeout)
     except OSError as error:
         return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)

@@ -1,75 +1,150 @@
-"""The children that pre-flights are made in: begun before they are needed, used once, never left behind.
+"""The children that pre-flights are made in: forked from a process that has loaded what they need.
 
-One begins when the process starts, and one whenever a changed file is first seen: it loads the host and
-its libraries while the files settle, and no process waits about between two edits.
+That process begins when this one does, and when a changed file is first seen: it loads while the files
+settle. It stays while edits come one after the other, and is ended when none has come for a while.
 """
 
 import asyncio
+import os
+import socket
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from declctl.kit.clock import Clock
 from declctl.runtime.aside import Aside
+from declctl.runtime.fork_server import NEW
 
 if TYPE_CHECKING:
     from declctl.runtime.check import Checked
 
+_MODULE = "declctl.runtime.fork_server"
+_LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
+_END_SECONDS = 2.0  # what it takes to end by itself
+
 
 class Children:
-    """Holds the child that is begun and not yet used. `close` ends it."""
+    """Begins children, from any thread. `close` ends them, and the process that they come from."""
 
     def __init__(self) -> None:
-        self._spare: Aside | None = None
+        self._server: _Server | None = None
         self._changing = threading.Lock()
+        self._wanted = False  # since `linger` has looked last
+        self._using = 0
 
     def warm(self) -> None:
-        """Begin a child, unless one waits already; from any thread.
+        """Let there be a process to fork from: a child is wanted soon.
 
-        Where no process can be started there is none: whoever needs it finds out, and says so.
+        Where no process can be started there is none: whoever needs a child finds out, and says so.
         """
+        with suppress(OSError), self._changing:
+            self._renewed()
+
+    def begin(self) -> Aside:
+        """A child of its own. Raises OSError if no process can be started."""
         with self._changing:
-            if self._spare is not None and self._spare.is_waiting:
-                return
-            self._drop()
             try:
-                self._spare = Aside()
-            except OSError:
-                self._spare = None
+                return self._renewed().fork()
+            except ConnectionError:  # it was killed this moment
+                self._end()
+                return self._renewed().fork()
 
     async def import_aside(self, checked: "Checked") -> "Checked":
-        """`check.import_aside` in a thread, with a child of its own; none is begun where nothing is imported.
+        """`check.import_aside` in a thread; where nothing is imported, no process is kept for it.
 
         Cancelling ends the child, and returns when nothing of it is left.
         """
         if not checked.has_to_be_imported:
-            await asyncio.to_thread(self.close)
+            if not checked.errors:
+                await asyncio.to_thread(self.close)
             return checked
-        await asyncio.to_thread(self.warm)
-        from declctl.runtime.check import import_aside  # late: a child can be begun before all that is loaded
+        # Late: the process can be begun before all that is loaded.
+        from declctl.runtime.check import import_aside
+        from declctl.runtime.preflight import Preflight
 
-        child = self._take()
-        work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, child))
+        preflight = Preflight(self.begin)
+        self._using += 1
+        work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, preflight))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            if child is not None:
-                child.close()
+            preflight.give_up()
             await asyncio.wait([work])
             raise
         finally:
-            if child is not None:
-                child.close()  # it is used once
+            self._using -= 1
+
+    async def linger(self, clock: Clock) -> None:
+        """End the process that nobody has wanted for a while, again and again until cancelled."""
+        while True:
+            await clock.sleep(_LINGER_SECONDS)
+            if not (self._wanted or self._using):
+                await asyncio.to_thread(self.close)
+            self._wanted = False
 
     def close(self) -> None:
-        """End the child that nobody has used."""
+        """End the process and all its children; they can be begun again."""
         with self._changing:
-            self._drop()
+            self._end()
 
-    def _take(self) -> Aside | None:
-        with self._changing:
-            child, self._spare = self._spare, None
-            return child
+    def _renewed(self) -> "_Server":
+        self._wanted = True
+        if self._server is None or not self._server.is_of_use:
+            self._end()
+            self._server = _Server()
+        return self._server
 
-    def _drop(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
+    def _end(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+class _Server:
+    """The process. Raises OSError if it can't be started."""
+
+    def __init__(self) -> None:
+        self._environ = dict(os.environ)
+        self._control, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    # -P: modules of the current folder are the bundle's business.
+                    [sys.executable, "-P", "-m", _MODULE],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        except OSError:
+            self._control.close()
+            raise
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it lives, and children of it have the environment that they would have."""
+        return self._process.poll() is None and self._environ == dict(os.environ)
+
+    def fork(self) -> Aside:
+        """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
+        (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+        try:
+            with their_talk, their_fate:
+                socket.send_fds(self._control, [NEW], [their_talk.fileno(), their_fate.fileno()])
+        except OSError:
+            talk.close()
+            fate.close()
+            raise
+        return Aside(talk, fate)
+
+    def close(self) -> None:
+        """End it; returns when it is gone."""
+        with suppress(OSError), self._control:
+            self._control.shutdown(socket.SHUT_WR)
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

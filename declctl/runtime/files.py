@@ -29,8 +29,8 @@ class FileChanges:
     Files that the digest doesn't cover neither cause nor prolong anything. `folders`, `settle` and
     `watch` are asked again and again, since a new generation may say something else. `last` says what
     has been dealt with, or is being: whoever is told a digest remembers it before asking for the next.
-    `seen` is told True, in a thread, when a change is first seen, which then has to settle, and False if
-    it has settled to what was there before. `blind` is told once, and why, if the system gives no notices.
+    `seen` is called, in a thread, when a change is first seen, which then has to settle. `blind` is
+    told once, and why, if the system gives no notices.
     """
 
     def __init__(  # noqa: PLR0913 - what it asks and tells, keyword by keyword
@@ -42,7 +42,7 @@ class FileChanges:
         clock: Clock,
         last: Callable[[], str],
         watch: Callable[[], WatchFiles] = lambda: WatchFiles.AUTO,
-        seen: Callable[[bool], None] = lambda _: None,
+        seen: Callable[[], None] = lambda: None,
         blind: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._digest = digest
@@ -67,12 +67,10 @@ class FileChanges:
                 if digest == self._last():
                     await self._something_happened(notices)
                     continue
-                await asyncio.to_thread(self._seen, True)
+                await asyncio.to_thread(self._seen)
                 settled = await self._settled(digest)
-                if settled == self._last():
-                    await asyncio.to_thread(self._seen, False)
-                    continue
-                yield settled
+                if settled != self._last():
+                    yield settled
 
     async def _settled(self, digest: str) -> str:
         deadline = self._clock.monotonic() + _LONGEST_SETTLE_SECONDS

@@ -76,7 +76,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
     )
     observer = Observer(name, reloader, caches=caches, slots=slots, clock=clock, log=log)
-    announcer = Announcer(reloader, observer, history=history, children=children, log=log, restart=restart)
+    announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
     attempts = Attempts(reloader, digest=files.digest, finished=announcer.attempted, clock=clock)
     return Parts(
         recorder, caches, mutations, slots, around, lifecycle, reloader, observer, announcer, attempts

@@ -1,12 +1,12 @@
 """Pre-flight: what is declared is imported in a child process first, with a time limit."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from declctl.runtime.aside import Aside
+from declctl.runtime.aside import Aside, Ending
 from declctl.runtime.declared import Declaration, Entry, Fault, FromHooks
 
 _ENDED = "DCL044"
@@ -26,57 +26,73 @@ class Landed(NamedTuple):
     hooks: FromHooks | None = None
 
 
-def preflight(declaration: Declaration, *, timeout: float, child: Aside | None = None) -> Landed:
-    """Build the declaration's plugin table in a child process; returns what was found.
+class Preflight:
+    """One pre-flight. `begin` gives it a child."""
 
-    Blocks, but whatever the child does, for no more than `timeout` seconds and a little. `child` is
-    one that was started before; if it ends before it has begun, another takes its place. Raises
-    OSError if no process can be started.
-    """
-    if child is not None:
-        report, status = _ask(declaration, child, timeout)
-        if report is not None or child.closed:
-            return _landed(declaration, report, None if child.closed else status, timeout)
-    child = Aside()
-    report, status = _ask(declaration, child, timeout)
-    return _landed(declaration, report, None if child.closed else status, timeout)
+    def __init__(self, begin: Callable[[], Aside]) -> None:
+        self._begin = begin
+        self._child: Aside | None = None
+        self._given_up = threading.Event()
 
+    def run(self, declaration: Declaration, *, timeout: float) -> Landed:
+        """Build the declaration's plugin table in a child process; returns what was found.
 
-def _ask(declaration: Declaration, child: Aside, timeout: float) -> tuple[_Report | None, int]:
-    """What the child has said last, None if it never began, and its exit status."""
-    report: _Report | None = None
+        Blocks, but whatever the child does, for no more than `timeout` seconds and a little. If the
+        child ends before it has begun, another takes its place. Raises OSError if no process can be started.
+        """
+        report, ending = self._ask(declaration, timeout)
+        if report is None and not ending.closed:
+            report, ending = self._ask(declaration, timeout)
+        return _landed(declaration, report, ending, timeout)
 
-    def told(line: bytes) -> bool:
-        nonlocal report
-        report = report or _Report()
+    def give_up(self) -> None:
+        """Nobody wants to know any longer: `run` returns soon; from any thread."""
+        self._given_up.set()
+        if self._child is not None:
+            self._child.close()
+
+    def _ask(self, declaration: Declaration, timeout: float) -> tuple[_Report | None, Ending]:
+        """What the child has said last, None if it never began, and how it has ended."""
+        report: _Report | None = None
+
+        def told(line: bytes) -> bool:
+            nonlocal report
+            report = report or _Report()
+            try:
+                latest = msgspec.json.decode(line, type=_Report)
+            except msgspec.MsgspecError:
+                return False  # cut off where the process ended
+            report.at = report.at if latest.at is None else latest.at
+            report.faults, report.hooks = latest.faults, latest.hooks
+            return latest.faults is not None
+
+        child = self._child = self._begin()
+        if self._given_up.is_set():
+            child.close()
+        alarm = threading.Timer(timeout, child.close)
+        alarm.daemon = True
+        alarm.start()
         try:
-            latest = msgspec.json.decode(line, type=_Report)
-        except msgspec.MsgspecError:
-            return False  # cut off where the process ended
-        report.at = report.at if latest.at is None else latest.at
-        report.faults, report.hooks = latest.faults, latest.hooks
-        return latest.faults is not None
-
-    alarm = threading.Timer(timeout, child.close)
-    alarm.daemon = True
-    alarm.start()
-    try:
-        status = child.ask(msgspec.json.encode(declaration), told, limit=timeout)
-    finally:
-        alarm.cancel()
-    return report, status
+            ending = child.ask(msgspec.json.encode(declaration), told, limit=timeout)
+        finally:
+            alarm.cancel()
+        return report, ending
 
 
-def _landed(declaration: Declaration, report: _Report | None, status: int | None, timeout: float) -> Landed:
-    """`status` is None where the child was ended by us."""
+def _landed(declaration: Declaration, report: _Report | None, ending: Ending, timeout: float) -> Landed:
     if report is not None and report.faults is not None:
         return Landed(report.faults, report.hooks)
     code, what = _TOO_LONG, f"importing it took longer than {timeout:g} s"
-    if status is not None:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        code, what = _ENDED, f"importing it ended the process ({how})"
+    if not ending.closed:
+        code, what = _ENDED, f"importing it ended the process ({_how(ending.status)})"
     at = None if report is None else report.at
     return Landed([_unfinished(declaration.entries, at, code, what)])
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "nobody knows how"
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def _unfinished(entries: Sequence[Entry], at: int | None, code: str, what: str) -> Fault:

@@ -81,9 +81,7 @@ class Triggers:
             "on the node, fs.inotify.max_user_instances may be too low"
         )
 
-    def _expect(self, change: bool) -> None:
-        """A child for the pre-flight loads what it needs while the files settle."""
-        if not change:
-            self._children.close()
-        elif self._policy.preflight:
+    def _expect(self) -> None:
+        """What children of the pre-flight need is loaded while the files settle."""
+        if self._policy.preflight:
             self._children.warm()

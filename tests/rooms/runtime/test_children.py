@@ -1,15 +1,19 @@
-"""The child of a pre-flight: begun early, used once, and nothing of it is left, whatever happens to it."""
+"""The child of a pre-flight: forked, used once, and nothing of it is left, whatever happens to it."""
 
 import asyncio
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from declctl.kit import ManualClock
 from declctl.runtime import aside
-from declctl.runtime.aside import Aside
+from declctl.runtime import children as children_module
+from declctl.runtime.aside import Ending
 from declctl.runtime.check import check, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.inputs import InputFiles
@@ -17,23 +21,23 @@ from declctl.testing import until
 from tests.children import child_processes
 
 
-def _pipes() -> int:
-    return sum(_is_pipe(link) for link in Path("/proc/self/fd").iterdir())
+def _open_files() -> int:
+    return sum(_is_open(link) for link in Path("/proc/self/fd").iterdir())
 
 
-def _is_pipe(link: Path) -> bool:
+def _is_open(link: Path) -> bool:
     try:
-        return str(link.readlink()).startswith("pipe:")
+        return str(link.readlink()).startswith(("pipe:", "socket:"))
     except FileNotFoundError:
         return False  # the descriptor of this very listing
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
-    """No test leaves a process, a zombie or a pipe behind."""
-    before = child_processes(), _pipes()
+    """No test leaves a process, a zombie, a pipe or a socket behind."""
+    before = child_processes(), _open_files()
     yield
-    until("processes and pipes are as before", lambda: (child_processes(), _pipes()) == before)
+    until("processes and files are as before", lambda: (child_processes(), _open_files()) == before)
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ def children():
 
 def _checked(bundle, policy: str = "preflightTimeout: 60s"):
     path = bundle.path / "manifest.yaml"
-    bundle.write("manifest.yaml", path.read_text() + f"  reload: {{{policy}}}\n")
+    manifest = path.read_text().partition("  reload:")[0]
+    bundle.write("manifest.yaml", f"{manifest}  reload: {{{policy}}}\n")
     return read_files(InputFiles(str(path)))
 
 
@@ -54,48 +59,157 @@ def _import(children: Children, checked):
     return asyncio.run(children.import_aside(checked))
 
 
-def test_a_child_is_begun_once_and_used_once(children, bundle, monkeypatch) -> None:
-    """Noticed twice before it is used, there is one; the next import has another."""
+@pytest.fixture
+def begun(monkeypatch):
+    """The processes that are begun to fork from."""
     begun = []
     popen = subprocess.Popen
 
     def counted(*arguments, **options):
-        begun.append(arguments)
-        return popen(*arguments, **options)
+        begun.append(popen(*arguments, **options))
+        return begun[-1]
 
-    monkeypatch.setattr(aside.subprocess, "Popen", counted)
+    monkeypatch.setattr(children_module.subprocess, "Popen", counted)
+    return begun
+
+
+def test_all_children_come_from_one_process_that_has_run_no_foreign_code(children, bundle, begun) -> None:
+    """Wanted again and again, it is begun once; what a child has imported is gone with it."""
+    bundle.write(
+        "handlers.py",
+        "import sys\nassert 'turtledemo' not in sys.modules\nimport turtledemo\ndef notify(change): ...\n",
+    )
     checked = _checked(bundle)
     children.warm()
     children.warm()
+    for _ in range(3):
+        assert _import(children, checked).errors == ()
     assert len(begun) == 1
-    assert _import(children, checked).errors == ()
-    assert len(begun) == 1
-    assert _import(children, checked).errors == ()
-    assert len(begun) == 2
 
 
-def test_a_child_that_nobody_uses_is_ended(children) -> None:
-    """A change that comes to nothing, or a process that ends."""
+def test_two_children_at_a_time(children, bundle) -> None:
+    """One that hangs keeps no other from its end, and its sockets are nobody else's."""
+    checked = _checked(bundle)
+    assert checked.declaration is not None
+    declaration = msgspec.json.encode(checked.declaration)
+    waiting = children.begin()
+    said = []
+    ending = children.begin().ask(declaration, lambda line: said.append(line) or b"faults" in line, limit=30)
+    assert not ending.closed
+    assert b'"faults":[]' in said[-1]
+    waiting.close()
+    assert waiting.ask(declaration, lambda _: False, limit=30).closed
+
+
+def test_a_process_that_nobody_uses_is_ended(children) -> None:
+    """The controller ends, or wants none."""
     children.warm()
     assert child_processes()
     children.close()
     children.close()
 
 
-def test_a_child_that_was_killed_while_it_waited_is_replaced(children, bundle) -> None:
-    """The kernel was short of memory and took the child: the import is made in another."""
+def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
+    """Between two edits of a day nothing is kept; between two of a minute everything is."""
     before = child_processes()
+    checked = _checked(bundle)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        lingering = asyncio.create_task(children.linger(clock))
+        await children.import_aside(checked)
+        for _ in range(3):
+            await clock.advance(60)
+            assert child_processes() != before
+            await children.import_aside(checked)
+        await clock.advance(60)
+        assert child_processes() != before
+        await clock.advance(60)
+        await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
+        assert (await children.import_aside(checked)).errors == ()
+        lingering.cancel()
+
+    asyncio.run(scenario())
+    assert len(begun) == 2
+
+
+def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
+    """An import may take its time."""
+    sign = tmp_path / "sign"
+    bundle.write(
+        "handlers.py",
+        f"import os, time\nopen({str(sign)!r}, 'w').close()\n"
+        f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\ndef notify(change): ...\n",
+    )
+    checked = _checked(bundle)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        lingering = asyncio.create_task(children.linger(clock))
+        work = asyncio.create_task(children.import_aside(checked))
+        await asyncio.to_thread(until, "it imports", sign.exists)
+        for _ in range(3):
+            await clock.advance(60)
+        sign.unlink()
+        assert (await work).errors == ()
+        lingering.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_children_have_the_environment_of_now(children, bundle, monkeypatch) -> None:
+    """Handler code has changed it after the process was begun."""
+    bundle.write("handlers.py", "import os; os.environ['NEWS']\ndef notify(change): ...\n")
+    checked = _checked(bundle)
+    assert _import(children, checked).errors
+    monkeypatch.setenv("NEWS", "good")
+    assert _import(children, checked).errors == ()
+
+
+def test_what_it_comes_from_was_killed_while_it_waited(children, bundle, begun) -> None:
+    """The kernel was short of memory and took it: the import is made in a child of another."""
     children.warm()
-    (pid,) = child_processes() - before
-    os.kill(int(pid), signal.SIGKILL)
+    os.kill(begun[0].pid, signal.SIGKILL)
     assert _import(children, _checked(bundle)).errors == ()
 
 
-def test_a_child_that_dies_before_it_begins_is_replaced(bundle) -> None:
-    """It goes between the look at it and the question: still no fault of the handlers."""
-    child = Aside()
-    child._child.kill()
-    assert check(str(bundle.path), child=child).errors == ()
+def test_a_child_that_dies_before_it_begins_is_replaced(children, bundle, begun) -> None:
+    """Its server goes between the look at it and the question: still no fault of the handlers."""
+    children.warm()
+    begun[0].send_signal(signal.SIGSTOP)  # it takes the order, and never carries it out
+    begin = children.begin
+    killed = []
+
+    def begin_and_kill():
+        child = begin()
+        if not killed:
+            killed.append(begun[0].kill())
+        return child
+
+    children.begin = begin_and_kill
+    assert _import(children, _checked(bundle)).errors == ()
+    assert len(begun) == 2
+
+
+def test_a_child_that_is_killed_takes_the_blame(children, bundle) -> None:
+    """A bundle that eats all memory: killed by the kernel is killed by what it imports."""
+    bundle.write("handlers.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    (fault,) = _import(children, _checked(bundle)).errors
+    assert fault.code == "DCL044"
+    assert "(signal 9)" in fault.message
+
+
+def test_a_child_that_kills_what_it_comes_from(children, bundle, begun) -> None:
+    """Nobody knows how it ended; the next one has another server."""
+    bundle.write(
+        "handlers.py",
+        "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+    )
+    (fault,) = _import(children, _checked(bundle)).errors
+    assert fault.code == "DCL044"
+    bundle.write("handlers.py", "def notify(change): ...\n")
+    assert _import(children, _checked(bundle)).errors == ()
+    assert len(begun) == 2
 
 
 def test_where_no_process_may_be_started_the_check_goes_on_without(children, bundle, monkeypatch) -> None:
@@ -104,7 +218,7 @@ def test_where_no_process_may_be_started_the_check_goes_on_without(children, bun
     def refuse(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(aside.subprocess, "Popen", refuse)
+    monkeypatch.setattr(children_module.subprocess, "Popen", refuse)
     children.warm()
     checked = _import(children, _checked(bundle))
     assert checked.errors == ()
@@ -170,21 +284,48 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_child_whose_parent_is_gone_ends_by_itself(bundle) -> None:
-    """The parent was killed: a child that waits ends at once, one that hangs after its time limit."""
-    waiting = Aside()
-    assert waiting._child.stdin is not None
-    waiting._child.stdin.close()
-    assert waiting._child.wait(20) == 0
-    waiting.close()
+_HOST = """
+import os, sys
+from declctl.runtime.children import Children
+from declctl.runtime.inputs import InputFiles
+from declctl.runtime.check import read_files
+import msgspec
+
+children = Children()
+child = children.begin()
+print(children._server._process.pid, flush=True)
+if sys.argv[2:]:
+    child.ask(msgspec.json.encode(read_files(InputFiles(sys.argv[1])).declaration), lambda _: False, limit=60)
+sys.stdin.read()
+"""
 
 
-def test_a_child_that_hangs_ends_after_its_limit_without_anybody(bundle, monkeypatch) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_all_end_where_the_controller_was_killed(bundle, tmp_path, hangs) -> None:
+    """One that waits, and one that hangs in an import, with the process they come from."""
+    sign = tmp_path / "sign"
+    bundle.write("handlers.py", f"open({str(sign)!r}, 'w').write('')\nwhile True: pass\n")
+    arguments = [str(bundle.path), *(["ask"] if hangs else [])]
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOST, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as host:
+        assert host.stdout is not None
+        server = int(host.stdout.readline())
+        if hangs:
+            until("it hangs", sign.exists)
+        children = Path(f"/proc/{server}/task/{server}/children")
+        until("there is a child", lambda: bool(children.read_text()))
+        pids = [server, *map(int, children.read_text().split())]
+        assert len(pids) == 2
+        host.kill()
+    for pid in pids:
+        until("it is gone", lambda pid=pid: _is_gone(pid))
+
+
+def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundle, monkeypatch) -> None:
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
     monkeypatch.setattr(aside, "_ORPHAN_SECONDS", 0.0)
     bundle.write("handlers.py", "import ctypes\nctypes.PyDLL(None).pause()\n")  # with the interpreter's lock
     checked = _checked(bundle)
-    import msgspec
-
-    child = Aside()
-    assert child.ask(msgspec.json.encode(checked.declaration), lambda _: False, limit=3.0) == -signal.SIGALRM
+    ending = children.begin().ask(msgspec.json.encode(checked.declaration), lambda _: False, limit=3.0)
+    assert ending == Ending(-signal.SIGALRM, closed=False)
