@@ -2,10 +2,14 @@
 
 import ast
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import decode_source
 from pathlib import Path
+from typing import NamedTuple
+
+_PARSED = 256  # sources whose imports are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,18 @@ class Bundle:
         return frozenset(path.split("/", 1)[0].removesuffix(".py") for path in self.files)
 
 
-def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -> Bundle:
+def closure(
+    root: Path,
+    modules: Iterable[str],
+    *,
+    display: str | None = None,
+    rest: Callable[[], object] = lambda: None,
+) -> Bundle:
     """Read what entry points reach: their top-level modules beside the manifest, and those that these import.
 
     A package is read whole. Imports are found by looking at the sources, inside functions too; a
     file with a syntax error imports nothing, and is read all the same. Modules that are not beside
-    the manifest are left to Python. Raises OSError.
+    the manifest are left to Python. `rest` is called between two files. Raises OSError.
     """
     files: dict[str, bytes] = {}
     waiting = [module.partition(".")[0] for module in modules]
@@ -75,6 +85,7 @@ def closure(root: Path, modules: Iterable[str], *, display: str | None = None) -
         if name not in named and _is_elsewhere(root, name):
             continue
         for path in _files_of(root, name):
+            rest()
             inner = path.relative_to(root)
             data = files[inner.as_posix()] = path.read_bytes()
             waiting += _imported(data, depth=len(inner.parts) - 1)
@@ -102,17 +113,13 @@ def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
 
 def _imported_modules(source: bytes, package: str) -> Iterator[str]:
     """The dotted names that a source in `package` may import; those of attributes are among them."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
-            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)
+    for names, module, level in _imports(source):
+        if level is None:
+            yield from names
+        else:
+            above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+            base = ".".join([*above, *filter(None, [module])])
+            yield from (f"{base}.{name}".strip(".") for name in names)
 
 
 def _files_of(root: Path, name: str) -> Iterator[Path]:
@@ -137,16 +144,41 @@ def _is_elsewhere(root: Path, name: str) -> bool:
 
 def _imported(source: bytes, *, depth: int) -> Iterator[str]:
     """The top-level names that a source may import; `depth` is the number of packages that it is in."""
+    for statement in _imports(source):
+        if statement.level is None:
+            yield from (name.partition(".")[0] for name in statement.names)
+        elif statement.level == 0 or statement.level > depth:
+            # A relative import inside a package stays there, unless it climbs out of it to a sibling.
+            if statement.module is None:
+                yield from statement.names
+            else:
+                yield statement.module.partition(".")[0]
+
+
+class _Statement(NamedTuple):
+    """`import names`, which has no level, or `from module import names`."""
+
+    names: tuple[str, ...]
+    module: str | None
+    level: int | None
+
+
+@lru_cache(_PARSED)
+def _imports(source: bytes) -> tuple[_Statement, ...]:
+    """The imports of a source, inside functions too; none where it has a syntax error.
+
+    Files that have not changed are read again and again, and each parsing keeps events waiting.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it tells what is wrong
-        return
+        return ()
+    return tuple(_statements(tree))
+
+
+def _statements(tree: ast.AST) -> Iterator[_Statement]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.level == 0 or node.level > depth):
-            # A relative import inside a package stays there, unless it climbs out of it to a sibling.
-            if node.module is None:
-                yield from (alias.name for alias in node.names)
-            else:
-                yield node.module.partition(".")[0]
+            yield _Statement(tuple(alias.name for alias in node.names), None, None)
+        elif isinstance(node, ast.ImportFrom):
+            yield _Statement(tuple(alias.name for alias in node.names), node.module, node.level)

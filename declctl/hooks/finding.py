@@ -3,7 +3,7 @@
 import builtins
 import linecache
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import decode_source
@@ -19,10 +19,11 @@ class BundleFinder(MetaPathFinder, Loader):
     """Finds and loads the modules of a bundle below a prefix of its own.
 
     While a module is executed, and ever after, its `import` finds the bundle's top-level names
-    below the prefix, and everything else as usual.
+    below the prefix, and everything else as usual. `rest` is called between two modules.
     """
 
-    def __init__(self, prefix: str, bundle: Bundle) -> None:
+    def __init__(self, prefix: str, bundle: Bundle, *, rest: Callable[[], object]) -> None:
+        self._rest = rest
         self._prefix = f"{prefix}."
         self._bundle = bundle
         self._names = bundle.names
@@ -59,6 +60,7 @@ class BundleFinder(MetaPathFinder, Loader):
         file: str | None = spec.loader_state if spec is not None else None
         if file is None:
             return  # a folder of modules without a front
+        self._rest()
         display = self._bundle.display(file)
         text = self._bundle.source(display) or ""
         self._lines[display] = (len(text), None, [f"{line}\n" for line in text.split("\n")], display)

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import logging
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -32,13 +33,14 @@ class GenerationNamespace:
     """The modules of one generation, under `_declctl_gen.g<number>`.
 
     A module sees the bundle's top-level names as its own generation's, and everything else as
-    usual. `close` forgets all of it; what nobody refers to any more can then be collected.
+    usual. `close` forgets all of it; what nobody refers to any more can then be collected. `rest` is
+    called between two modules, for whoever imports beside something that is more urgent.
     """
 
-    def __init__(self, number: int, bundle: Bundle) -> None:
+    def __init__(self, number: int, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
         self.bundle = bundle
         self.prefix = _free_prefix(number)
-        self._finder = BundleFinder(self.prefix, bundle)
+        self._finder = BundleFinder(self.prefix, bundle, rest=rest)
         for name in (faults.NAMESPACE, self.prefix):
             if name not in sys.modules:
                 package = ModuleType(name)
@@ -84,7 +86,7 @@ class GenerationNamespace:
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         self._finder.close()
-        for name in [n for n in sys.modules if n == self.prefix or n.startswith(f"{self.prefix}.")]:
+        for name in _below(self.prefix, sys.modules):
             del sys.modules[name]
         _forget_loggers(self.prefix)
 
@@ -125,10 +127,16 @@ def _is_part(missing: str | None, name: str) -> bool:
     return missing is not None and (name == missing or name.startswith(f"{missing}."))
 
 
+def _below(prefix: str, names: Iterable[str]) -> list[str]:
+    """A module's name and those of what is in it. There are thousands of names, and events wait meanwhile."""
+    inside = f"{prefix}."
+    return [name for name in names if name.startswith(prefix) and (name == prefix or name.startswith(inside))]
+
+
 def _forget_loggers(prefix: str) -> None:
     """Drop `logging.getLogger(__name__)` of modules that are gone: logging itself keeps loggers for ever."""
     known = logging.Logger.manager.loggerDict
-    for name in [n for n in known if n == prefix or n.startswith(f"{prefix}.")]:
+    for name in _below(prefix, known):
         logger = known.pop(name)
         parent = known.get(faults.NAMESPACE)
         if isinstance(parent, logging.PlaceHolder) and isinstance(logger, logging.Logger):

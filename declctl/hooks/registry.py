@@ -24,6 +24,18 @@ from declctl.hooks.signatures import ARGUMENTS, implementation
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
 
 
+class _Manager(pluggy.PluginManager):
+    """Looks at no name that is no hook's: in a reload, that was most of what importing took."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
+
+    def parse_hookspec_opts(
+        self, module_or_class: ModuleType | type, name: str
+    ) -> pluggy.HookspecOpts | None:
+        return super().parse_hookspec_opts(module_or_class, name) if name in ARGUMENTS else None
+
+
 class GenerationPlugins:
     """Who implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
 
@@ -33,7 +45,7 @@ class GenerationPlugins:
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(specs)
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
         self._objects: dict[

@@ -4,12 +4,14 @@ What belongs here could be moved to a library of its own without a change. What 
 does not belong here.
 """
 
+from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock
 from declctl.kit.lanes import Lanes, LanesStatistics
 from declctl.kit.latch import Latch
 from declctl.kit.loops import LoopThread, to_its_end
 
 __all__ = [
+    "Breath",
     "Clock",
     "Lanes",
     "LanesStatistics",
@@ -17,5 +19,6 @@ __all__ = [
     "LoopThread",
     "ManualClock",
     "SystemClock",
+    "breathe",
     "to_its_end",
 ]

@@ -37,8 +37,7 @@ class PartialDecoder:
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
-        projected = [path for path in paths if _projectable(path)]
-        projected = [path for path in projected if not _inside_another(path, projected)]
+        projected = at_hand(paths)
         self.positions: Mapping[FieldPath, int] = {path: i for i, path in enumerate(projected)}
         tree: _Tree = {}
         for path in projected:
@@ -78,6 +77,12 @@ class PartialDecoder:
 
     def _leaves(self, values: tuple[Any, ...]) -> tuple[Projected, ...]:
         return tuple(map(_leaf, values, self._rests))
+
+
+def at_hand(paths: Iterable[FieldPath]) -> Sequence[FieldPath]:
+    """Those of some paths that a `PartialDecoder` of them reads."""
+    projected = [path for path in paths if _projectable(path)]
+    return [path for path in projected if not _inside_another(path, projected)]
 
 
 def _decode(fields: Sequence[tuple[str, Any, Any]]) -> Callable[[bytes], Any]:

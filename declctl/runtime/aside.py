@@ -4,12 +4,15 @@ It imports nothing heavy, so that `children` can begin to load before all else i
 """
 
 import socket
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from declctl.runtime.fork_server import STATUS
 
+_MUCH = 1 << 20  # bytes
 _LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
 _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
@@ -37,36 +40,48 @@ class Aside:
         self._fate = fate
         self._closed = False
 
-    def ask(self, declaration: bytes, told: Callable[[bytes], bool], *, limit: float) -> Ending:
-        """Give it the declaration and pass on its reports, until `told` says that it was the last; blocks.
+    def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
+        """Give it the declaration; returns its reports, a line each, and how it has ended. Blocks.
 
-        `limit` (seconds) is what the child gives itself where nobody is left to `close` it. When this
-        returns, nothing of the child is left.
+        After `limit` seconds it is closed. When this returns, nothing of the child is left.
         """
+        deadline = time.monotonic() + limit
         with self._talk, self._fate:
             with suppress(OSError):  # it is gone, or nobody wants it any longer
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
                 self._talk.sendall(b"%f\n" % (limit + _ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
-            said = self._listen(told)
-            return self._end(_LAST_WORDS_SECONDS if not said else 0.0)
+            reports = self._reports(deadline)
+            return reports.splitlines(), self._end()
 
     def close(self) -> None:
         """End the child and everything it has started; from any thread, twice is harmless."""
         self._closed = True
-        for each in (self._fate, self._talk):
+        for each, how in ((self._fate, socket.SHUT_WR), (self._talk, socket.SHUT_RDWR)):
             with suppress(OSError):  # over already
-                each.shutdown(socket.SHUT_WR if each is self._fate else socket.SHUT_RDWR)
+                each.shutdown(how)
 
-    def _listen(self, told: Callable[[bytes], bool]) -> bool:
-        """Whether the last report has come."""
-        with suppress(OSError), self._talk.makefile("rb") as reports:
-            return any(told(line) for line in reports)
-        return False
+    def _reports(self, deadline: float) -> bytes:
+        """All that it says until its end, in one go: to be woken for each line would keep events waiting."""
+        said = b""
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
+                part = self._talk.recv(_MUCH, socket.MSG_WAITALL)
+                if not part:
+                    return said
+                said += part
+        except BlockingIOError:
+            pass  # there was nothing more in time
+        except OSError:
+            return said  # it is gone, and left unread what it was told
+        self.close()
+        return said
 
-    def _end(self, patience: float) -> Ending:
-        """How it ends: by itself within `patience` seconds, or else because it has to."""
-        status = self._status(patience) if patience else None
+    def _end(self) -> Ending:
+        """How it ends: by itself soon, or else because it has to."""
+        status = self._status(_LAST_WORDS_SECONDS)
         if status is None:
             with suppress(OSError):
                 self._fate.shutdown(socket.SHUT_WR)
@@ -79,6 +94,12 @@ class Aside:
     def _status(self, patience: float) -> bytes | None:
         self._fate.settimeout(patience)
         with suppress(OSError):
-            status = self._fate.recv(STATUS.size, socket.MSG_WAITALL)
+            status = self._fate.recv(STATUS.size)
             return status if len(status) == STATUS.size else None
         return None
+
+
+def _timeval(seconds: float) -> bytes:
+    """As the system takes it; nothing would be for ever."""
+    whole, part = divmod(seconds + 0.001, 1)
+    return struct.pack("ll", int(whole), int(part * 1e6))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
 from declctl.informer import field_index, function_index
+from declctl.kit import Breath, breathe
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import GroupVersionKind, Resource
@@ -77,7 +78,7 @@ class _Import:
         self._made: Foreign | None = None
 
     def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
-        foreign, faults = build_foreign(self._declaration, number=self._number)
+        foreign, faults = build_foreign(self._declaration, number=self._number, rest=Breath())
         with self._deciding:
             self._made = foreign
             if self._given_up and foreign is not None:
@@ -114,9 +115,11 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     if foreign is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
     try:
+        await breathe()
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, around) for resource in resolved.resources]
         code = _stamp(inputs.code, foreign.versions)
+        await breathe()
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
         return _assembled(number, inputs, resolved, foreign, wanted, around)
     except BaseException:

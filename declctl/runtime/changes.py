@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan
 from declctl.objects import FieldPath
-from declctl.objects.partial import PartialDecoder
+from declctl.objects.partial import at_hand
 from declctl.runtime.identities import Identity, matched
 
 
@@ -86,7 +86,7 @@ class Side:
             for indexer in each.indexers
             if indexer.field_path is not None
         ]
-        return frozenset(PartialDecoder(paths).positions)
+        return frozenset(at_hand(paths))
 
 
 def changes(old: Side, new: Side) -> tuple[Step, ...]:

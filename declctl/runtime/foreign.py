@@ -112,17 +112,23 @@ class Foreign:
 
 
 def build_foreign(
-    declaration: Declaration, *, number: int, at: Callable[[int], object] = lambda _: None
+    declaration: Declaration,
+    *,
+    number: int,
+    at: Callable[[int], object] = lambda _: None,
+    rest: Callable[[], object] = lambda: None,
 ) -> tuple[Foreign | None, Sequence[Fault]]:
     """Import and check everything that is declared; `at` is told the number of each entry before.
 
-    Returns nothing but the faults if there are any.
+    `rest` is called between any two pieces of work. Returns nothing but the faults if there are any.
     """
-    builder = _Builder(declaration, number)
+    builder = _Builder(declaration, number, rest)
     builder.plugins()
     for index, entry in enumerate(declaration.entries):
+        rest()
         at(index)
         builder.entry(entry)
+    rest()
     builder.hooks_of_resources()
     if builder.faults:
         builder.foreign.close()
@@ -131,9 +137,9 @@ def build_foreign(
 
 
 class _Builder:
-    def __init__(self, declaration: Declaration, number: int) -> None:
+    def __init__(self, declaration: Declaration, number: int, rest: Callable[[], object]) -> None:
         self._declaration = declaration
-        self._namespace = GenerationNamespace(number, declaration.bundle)
+        self._namespace = GenerationNamespace(number, declaration.bundle, rest=rest)
         self._table = GenerationPlugins(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: set[str] = set()

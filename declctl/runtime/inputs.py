@@ -17,6 +17,7 @@ import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure
+from declctl.kit import Breath
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 
@@ -130,10 +131,13 @@ class InputFiles:
         return self._stdin or ManifestSource.read(self.manifest)
 
     def _read(self, behind: Path) -> Inputs:
+        rest = Breath()
         source = self._source()
         loaded = self._load(source)
+        rest()
         root = behind if behind.is_dir() else behind.parent
-        bundle = closure(root, modules_of(loaded.controller), display=str(self.root))
+        bundle = closure(root, modules_of(loaded.controller), display=str(self.root), rest=rest)
+        rest()
         code = _digest(bundle.files.items())
         manifest = [(file.name, file.data) for file in source.files]
         config_files = _config_files(loaded.controller)

@@ -53,30 +53,25 @@ class Preflight:
 
     def _ask(self, declaration: Declaration, timeout: float) -> tuple[_Report | None, Ending]:
         """What the child has said last, None if it never began, and how it has ended."""
-        report: _Report | None = None
-
-        def told(line: bytes) -> bool:
-            nonlocal report
-            report = report or _Report()
-            try:
-                latest = msgspec.json.decode(line, type=_Report)
-            except msgspec.MsgspecError:
-                return False  # cut off where the process ended
-            report.at = report.at if latest.at is None else latest.at
-            report.faults, report.hooks = latest.faults, latest.hooks
-            return latest.faults is not None
-
         child = self._child = self._begin()
         if self._given_up.is_set():
             child.close()
-        alarm = threading.Timer(timeout, child.close)
-        alarm.daemon = True
-        alarm.start()
+        lines, ending = child.ask(msgspec.json.encode(declaration), limit=timeout)
+        return _last(lines), ending
+
+
+def _last(lines: Sequence[bytes]) -> _Report | None:
+    """All reports in one; None without any."""
+    last: _Report | None = None
+    for line in lines:
         try:
-            ending = child.ask(msgspec.json.encode(declaration), told, limit=timeout)
-        finally:
-            alarm.cancel()
-        return report, ending
+            report = msgspec.json.decode(line, type=_Report)
+        except msgspec.MsgspecError:
+            break  # cut off where the process ended
+        if report.at is None and last is not None:
+            report.at = last.at
+        last = report
+    return last
 
 
 def _landed(declaration: Declaration, report: _Report | None, ending: Ending, timeout: float) -> Landed:

@@ -6,7 +6,7 @@ wait for no more than one slice. Each object is told as it is then, never in an 
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from declctl.hooks.bundle import Bundle, reached
@@ -16,7 +16,6 @@ from declctl.manifest.model import Replay
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Record
 from declctl.runtime.caches import Cached
-from declctl.runtime.generation import Generation
 from declctl.runtime.log import Log
 from declctl.runtime.placing import Slot
 from declctl.runtime.slots import Slots
@@ -25,11 +24,9 @@ _SLICE = 100
 _PAUSE_SECONDS = 0.01
 
 
-def changed_code(old: Generation | None, new: Generation) -> tuple[str, ...]:
-    """The handlers of both generations that want a replay and whose code is not what it was."""
-    if old is None:
-        return ()
-    return recoded(code_of(old.plan, old.inputs.bundle), new.plan, new.inputs.bundle)
+def wanting(plan: Plan) -> tuple[HandlerPlan, ...]:
+    """The handlers that want a replay when their code has changed."""
+    return tuple(handler for handler in plan.handlers if handler.replay is Replay.ON_CODE_CHANGE)
 
 
 def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
@@ -37,25 +34,32 @@ def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str,
 
     Their code is the function or module that they name, with all that it imports beside the manifest.
     """
-    return tuple(
-        handler.name
-        for handler in plan.handlers
-        if handler.replay is Replay.ON_CODE_CHANGE
-        and handler.name in before
-        and before[handler.name] != _code(handler, bundle)
-    )
+    after = _code_of([handler for handler in wanting(plan) if handler.name in before], bundle)
+    return tuple(name for name, code in after.items() if before[name] != code)
 
 
 def code_of(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
     """A digest of the code of each handler."""
-    return {handler.name: _code(handler, bundle) for handler in plan.handlers}
+    return _code_of(plan.handlers, bundle)
 
 
-def _code(handler: HandlerPlan, bundle: Bundle) -> str:
-    if handler.entry_point is None:
-        return f"plugin {handler.plugin}"  # new code of it needs a new process
-    digest = hashlib.sha256(str(handler.entry_point).encode())
-    for path, source in reached(bundle, handler.entry_point.module).items():
+def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, str]:
+    modules: dict[str, str] = {}  # what they are made of is worked out once for each
+    found: dict[str, str] = {}
+    for handler in handlers:
+        entry = handler.entry_point
+        if entry is None:
+            found[handler.name] = f"plugin {handler.plugin}"  # new code of it needs a new process
+            continue
+        if entry.module not in modules:
+            modules[entry.module] = _digest(reached(bundle, entry.module))
+        found[handler.name] = f"{entry} {modules[entry.module]}"
+    return found
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, source in files.items():
         digest.update(f"\0{path}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()
 

@@ -205,6 +205,9 @@ class Slots:
 
 
 async def _start(crews: Sequence[Crew]) -> None:
+    if not crews:
+        return
+
     def start() -> None:
         for crew in crews:
             crew.start()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from declctl.errors import ManifestErrors, ReloadRefused
-from declctl.kit import Clock, to_its_end
+from declctl.kit import Clock, breathe, to_its_end
 from declctl.manifest import Diagnostic
 from declctl.runtime.assembly import Assembled, Surroundings, assemble, assemble_again
 from declctl.runtime.caches import Cached
@@ -17,7 +17,7 @@ from declctl.runtime.outdated import outdated
 from declctl.runtime.owners import Owners
 from declctl.runtime.placing import Prepared
 from declctl.runtime.refusing import refusal
-from declctl.runtime.replaying import changed_code
+from declctl.runtime.replaying import code_of, recoded, wanting
 from declctl.runtime.retiring import Retiring
 from declctl.runtime.slots import Slots
 
@@ -79,16 +79,25 @@ class Staging:
             if after is not None:
                 await self._warm(assembled.fresh, timeout)
             await caches.build_indexes(new.wanted)
-            restarts = await asyncio.to_thread(outdated, new.foreign.plugins)
-            replayed = await asyncio.to_thread(changed_code, after, new)
+            plugins = new.foreign.plugins
+            restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
+            replayed = await self._replayed(after, new)
+            await breathe()
             steps = (*changes(after.side, new.side), *restarts) if after is not None else ()
             same_code = after is not None and after.inputs.code == new.inputs.code
+            await breathe()
             prepared = await self._slots.prepare(new.places, same_code=same_code)
             await self._follow(prepared, timeout)
         except BaseException:
             await to_its_end(self._undo(new))
             raise
         return Staged(new, prepared, steps, replayed)
+
+    async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
+        if after is None or not wanting(new.plan):
+            return ()
+        before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
+        return await asyncio.to_thread(recoded, before, new.plan, new.inputs.bundle)
 
     async def _warm(self, fresh: Sequence[Cached], timeout: float) -> None:
         deadline = self._clock.monotonic() + timeout

@@ -8,10 +8,14 @@ waiting.
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+
+# Whoever starts a thread waits until it runs, which no loop must.
+_STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
 
 
 async def in_thread(call: Callable[[], T], *, name: str) -> T:
@@ -31,5 +35,5 @@ async def in_thread(call: Callable[[], T], *, name: str) -> T:
         with suppress(RuntimeError):  # the loop has been closed: nobody waits any longer
             loop.call_soon_threadsafe(lambda: None if result.done() else how(what))
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    await loop.run_in_executor(_STARTER, threading.Thread(target=run, name=name, daemon=True).start)
     return await result
