@@ -52,7 +52,7 @@ def _fingerprint(controller, sandbox):
         "tasks": asyncio.run_coroutine_threadsafe(tasks(), controller._loop).result(10),
         "modules": sorted(name for name in sys.modules if name.startswith("_declctl_gen")),
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("declctl")),
-        "children": child_processes(),
+        "children": len(child_processes()),
         "sockets": sum(_is_socket(link) for link in Path("/proc/self/fd").iterdir()),
         "resources": [(r.name, r.objects, r.lists, r.watches) for r in status.resources],
         "informers": _informers(controller),
