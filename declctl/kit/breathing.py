@@ -7,8 +7,8 @@ those that come meanwhile wait behind it. Work that rests after each little whil
 import asyncio
 import time
 
-_WORK_SECONDS = 0.0003  # between two rests
-_REST_SECONDS = 0.0007  # long enough for some events to be dealt with
+_WORK_SECONDS = 0.00015  # between two rests
+REST_SECONDS = 0.0007  # long enough for some events to be dealt with
 
 
 class Breath:
@@ -20,10 +20,10 @@ class Breath:
     def __call__(self) -> None:
         """Sleep for a moment if it is time to."""
         if time.perf_counter() - self._began >= _WORK_SECONDS:
-            time.sleep(_REST_SECONDS)
+            time.sleep(REST_SECONDS)
             self._began = time.perf_counter()
 
 
 async def breathe() -> None:
     """Let a loop deal with whatever waits, and with what comes in a moment."""
-    await asyncio.sleep(_REST_SECONDS)
+    await asyncio.sleep(REST_SECONDS)

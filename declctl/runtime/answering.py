@@ -3,6 +3,7 @@
 The fork server loads this module, and with it all that a child needs.
 """
 
+import os
 import signal
 import socket
 
@@ -24,7 +25,8 @@ def answer(talk: socket.socket) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     declaration = msgspec.json.decode(declared, type=Declaration)
-    talk.sendall(b"{}\n")  # from here on, what happens to it is the doing of the imported code
+    # From here on, what happens to it is the doing of the imported code.
+    talk.sendall(msgspec.json.encode({"pid": os.getpid()}) + b"\n")
 
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")

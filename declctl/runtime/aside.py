@@ -3,16 +3,19 @@
 It imports nothing heavy, so that `children` can begin to load before all else is loaded.
 """
 
+import json
 import socket
 import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from declctl.runtime.fork_server import STATUS
 
 _MUCH = 1 << 20  # bytes
+_LOOK_SECONDS = 0.5  # until it is looked at whether a patient child gets on
 _LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
 _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
@@ -21,23 +24,29 @@ _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobod
 class Ending(NamedTuple):
     """How a child has ended.
 
-    `status` is as of `subprocess`, None where nobody knows; `closed` says that it was ended by `close`.
+    `status` is as of `subprocess`, None where nobody knows. `closed` says that it was ended by `close`,
+    and `starved` that this was because others had the processors.
     """
 
     status: int | None
     closed: bool
+    starved: bool = False
 
 
 class Aside:
     """A child that waits for one declaration, builds its plugin table, and tells what is wrong with it.
 
     Whatever the imported code does, it does there: it may end the process, hang or crash. What it has
-    started ends with it. `talk` and `fate` are our ends of the child's sockets.
+    started ends with it. `talk` and `fate` are our ends of the child's sockets. A `patient` one only runs
+    where nobody else wants to, and is closed where that is hardly ever.
     """
 
-    def __init__(self, talk: socket.socket, fate: socket.socket) -> None:
+    def __init__(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> None:
         self._talk = talk
         self._fate = fate
+        self._patient = patient
+        self._said = b""
+        self._starved = False
         self._closed = False
 
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
@@ -45,15 +54,15 @@ class Aside:
 
         After `limit` seconds it is closed. When this returns, nothing of the child is left.
         """
-        deadline = time.monotonic() + limit
+        began = time.monotonic()
         with self._talk, self._fate:
             with suppress(OSError):  # it is gone, or nobody wants it any longer
                 self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
                 self._talk.sendall(b"%f\n" % (limit + _ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
-            reports = self._reports(deadline)
-            return reports.splitlines(), self._end()
+            self._hear(began, limit)
+            return self._said.splitlines(), self._end()
 
     def close(self) -> None:
         """End the child and everything it has started; from any thread, twice is harmless."""
@@ -62,22 +71,41 @@ class Aside:
             with suppress(OSError):  # over already
                 each.shutdown(how)
 
-    def _reports(self, deadline: float) -> bytes:
-        """All that it says until its end, in one go: to be woken for each line would keep events waiting."""
-        said = b""
+    def _hear(self, began: float, limit: float) -> None:
+        """All that it says until its end, or until it is closed."""
+        for look in (min(_LOOK_SECONDS, limit), limit):
+            if self._is_over(began + look):
+                return
+            if self._patient and self._is_starved(time.monotonic() - began):
+                self._starved = True
+                break
+        self.close()
+
+    def _is_over(self, until: float) -> bool:
+        """Hear it in one go, to be woken for each line would keep events waiting; False if it goes on."""
         try:
-            while (left := deadline - time.monotonic()) > 0:
+            while (left := until - time.monotonic()) > 0:
                 self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
                 part = self._talk.recv(_MUCH, socket.MSG_WAITALL)
                 if not part:
-                    return said
-                said += part
+                    return True
+                self._said += part
         except BlockingIOError:
-            pass  # there was nothing more in time
+            return False
         except OSError:
-            return said  # it is gone, and left unread what it was told
-        self.close()
-        return said
+            return True  # it is gone, and left unread what it was told
+        return False
+
+    def _is_starved(self, seconds: float) -> bool:
+        """Whether it has not begun, or has waited for a processor for most of these seconds."""
+        first, begun, _ = self._said.partition(b"\n")
+        if not begun:
+            return True
+        try:
+            figures = Path(f"/proc/{json.loads(first)['pid']}/schedstat").read_text().split()
+        except OSError:
+            return False  # not every system tells
+        return int(figures[1]) / 1e9 > seconds / 2
 
     def _end(self) -> Ending:
         """How it ends: by itself soon, or else because it has to."""
@@ -87,9 +115,9 @@ class Aside:
                 self._fate.shutdown(socket.SHUT_WR)
             status = self._status(_SERVER_SECONDS)
         if status is None:
-            return Ending(None, self._closed)
+            return Ending(None, self._closed, self._starved)
         code, unwanted = STATUS.unpack(status)
-        return Ending(code, unwanted and self._closed)
+        return Ending(code, unwanted and self._closed, self._starved)
 
     def _status(self, patience: float) -> bytes | None:
         self._fate.settimeout(patience)

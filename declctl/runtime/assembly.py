@@ -101,6 +101,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     # Imports are user code, and user code never runs on this loop.
     build = _Import(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
+    await breathe()
     try:
         async with asyncio.timeout(limit):
             foreign, faults = await in_thread(build, name="declctl-import")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from declctl.kit.clock import Clock
 from declctl.runtime.aside import Aside
-from declctl.runtime.fork_server import NEW
+from declctl.runtime.fork_server import PATIENT, URGENT
 
 if TYPE_CHECKING:
     from declctl.runtime.check import Checked
@@ -42,14 +42,14 @@ class Children:
         with suppress(OSError), self._changing:
             self._renewed()
 
-    def begin(self) -> Aside:
+    def begin(self, *, patient: bool) -> Aside:
         """A child of its own. Raises OSError if no process can be started."""
         with self._changing:
             try:
-                return self._renewed().fork()
+                return self._renewed().fork(patient=patient)
             except ConnectionError:  # it was killed this moment
                 self._end()
-                return self._renewed().fork()
+                return self._renewed().fork(patient=patient)
 
     async def import_aside(self, checked: "Checked") -> "Checked":
         """`check.import_aside` in a thread; where nothing is imported, no process is kept for it.
@@ -116,7 +116,7 @@ class _Server:
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,
+                    process_group=0,
                 )
         except OSError:
             self._control.close()
@@ -127,17 +127,18 @@ class _Server:
         """Whether it lives, and children of it have the environment that they would have."""
         return self._process.poll() is None and self._environ == dict(os.environ)
 
-    def fork(self) -> Aside:
+    def fork(self, *, patient: bool) -> Aside:
         """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
         try:
             with their_talk, their_fate:
-                socket.send_fds(self._control, [NEW], [their_talk.fileno(), their_fate.fileno()])
+                order = PATIENT if patient else URGENT
+                socket.send_fds(self._control, [order], [their_talk.fileno(), their_fate.fileno()])
         except OSError:
             talk.close()
             fate.close()
             raise
-        return Aside(talk, fate)
+        return Aside(talk, fate, patient=patient)
 
     def close(self) -> None:
         """End it; returns when it is gone."""

@@ -2,9 +2,12 @@
 
 `python -m declctl.runtime.fork_server`, with a socket as standard input. For each child it is sent two
 sockets: over one the child is asked and answers, over the other its end is asked for and told. A child
-leads a session of its own; whatever it has started ends with it, and all of them end with whoever
-started this process. The way of `multiprocessing.forkserver`, which knows no sessions, loads the
-main module of its user, and is one for the whole process.
+leads a process group; whatever it has started ends with it, and all of them end with whoever started
+this process. The way of `multiprocessing.forkserver`, which knows no groups, loads the main module of
+its user, and is one for the whole process.
+
+No child has a session of its own: Linux shares out processors by sessions first, and one of its own would
+have as large a share as the controller, however patient it is.
 """
 
 import gc
@@ -13,19 +16,20 @@ import selectors
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-NEW = b"+"
-"""What is sent with the two sockets of a new child."""
+PATIENT, URGENT = b"p", b"u"
+"""What is sent with the two sockets of a new child: whether it only runs where nobody else wants to."""
 
 STATUS = struct.Struct("!i?")
 """How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
 
-_NICE = 5  # where the processors are busy, events are more urgent than an edit
+_NICE = 5  # where the processors are busy, events are more urgent than any edit
 _FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_SOFTWARE)
 
 
@@ -70,16 +74,17 @@ class ForkServer:
     def _take_order(self) -> bool:
         """Fork a child; False if there will be no more, and then those that there are come to their end."""
         with suppress(ConnectionError):
-            order, descriptors, _, _ = socket.recv_fds(self._control, len(NEW), 2)
+            order, descriptors, _, _ = socket.recv_fds(self._control, len(PATIENT), 2)
             if order:
-                self._fork(*(socket.socket(fileno=each) for each in descriptors))
+                talk, fate = (socket.socket(fileno=each) for each in descriptors)
+                self._fork(talk, fate, patient=order == PATIENT)
                 return True
         self._selector.unregister(self._control)
         for child in self._children.values():
             self._end(child)
         return False
 
-    def _fork(self, talk: socket.socket, fate: socket.socket) -> None:
+    def _fork(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> None:
         try:
             pid = os.fork()
         except OSError:  # no more processes: whoever asked sees that nothing has begun
@@ -87,15 +92,17 @@ class ForkServer:
             fate.close()
             return
         if not pid:
-            self._be_child(talk, fate)
+            self._be_child(talk, fate, patient=patient)
         talk.close()
         child = self._children[pid] = _Child(pid, fate)
         self._selector.register(fate, selectors.EVENT_READ, child)
 
-    def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
+    def _be_child(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> NoReturn:
         status = _FAILED
         try:
-            os.setsid()
+            os.setpgid(0, 0)
+            if patient:
+                _only_where_nobody_else_wants_to()
             self._forget(fate)
             gc.enable()
             self._answer(talk)
@@ -128,7 +135,7 @@ class ForkServer:
         for child in list(self._children.values()):
             if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _kill(child.pid)  # whoever is left of its session, while the id is nobody else's
+            _kill(child.pid)  # whoever is left of its group, while the id is nobody else's
             _, status = os.waitpid(child.pid, 0)
             del self._children[child.pid]
             with suppress(KeyError):
@@ -138,10 +145,17 @@ class ForkServer:
 
 
 def _kill(pid: int) -> None:
-    """A child that has been forked this moment leads no session yet, and has started nothing."""
+    """A child that has been forked this moment leads no group yet, and has started nothing."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def _only_where_nobody_else_wants_to() -> None:
+    """Otherwise a thread that delivers an event may wait until a child has had a turn of milliseconds."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # forbidden by whoever contains us
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def main() -> None:

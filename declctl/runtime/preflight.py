@@ -1,11 +1,13 @@
 """Pre-flight: what is declared is imported in a child process first, with a time limit."""
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from declctl.kit.breathing import REST_SECONDS
 from declctl.runtime.aside import Aside, Ending
 from declctl.runtime.declared import Declaration, Entry, Fault, FromHooks
 
@@ -19,6 +21,14 @@ class _Report(msgspec.Struct):
     hooks: FromHooks | None = None  # with it, unless there are faults
 
 
+class Begin(Protocol):
+    """Begins a child."""
+
+    def __call__(self, *, patient: bool) -> Aside:
+        """Raises OSError if no process can be started."""
+        ...
+
+
 class Landed(NamedTuple):
     """What a pre-flight has found: what is wrong, or else what hooks add to the caches."""
 
@@ -27,9 +37,9 @@ class Landed(NamedTuple):
 
 
 class Preflight:
-    """One pre-flight. `begin` gives it a child."""
+    """One pre-flight. `begin` gives it a child, patient or not."""
 
-    def __init__(self, begin: Callable[[], Aside]) -> None:
+    def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._child: Aside | None = None
         self._given_up = threading.Event()
@@ -38,11 +48,12 @@ class Preflight:
         """Build the declaration's plugin table in a child process; returns what was found.
 
         Blocks, but whatever the child does, for no more than `timeout` seconds and a little. If the
-        child ends before it has begun, another takes its place. Raises OSError if no process can be started.
+        child ends before it has begun, or can't get on because others have the processors, another, less
+        patient one takes its place. Raises OSError if no process can be started.
         """
-        report, ending = self._ask(declaration, timeout)
-        if report is None and not ending.closed:
-            report, ending = self._ask(declaration, timeout)
+        report, ending = self._ask(declaration, timeout, patient=True)
+        if ending.starved or (report is None and not ending.closed):
+            report, ending = self._ask(declaration, timeout, patient=False)
         return _landed(declaration, report, ending, timeout)
 
     def give_up(self) -> None:
@@ -51,12 +62,16 @@ class Preflight:
         if self._child is not None:
             self._child.close()
 
-    def _ask(self, declaration: Declaration, timeout: float) -> tuple[_Report | None, Ending]:
+    def _ask(
+        self, declaration: Declaration, timeout: float, *, patient: bool
+    ) -> tuple[_Report | None, Ending]:
         """What the child has said last, None if it never began, and how it has ended."""
-        child = self._child = self._begin()
+        asked = msgspec.json.encode(declaration)
+        child = self._child = self._begin(patient=patient)
         if self._given_up.is_set():
             child.close()
-        lines, ending = child.ask(msgspec.json.encode(declaration), limit=timeout)
+        time.sleep(REST_SECONDS)
+        lines, ending = child.ask(asked, limit=timeout)
         return _last(lines), ending
 
 

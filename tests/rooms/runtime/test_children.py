@@ -92,8 +92,8 @@ def test_two_children_at_a_time(children, bundle) -> None:
     checked = _checked(bundle)
     assert checked.declaration is not None
     declaration = msgspec.json.encode(checked.declaration)
-    waiting = children.begin()
-    said, ending = children.begin().ask(declaration, limit=30)
+    waiting = children.begin(patient=True)
+    said, ending = children.begin(patient=True).ask(declaration, limit=30)
     assert ending == Ending(0, closed=False)
     assert b'"faults":[]' in said[-1]
     waiting.close()
@@ -158,6 +158,36 @@ def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, t
     asyncio.run(scenario())
 
 
+def test_a_child_that_gets_no_processor_is_replaced_by_a_less_patient_one(
+    children, bundle, tmp_path, monkeypatch
+) -> None:
+    """All processors are busy: an edit takes longer, and is not refused for it."""
+    sign = tmp_path / "patience"
+    bundle.write(
+        "handlers.py",
+        "import os, time\n"
+        f"with open({str(sign)!r}, 'a') as sign: print(os.sched_getscheduler(0), file=sign)\n"
+        "while os.sched_getscheduler(0) == os.SCHED_IDLE: time.sleep(0.01)\n"
+        "def notify(change): ...\n",
+    )
+    monkeypatch.setattr(aside.Aside, "_is_starved", lambda child, _: child._patient)
+    assert _import(children, _checked(bundle)).errors == ()
+    assert sign.read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
+
+
+def test_a_child_that_waits_for_something_else_is_not_starved(children, bundle, tmp_path) -> None:
+    """An import that sleeps, or computes, is not begun again."""
+    sign = tmp_path / "sign"
+    bundle.write(
+        "handlers.py",
+        "import time\n"
+        f"with open({str(sign)!r}, 'a') as sign: print('imported', file=sign)\n"
+        "time.sleep(0.7)\ndef notify(change): ...\n",
+    )
+    assert _import(children, _checked(bundle)).errors == ()
+    assert sign.read_text().split() == ["imported"]
+
+
 def test_children_have_the_environment_of_now(children, bundle, monkeypatch) -> None:
     """Handler code has changed it after the process was begun."""
     bundle.write("handlers.py", "import os; os.environ['NEWS']\ndef notify(change): ...\n")
@@ -181,8 +211,8 @@ def test_a_child_that_dies_before_it_begins_is_replaced(children, bundle, begun)
     begin = children.begin
     killed = []
 
-    def begin_and_kill():
-        child = begin()
+    def begin_and_kill(*, patient):
+        child = begin(patient=patient)
         if not killed:
             killed.append(begun[0].kill())
         return child
@@ -293,7 +323,7 @@ from declctl.runtime.check import read_files
 import msgspec
 
 children = Children()
-child = children.begin()
+child = children.begin(patient=True)
 print(children._server._process.pid, flush=True)
 if sys.argv[2:]:
     child.ask(msgspec.json.encode(read_files(InputFiles(sys.argv[1])).declaration), limit=60)
@@ -329,5 +359,5 @@ def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundl
     bundle.write("handlers.py", "import ctypes\nctypes.PyDLL(None).pause()\n")  # with the interpreter's lock
     checked = _checked(bundle)
     monkeypatch.setattr(aside.Aside, "close", lambda _: None)
-    _, ending = children.begin().ask(msgspec.json.encode(checked.declaration), limit=1.0)
+    _, ending = children.begin(patient=True).ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)
