@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from declctl.kit.clock import Clock
 from declctl.runtime.aside import Aside
-from declctl.runtime.fork_server import PATIENT, URGENT
+from declctl.runtime.fork_server import NEW, PATIENT
 
 if TYPE_CHECKING:
     from declctl.runtime.check import Checked
@@ -40,16 +40,19 @@ class Children:
         Where no process can be started there is none: whoever needs a child finds out, and says so.
         """
         with suppress(OSError), self._changing:
-            self._renewed()
+            self._renewed(patient=True)
 
     def begin(self, *, patient: bool) -> Aside:
-        """A child of its own. Raises OSError if no process can be started."""
+        """A child of its own; a `patient` one only runs where nobody else wants to.
+
+        Raises OSError if no process can be started.
+        """
         with self._changing:
             try:
-                return self._renewed().fork(patient=patient)
+                return self._renewed(patient=patient).fork()
             except ConnectionError:  # it was killed this moment
                 self._end()
-                return self._renewed().fork(patient=patient)
+                return self._renewed(patient=patient).fork()
 
     async def import_aside(self, checked: "Checked") -> "Checked":
         """`check.import_aside` in a thread; where nothing is imported, no process is kept for it.
@@ -89,12 +92,13 @@ class Children:
         with self._changing:
             self._end()
 
-    def _renewed(self) -> "_Server":
+    def _renewed(self, *, patient: bool) -> "_Server":
         self._wanted = True
-        if self._server is None or not self._server.is_of_use:
+        server = self._server
+        if server is None or not server.is_of_use or (server.is_patient and not patient):
             self._end()
-            self._server = _Server()
-        return self._server
+            self._server = server = _Server(patient=patient)
+        return server
 
     def _end(self) -> None:
         server, self._server = self._server, None
@@ -105,14 +109,15 @@ class Children:
 class _Server:
     """The process. Raises OSError if it can't be started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool) -> None:
+        self.is_patient = patient
         self._environ = dict(os.environ)
         self._control, theirs = socket.socketpair()
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: modules of the current folder are the bundle's business.
-                    [sys.executable, "-P", "-m", _MODULE],
+                    [sys.executable, "-P", "-m", _MODULE, *([PATIENT] if patient else [])],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -127,18 +132,17 @@ class _Server:
         """Whether it lives, and children of it have the environment that they would have."""
         return self._process.poll() is None and self._environ == dict(os.environ)
 
-    def fork(self, *, patient: bool) -> Aside:
+    def fork(self) -> Aside:
         """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
         try:
             with their_talk, their_fate:
-                order = PATIENT if patient else URGENT
-                socket.send_fds(self._control, [order], [their_talk.fileno(), their_fate.fileno()])
+                socket.send_fds(self._control, [NEW], [their_talk.fileno(), their_fate.fileno()])
         except OSError:
             talk.close()
             fate.close()
             raise
-        return Aside(talk, fate, patient=patient)
+        return Aside(talk, fate, patient=self.is_patient)
 
     def close(self) -> None:
         """End it; returns when it is gone."""

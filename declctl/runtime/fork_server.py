@@ -23,8 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-PATIENT, URGENT = b"p", b"u"
-"""What is sent with the two sockets of a new child: whether it only runs where nobody else wants to."""
+NEW = b"+"
+"""What is sent with the two sockets of a new child."""
+
+PATIENT = "patient"
+"""The argument for one that, once it has loaded, only runs where nobody else wants to, as do its children."""
 
 STATUS = struct.Struct("!i?")
 """How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
@@ -74,17 +77,16 @@ class ForkServer:
     def _take_order(self) -> bool:
         """Fork a child; False if there will be no more, and then those that there are come to their end."""
         with suppress(ConnectionError):
-            order, descriptors, _, _ = socket.recv_fds(self._control, len(PATIENT), 2)
+            order, descriptors, _, _ = socket.recv_fds(self._control, len(NEW), 2)
             if order:
-                talk, fate = (socket.socket(fileno=each) for each in descriptors)
-                self._fork(talk, fate, patient=order == PATIENT)
+                self._fork(*(socket.socket(fileno=each) for each in descriptors))
                 return True
         self._selector.unregister(self._control)
         for child in self._children.values():
             self._end(child)
         return False
 
-    def _fork(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> None:
+    def _fork(self, talk: socket.socket, fate: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError:  # no more processes: whoever asked sees that nothing has begun
@@ -92,17 +94,15 @@ class ForkServer:
             fate.close()
             return
         if not pid:
-            self._be_child(talk, fate, patient=patient)
+            self._be_child(talk, fate)
         talk.close()
         child = self._children[pid] = _Child(pid, fate)
         self._selector.register(fate, selectors.EVENT_READ, child)
 
-    def _be_child(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> NoReturn:
+    def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
         status = _FAILED
         try:
             os.setpgid(0, 0)
-            if patient:
-                _only_where_nobody_else_wants_to()
             self._forget(fate)
             gc.enable()
             self._answer(talk)
@@ -169,6 +169,8 @@ def main() -> None:
     gc.collect()
     gc.disable()  # a collection would touch, and so copy, what all share
     gc.freeze()
+    if PATIENT in sys.argv:
+        _only_where_nobody_else_wants_to()
     ForkServer(control, answer).run()
 
 
