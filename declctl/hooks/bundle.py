@@ -88,6 +88,7 @@ def closure(
             rest()
             inner = path.relative_to(root)
             data = files[inner.as_posix()] = path.read_bytes()
+            rest()
             waiting += _imported(data, depth=len(inner.parts) - 1)
     return Bundle(str(root) if display is None else display, dict(sorted(files.items())))
 

@@ -24,29 +24,44 @@ from declctl.hooks.signatures import ARGUMENTS, implementation
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
 
 
+_SPECIFIED = {name: pluggy.PluginManager(PROJECT).parse_hookspec_opts(specs, name) for name in ARGUMENTS}
+
+
 class _Manager(pluggy.PluginManager):
-    """Looks at no name that is no hook's: in a reload, that was most of what importing took."""
+    """Looks at each specification once for all generations, and at no name of a plugin that is no hook's.
+
+    Such looks were most of what the import of a small bundle took. `rest` is called between two of them.
+    """
+
+    def __init__(self, *, rest: Callable[[], object]) -> None:
+        super().__init__(PROJECT)
+        self._rest = rest
+        self.add_hookspecs(specs)
+
+    def parse_hookspec_opts(
+        self,
+        module_or_class: ModuleType | type,  # noqa: ARG002 - the signature of pluggy
+        name: str,
+    ) -> pluggy.HookspecOpts | None:
+        if name not in _SPECIFIED:
+            return None
+        self._rest()
+        return _SPECIFIED[name]
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
-
-    def parse_hookspec_opts(
-        self, module_or_class: ModuleType | type, name: str
-    ) -> pluggy.HookspecOpts | None:
-        return super().parse_hookspec_opts(module_or_class, name) if name in ARGUMENTS else None
 
 
 class GenerationPlugins:
     """Who implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
 
     `add_entry` and `add_plugin` raise EntryPointError for what breaks the contract, and then
-    nothing of it is registered.
+    nothing of it is registered. `rest` is called between two pieces of work.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
         self._bundle = bundle
-        self._manager = _Manager(PROJECT)
-        self._manager.add_hookspecs(specs)
+        self._manager = _Manager(rest=rest)
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
         self._objects: dict[
             int, tuple[str, object]

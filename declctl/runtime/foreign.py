@@ -140,7 +140,7 @@ class _Builder:
     def __init__(self, declaration: Declaration, number: int, rest: Callable[[], object]) -> None:
         self._declaration = declaration
         self._namespace = GenerationNamespace(number, declaration.bundle, rest=rest)
-        self._table = GenerationPlugins(declaration.bundle)
+        self._table = GenerationPlugins(declaration.bundle, rest=rest)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: set[str] = set()
         self.foreign = Foreign(self._namespace, self._table)

@@ -133,6 +133,7 @@ class InputFiles:
     def _read(self, behind: Path) -> Inputs:
         rest = Breath()
         source = self._source()
+        rest()
         loaded = self._load(source)
         rest()
         root = behind if behind.is_dir() else behind.parent
