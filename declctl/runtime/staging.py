@@ -115,6 +115,7 @@ class Staging:
     async def _follow(self, prepared: Prepared, timeout: float) -> None:
         moves = prepared.moves
         try:
+            await breathe()
             await follow(moves, timeout=timeout)
             slots = [transfer.slot for transfer in prepared.transfers]
             await until_ready(moves, slots, clock=self._clock, timeout=timeout)

@@ -92,6 +92,10 @@ def running(rig, config_map):
     rig.folder.write("handlers.py", GOOD.format(name="first"))  # from here on, every thread is there
     until("the first edit is live", lambda: controller.status().generation == 2)
     until("the old generation is retired", lambda: controller.status().generations_alive == 1)
+    until("its outcome has been told", lambda: controller.status().reloads.get("Applied") == 1)
+    until(
+        "the attempt is over", lambda: "reload" not in _fingerprint(controller, controller.sandbox)["tasks"]
+    )
     return controller
 
 
