@@ -1,15 +1,15 @@
 """Bundles: the handler files of a generation, in memory."""
 
 import ast
+import hashlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-_PARSED = 256  # sources whose imports are remembered
+_MOST_KNOWN = 1000  # sources whose imports are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +164,28 @@ class _Statement(NamedTuple):
     level: int | None
 
 
-@lru_cache(_PARSED)
+_known: dict[bytes, tuple[_Statement, ...]] = {}  # by the digest of a source
+
+
 def _imports(source: bytes) -> tuple[_Statement, ...]:
     """The imports of a source, inside functions too; none where it has a syntax error.
 
     Files that have not changed are read again and again, and each parsing keeps events waiting.
     """
+    digest = hashlib.sha256(source).digest()
+    found = _known.get(digest)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[digest] = tuple(_statements(source))
+    return found
+
+
+def _statements(source: bytes) -> Iterator[_Statement]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it tells what is wrong
-        return ()
-    return tuple(_statements(tree))
-
-
-def _statements(tree: ast.AST) -> Iterator[_Statement]:
+        return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield _Statement(tuple(alias.name for alias in node.names), None, None)

@@ -4,6 +4,6 @@
 makes generations follow one another; `runtime` is the process. What could be tested without two
 other rooms does not belong here.
 
-This front is empty on purpose: a child process imports `runtime.preflight` and must not pay for the
-rest.
+This front is empty on purpose: the process that pre-flights' children come from imports `runtime.answering`,
+and must not pay for the rest.
 """
