@@ -3,6 +3,7 @@
 All faults come at once, each with its place: in the manifest, or in a handler file.
 """
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -93,6 +94,26 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
         return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
     return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks)
+
+
+async def import_in_child(checked: Checked, children: Children) -> Checked:
+    """`import_aside` in a thread; where nothing is imported, no process is kept for it.
+
+    Cancelling ends the child, and returns when nothing of it is left.
+    """
+    if not checked.has_to_be_imported:
+        if not checked.errors:
+            await asyncio.to_thread(children.close)
+        return checked
+    preflight = Preflight(children.begin)
+    with children.in_use():
+        work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, preflight))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            preflight.give_up()
+            await asyncio.wait([work])
+            raise
 
 
 def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:

@@ -10,15 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 from declctl.kit.clock import Clock
 from declctl.runtime.aside import Aside
 from declctl.runtime.fork_server import NEW, PATIENT
-
-if TYPE_CHECKING:
-    from declctl.runtime.check import Checked
 
 _MODULE = "declctl.runtime.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
@@ -54,28 +51,12 @@ class Children:
                 self._end()
                 return self._renewed(patient=patient).fork()
 
-    async def import_aside(self, checked: "Checked") -> "Checked":
-        """`check.import_aside` in a thread; where nothing is imported, no process is kept for it.
-
-        Cancelling ends the child, and returns when nothing of it is left.
-        """
-        if not checked.has_to_be_imported:
-            if not checked.errors:
-                await asyncio.to_thread(self.close)
-            return checked
-        # Late: the process can be begun before all that is loaded.
-        from declctl.runtime.check import import_aside
-        from declctl.runtime.preflight import Preflight
-
-        preflight = Preflight(self.begin)
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """Meanwhile nothing is ended because nobody has wanted it for a while. Used on one loop."""
         self._using += 1
-        work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, preflight))
         try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            preflight.give_up()
-            await asyncio.wait([work])
-            raise
+            yield
         finally:
             self._using -= 1
 

@@ -15,7 +15,7 @@ from declctl.kit import Clock
 from declctl.manifest import Diagnostic
 from declctl.manifest.model import DrainPolicy
 from declctl.runtime.assembly import Surroundings
-from declctl.runtime.check import Checked, read_files
+from declctl.runtime.check import Checked, import_in_child, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.context import Memo
 from declctl.runtime.generation import Generation
@@ -110,7 +110,7 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
                 with self._own_faults():
-                    checked = await self._children.import_aside(checked)
+                    checked = await import_in_child(checked, self._children)
                     if checked.errors:
                         raise refusal(checked)
                     staged = await self._staging.next(checked, self._next_number, after=self.active)

@@ -17,7 +17,7 @@ from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.objects import Mutation
 from declctl.runtime.caches import Caches
-from declctl.runtime.check import Checked, read_files
+from declctl.runtime.check import Checked, import_in_child, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.ending import shut_down, until_done
 from declctl.runtime.generation import Generation
@@ -253,7 +253,7 @@ class Runtime:
             self._stopping.set()
 
     async def _checked(self, files: InputFiles) -> Checked:
-        checked = await self._children.import_aside(await asyncio.to_thread(read_files, files))
+        checked = await import_in_child(await asyncio.to_thread(read_files, files), self._children)
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:

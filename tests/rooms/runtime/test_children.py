@@ -14,7 +14,7 @@ from declctl.kit import ManualClock
 from declctl.runtime import aside
 from declctl.runtime import children as children_module
 from declctl.runtime.aside import Ending
-from declctl.runtime.check import check, read_files
+from declctl.runtime.check import check, import_in_child, read_files
 from declctl.runtime.children import Children
 from declctl.runtime.inputs import InputFiles
 from declctl.testing import until
@@ -56,7 +56,7 @@ def _checked(bundle, policy: str = "preflightTimeout: 60s"):
 
 
 def _import(children: Children, checked):
-    return asyncio.run(children.import_aside(checked))
+    return asyncio.run(import_in_child(checked, children))
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_two_children_at_a_time(children, bundle) -> None:
     checked = _checked(bundle)
     assert checked.declaration is not None
     declaration = msgspec.json.encode(checked.declaration)
-    waiting = children.begin(patient=True)
-    said, ending = children.begin(patient=True).ask(declaration, limit=30)
+    waiting = children.begin(patient=False)
+    said, ending = children.begin(patient=False).ask(declaration, limit=30)
     assert ending == Ending(0, closed=False)
     assert b'"faults":[]' in said[-1]
     waiting.close()
@@ -118,16 +118,16 @@ def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, beg
     async def scenario() -> None:
         clock = ManualClock()
         lingering = asyncio.create_task(children.linger(clock))
-        await children.import_aside(checked)
+        await import_in_child(checked, children)
         for _ in range(3):
             await clock.advance(60)
             assert child_processes() != before
-            await children.import_aside(checked)
+            await import_in_child(checked, children)
         await clock.advance(60)
         assert child_processes() != before
         await clock.advance(60)
         await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
-        assert (await children.import_aside(checked)).errors == ()
+        assert (await import_in_child(checked, children)).errors == ()
         lingering.cancel()
 
     asyncio.run(scenario())
@@ -147,7 +147,7 @@ def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, t
     async def scenario() -> None:
         clock = ManualClock()
         lingering = asyncio.create_task(children.linger(clock))
-        work = asyncio.create_task(children.import_aside(checked))
+        work = asyncio.create_task(import_in_child(checked, children))
         await asyncio.to_thread(until, "it imports", sign.exists)
         for _ in range(3):
             await clock.advance(60)
@@ -282,7 +282,7 @@ def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundl
     checked = _checked(bundle)
 
     async def scenario() -> None:
-        work = asyncio.create_task(children.import_aside(checked))
+        work = asyncio.create_task(import_in_child(checked, children))
         await asyncio.to_thread(lambda: until("it hangs", Path(f"{sign}.pid").exists))
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -323,7 +323,7 @@ from declctl.runtime.check import read_files
 import msgspec
 
 children = Children()
-child = children.begin(patient=True)
+child = children.begin(patient=False)
 print(children._server._process.pid, flush=True)
 if sys.argv[2:]:
     child.ask(msgspec.json.encode(read_files(InputFiles(sys.argv[1])).declaration), limit=60)
@@ -359,5 +359,5 @@ def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundl
     bundle.write("handlers.py", "import ctypes\nctypes.PyDLL(None).pause()\n")  # with the interpreter's lock
     checked = _checked(bundle)
     monkeypatch.setattr(aside.Aside, "close", lambda _: None)
-    _, ending = children.begin(patient=True).ask(msgspec.json.encode(checked.declaration), limit=1.0)
+    _, ending = children.begin(patient=False).ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)
