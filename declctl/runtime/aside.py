@@ -4,10 +4,12 @@ It imports nothing heavy, so that `children` can begin to load before all else i
 """
 
 import json
+import os
+import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +17,7 @@ from typing import NamedTuple
 from declctl.runtime.fork_server import STATUS
 
 _MUCH = 1 << 20  # bytes
-_LOOK_SECONDS = 0.5  # until it is looked at whether a patient child gets on
+_LOOK_SECONDS = 0.5  # between two looks whether a patient child gets on
 _LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
 _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
@@ -38,10 +40,19 @@ class Aside:
 
     Whatever the imported code does, it does there: it may end the process, hang or crash. What it has
     started ends with it. `talk` and `fate` are our ends of the child's sockets. A `patient` one only runs
-    where nobody else wants to, and is closed where that is hardly ever.
+    where nobody else wants to, and is closed where that is hardly ever; `can_begin` says whether the process
+    that it comes from is ready.
     """
 
-    def __init__(self, talk: socket.socket, fate: socket.socket, *, patient: bool) -> None:
+    def __init__(
+        self,
+        talk: socket.socket,
+        fate: socket.socket,
+        *,
+        patient: bool,
+        can_begin: Callable[[], bool],
+    ) -> None:
+        self._can_begin = can_begin
         self._talk = talk
         self._fate = fate
         self._patient = patient
@@ -73,12 +84,17 @@ class Aside:
 
     def _hear(self, began: float, limit: float) -> None:
         """All that it says until its end, or until it is closed."""
-        for look in (min(_LOOK_SECONDS, limit), limit):
-            if self._is_over(began + look):
+        end, may_have_begun = began + limit, False
+        while (now := time.monotonic()) < end:
+            if self._is_over(min(now + _LOOK_SECONDS, end)):
                 return
-            if self._patient and self._is_starved(time.monotonic() - began):
-                self._starved = True
+            if self._patient:
+                pid = self._pid()
+                self._starved = may_have_begun if pid is None else _is_starved(pid)
+                may_have_begun = self._can_begin()
+            if self._starved:
                 break
+        self._starved = self._starved or (self._patient and self._pid() is None)
         self.close()
 
     def _is_over(self, until: float) -> bool:
@@ -96,28 +112,33 @@ class Aside:
             return True  # it is gone, and left unread what it was told
         return False
 
-    def _is_starved(self, seconds: float) -> bool:
-        """Whether it has not begun, or has waited for a processor for most of these seconds."""
+    def _pid(self) -> int | None:
         first, begun, _ = self._said.partition(b"\n")
-        if not begun:
-            return True
-        try:
-            figures = Path(f"/proc/{json.loads(first)['pid']}/schedstat").read_text().split()
-        except OSError:
-            return False  # not every system tells
-        return int(figures[1]) / 1e9 > seconds / 2
+        return json.loads(first)["pid"] if begun else None
 
     def _end(self) -> Ending:
         """How it ends: by itself soon, or else because it has to."""
+        if self._starved:
+            return self._given_way()
         status = self._status(_LAST_WORDS_SECONDS)
         if status is None:
             with suppress(OSError):
                 self._fate.shutdown(socket.SHUT_WR)
             status = self._status(_SERVER_SECONDS)
         if status is None:
-            return Ending(None, self._closed, self._starved)
+            return Ending(None, self._closed)
         code, unwanted = STATUS.unpack(status)
-        return Ending(code, unwanted and self._closed, self._starved)
+        return Ending(code, unwanted and self._closed)
+
+    def _given_way(self) -> Ending:
+        """Ended from here: the process that it comes from is as starved as it is, and would take seconds.
+
+        If it begins only now, it ends as it can't tell anybody.
+        """
+        if (pid := self._pid()) is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        return Ending(None, closed=True, starved=True)
 
     def _status(self, patience: float) -> bytes | None:
         self._fate.settimeout(patience)
@@ -125,6 +146,15 @@ class Aside:
             status = self._fate.recv(STATUS.size)
             return status if len(status) == STATUS.size else None
         return None
+
+
+def _is_starved(pid: int) -> bool:
+    """Whether a process has waited for a processor longer than it had one, if the system tells."""
+    try:
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except OSError:
+        return False
+    return int(waited) / 1e9 > max(_LOOK_SECONDS / 2, int(ran) / 1e9)
 
 
 def _timeval(seconds: float) -> bytes:

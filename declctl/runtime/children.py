@@ -12,13 +12,15 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from declctl.kit.clock import Clock
 from declctl.runtime.aside import Aside
-from declctl.runtime.fork_server import NEW, PATIENT
+from declctl.runtime.fork_server import LOADED, NEW, PATIENT
 
 _MODULE = "declctl.runtime.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
+_BUSY_PERCENT = 70.0  # of the time; events and edits alone are below 30
 _END_SECONDS = 2.0  # what it takes to end by itself
 
 
@@ -27,6 +29,7 @@ class Children:
 
     def __init__(self) -> None:
         self._server: _Server | None = None
+        self._killed: list[_Server] = []
         self._changing = threading.Lock()
         self._wanted = False  # since `linger` has looked last
         self._using = 0
@@ -40,7 +43,7 @@ class Children:
             self._renewed(patient=True)
 
     def begin(self, *, patient: bool) -> Aside:
-        """A child of its own; a `patient` one only runs where nobody else wants to.
+        """A child of its own; a `patient` one only runs where nobody else wants to, unless that is never.
 
         Raises OSError if no process can be started.
         """
@@ -72,11 +75,19 @@ class Children:
         """End the process and all its children; they can be begun again."""
         with self._changing:
             self._end()
+            while self._killed:
+                self._killed.pop().close()
 
     def _renewed(self, *, patient: bool) -> "_Server":
         self._wanted = True
+        patient = patient and not _is_busy()
         server = self._server
-        if server is None or not server.is_of_use or (server.is_patient and not patient):
+        self._killed = [each for each in self._killed if not each.is_over]
+        if server is not None and server.is_patient and not patient:
+            server.kill()  # too patient to end soon
+            self._killed.append(server)
+            self._server = server = None
+        if server is None or not server.is_of_use:
             self._end()
             self._server = server = _Server(patient=patient)
         return server
@@ -87,11 +98,21 @@ class Children:
             server.close()
 
 
+def _is_busy() -> bool:
+    """Whether somebody has waited for a processor nearly always for ten seconds, if the system tells."""
+    try:
+        some, _, _ = Path("/proc/pressure/cpu").read_text().partition("\n")
+    except OSError:
+        return False
+    return float(some.partition("avg10=")[2].partition(" ")[0]) > _BUSY_PERCENT
+
+
 class _Server:
     """The process. Raises OSError if it can't be started."""
 
     def __init__(self, *, patient: bool) -> None:
         self.is_patient = patient
+        self._loaded = False
         self._environ = dict(os.environ)
         self._control, theirs = socket.socketpair()
         try:
@@ -111,7 +132,19 @@ class _Server:
     @property
     def is_of_use(self) -> bool:
         """Whether it lives, and children of it have the environment that they would have."""
-        return self._process.poll() is None and self._environ == dict(os.environ)
+        return not self.is_over and self._environ == dict(os.environ)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def has_loaded(self) -> bool:
+        """Whether it is ready to fork."""
+        if not self._loaded:
+            with suppress(OSError):
+                self._loaded = self._control.recv(len(LOADED), socket.MSG_DONTWAIT) == LOADED
+        return self._loaded
 
     def fork(self) -> Aside:
         """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
@@ -123,7 +156,11 @@ class _Server:
             talk.close()
             fate.close()
             raise
-        return Aside(talk, fate, patient=self.is_patient)
+        return Aside(talk, fate, patient=self.is_patient, can_begin=self.has_loaded)
+
+    def kill(self) -> None:
+        """End it at once, and its children with it, as soon as they can; `close` waits for that."""
+        self._process.kill()
 
     def close(self) -> None:
         """End it; returns when it is gone."""

@@ -26,13 +26,16 @@ from typing import NoReturn
 NEW = b"+"
 """What is sent with the two sockets of a new child."""
 
+LOADED = b"."
+"""What it sends when it is ready to fork."""
+
 PATIENT = "patient"
 """The argument for one that, once it has loaded, only runs where nobody else wants to, as do its children."""
 
 STATUS = struct.Struct("!i?")
 """How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
 
-_NICE = 5  # where the processors are busy, events are more urgent than any edit
+_NICE = 5  # while it loads
 _FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_SOFTWARE)
 
 
@@ -160,7 +163,9 @@ def _only_where_nobody_else_wants_to() -> None:
 
 def main() -> None:
     """Be the server: load what children need, and fork them."""
-    os.nice(_NICE)
+    patient = PATIENT in sys.argv
+    if patient:
+        os.nice(_NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -169,7 +174,8 @@ def main() -> None:
     gc.collect()
     gc.disable()  # a collection would touch, and so copy, what all share
     gc.freeze()
-    if PATIENT in sys.argv:
+    control.send(LOADED)
+    if patient:
         _only_where_nobody_else_wants_to()
     ForkServer(control, answer).run()
 

@@ -170,9 +170,21 @@ def test_a_child_that_gets_no_processor_is_replaced_by_a_less_patient_one(
         "while os.sched_getscheduler(0) == os.SCHED_IDLE: time.sleep(0.01)\n"
         "def notify(change): ...\n",
     )
-    monkeypatch.setattr(aside.Aside, "_is_starved", lambda child, _: child._patient)
+    monkeypatch.setattr(aside, "_is_starved", lambda _: sign.exists())
+    monkeypatch.setattr(children_module, "_is_busy", lambda: False)
     assert _import(children, _checked(bundle)).errors == ()
     assert sign.read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
+
+
+def test_where_the_processors_are_busy_no_child_is_patient(children, bundle, monkeypatch) -> None:
+    """It would hardly ever run; so it is not even tried."""
+    bundle.write(
+        "handlers.py",
+        "import os\nassert os.sched_getscheduler(0) == os.SCHED_OTHER\ndef notify(change): ...\n",
+    )
+    children.warm()
+    monkeypatch.setattr(children_module, "_is_busy", lambda: True)
+    assert _import(children, _checked(bundle)).errors == ()
 
 
 def test_a_child_that_waits_for_something_else_is_not_starved(children, bundle, tmp_path) -> None:
