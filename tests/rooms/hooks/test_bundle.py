@@ -2,6 +2,7 @@
 
 import pytest
 
+from declctl.hooks import bundle
 from declctl.hooks.bundle import Bundle, closure
 
 
@@ -89,3 +90,25 @@ def test_a_mere_folder_does_not_hide_an_installed_package(folder):
     """A folder `yaml/` of scripts beside the manifest leaves `import yaml` to the installed one."""
     files = {"pods.py": "import yaml", "yaml/script.py": ""}
     assert list(closure(folder(files), ["pods"]).files) == ["pods.py"]
+
+
+def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
+    """To parse a source keeps events waiting; one that is new is seen all the same."""
+    parsed = []
+    parse = bundle._statements
+    monkeypatch.setattr(bundle, "_statements", lambda source: parsed.append(source) or parse(source))
+    root = folder({"pods.py": "import rules  # known by nobody yet", "rules.py": "# nor is this"})
+    first = closure(root, ["pods"])
+    assert len(parsed) == 2
+    assert closure(root, ["pods"]) == first
+    assert len(parsed) == 2
+    folder({"pods.py": "X = 'of a new version'"})
+    assert list(closure(root, ["pods"]).files) == ["pods.py"]
+    assert len(parsed) == 3
+
+
+def test_rests_are_between_files(folder):
+    """Whoever reads beside something more urgent may rest."""
+    rests = []
+    closure(folder({"a.py": "import b", "b.py": ""}), ["a"], rest=lambda: rests.append(None))
+    assert len(rests) >= 2
