@@ -313,6 +313,7 @@ def _sorted(heard: Sequence[Heard]) -> list[tuple[tuple[str, str], list[Heard]]]
     return sorted(found.items())
 
 
+@pytest.mark.timeout(0 if _HISTORIES > 12 else 120)
 @pytest.mark.guarantee("G1", "G2", "G6", "G12", "G15", "G16")
 def test_random_edits_are_heard_as_an_ideal_controller_would_tell_them(board) -> None:
     """Legal edits tell true differences, broken ones nothing, and nothing stays behind (G1, G2, G6, G15)."""
