@@ -128,7 +128,8 @@ class Aside:
         if status is None:
             return Ending(None, self._closed)
         code, unwanted = STATUS.unpack(status)
-        return Ending(code, unwanted and self._closed)
+        # One that had not begun may have ended before it was ended: it sees that it is not wanted.
+        return Ending(code, self._closed and (unwanted or not self._said))
 
     def _given_way(self) -> Ending:
         """Ended from here: the process that it comes from is as starved as it is, and would take seconds.

@@ -82,7 +82,9 @@ class Children:
         self._wanted = True
         patient = patient and not _is_busy()
         server = self._server
-        self._killed = [each for each in self._killed if not each.is_over]
+        for each in [each for each in self._killed if each.is_over]:
+            self._killed.remove(each)
+            each.close()
         if server is not None and server.is_patient and not patient:
             server.kill()  # too patient to end soon
             self._killed.append(server)
@@ -159,7 +161,7 @@ class _Server:
         return Aside(talk, fate, patient=self.is_patient, can_begin=self.has_loaded)
 
     def kill(self) -> None:
-        """End it at once, and its children with it, as soon as they can; `close` waits for that."""
+        """End it without a word, as soon as it can; `close` waits for that."""
         self._process.kill()
 
     def close(self) -> None:

@@ -172,8 +172,11 @@ def test_a_child_that_gets_no_processor_is_replaced_by_a_less_patient_one(
     )
     monkeypatch.setattr(aside, "_is_starved", lambda _: sign.exists())
     monkeypatch.setattr(children_module, "_is_busy", lambda: False)
-    assert _import(children, _checked(bundle)).errors == ()
+    checked = _checked(bundle)
+    assert _import(children, checked).errors == ()
     assert sign.read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
+    assert _import(children, checked).errors == ()  # by the one that is there
+    assert sign.read_text().split()[2:] == [str(os.SCHED_OTHER)]
 
 
 def test_where_the_processors_are_busy_no_child_is_patient(children, bundle, monkeypatch) -> None:
