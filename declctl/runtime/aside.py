@@ -63,7 +63,8 @@ class Aside:
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
         """Give it the declaration; returns its reports, a line each, and how it has ended. Blocks.
 
-        After `limit` seconds it is closed. When this returns, nothing of the child is left.
+        After `limit` seconds it is closed. When this returns, nothing of the child is left, but
+        for one that starved, which dies as soon as it gets a processor.
         """
         began = time.monotonic()
         with self._talk, self._fate:

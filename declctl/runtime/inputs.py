@@ -118,7 +118,7 @@ class InputFiles:
         read = [(str(path), _bytes(path) or b"") for path in self._read_from]
         folders = dict.fromkeys([self.root, *(path.parent for path in self._read_from)])
         names = [(str(folder), " ".join(_names(folder)).encode()) for folder in folders]
-        return _digest([*manifest, *read, *names])
+        return digest_of([*manifest, *read, *names])
 
     def _behind(self) -> Path:
         """The real place of the manifest, which moves when a ConfigMap's link is swapped."""
@@ -139,7 +139,7 @@ class InputFiles:
         root = behind if behind.is_dir() else behind.parent
         bundle = closure(root, modules_of(loaded.controller), display=str(self.root), rest=rest)
         rest()
-        code = _digest(bundle.files.items())
+        code = digest_of(bundle.files.items())
         manifest = [(file.name, file.data) for file in source.files]
         config_files = _config_files(loaded.controller)
         named = _whole({name: self._place(root, name) for name in config_files})
@@ -148,7 +148,7 @@ class InputFiles:
             loaded=loaded,
             bundle=bundle,
             config_files=named,
-            digest=_digest([*manifest, *bundle.files.items(), *named.items()]),
+            digest=digest_of([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
         )
 
@@ -211,7 +211,8 @@ def _config_files(controller: Controller) -> list[str]:
     return [source.file for plugin in controller.plugins for source in plugin.config_from if source.file]
 
 
-def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:
+    """A digest of names with what stands under them, for the Python that runs."""
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
     for name, data in parts:
         digest.update(f"{name}\0{len(data)}\0".encode())

@@ -5,7 +5,6 @@ wait for no more than one slice. Each object is told as it is then, never in an 
 """
 
 import asyncio
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -16,6 +15,7 @@ from declctl.manifest.model import Replay
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Record
 from declctl.runtime.caches import Cached
+from declctl.runtime.inputs import digest_of
 from declctl.runtime.log import Log
 from declctl.runtime.placing import Slot
 from declctl.runtime.slots import Slots
@@ -52,16 +52,9 @@ def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, st
             found[handler.name] = f"plugin {handler.plugin}"  # new code of it needs a new process
             continue
         if entry.module not in modules:
-            modules[entry.module] = _digest(reached(bundle, entry.module))
+            modules[entry.module] = digest_of(reached(bundle, entry.module).items())
         found[handler.name] = f"{entry} {modules[entry.module]}"
     return found
-
-
-def _digest(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for path, source in files.items():
-        digest.update(f"\0{path}\0{len(source)}\0".encode() + source)
-    return digest.hexdigest()
 
 
 class Replays:
