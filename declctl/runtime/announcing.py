@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from declctl.kit import breathe
 from declctl.runtime.changes import Kind
 from declctl.runtime.generation import Generation
 from declctl.runtime.history import History
@@ -45,9 +46,14 @@ class Announcer:
         self._restart = restart
 
     async def attempted(self, outcome: Outcome, asked: bool) -> None:
-        """An attempt has ended; `asked` says whether somebody waits for it."""
-        self._history.add(outcome)
+        """An attempt has ended; `asked` says whether somebody waits for it.
+
+        The observer hears of it before anything else can run: no status has the generation without its
+        condition.
+        """
         self._observer.reloaded(outcome)
+        self._history.add(outcome)
+        await breathe()
         self._say(outcome, asked=asked)
         told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
         if self._reloader.active is not None and outcome.result in told:

@@ -7,7 +7,7 @@ begins. Whoever waited for it waits for the newer one, and gets its outcome.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from declctl.kit import Clock, breathe
+from declctl.kit import Clock
 from declctl.runtime.outcome import Outcome, Result
 from declctl.runtime.reload import Reloader
 
@@ -101,7 +101,6 @@ class Attempts:
             await older.over.wait()
         attempt.has_begun = True
         outcome = await self._try(attempt)
-        await breathe()
         await self._finished(outcome, attempt.asked)
         return outcome
 

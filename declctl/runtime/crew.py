@@ -111,9 +111,11 @@ class ThreadCrew:
 
     def _run(self) -> None:
         lanes = self._slot.lanes
-        while not self._dismissed:
-            # Cleared before looking, so that whatever is added after the look sets it again.
+        while True:
+            # Cleared before looking, so that whatever comes after the look sets it again.
             self._ready.clear()
+            if self._dismissed:
+                break
             ticket = lanes.take()
             if ticket is None:
                 wait = lanes.next_due()

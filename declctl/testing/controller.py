@@ -4,11 +4,12 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from declctl.errors import UsageError
 from declctl.informer import Lister
@@ -23,6 +24,9 @@ from declctl.testing.logged import Logged
 from declctl.testing.waiting import until
 from declctl.transport import Client
 
+T = TypeVar("T")
+
+_LOOK_SECONDS = 5.0
 _TURNS = 20  # of the machinery's loop: what the reflector has read is in the caches by then
 
 
@@ -125,8 +129,12 @@ class ControllerUnderTest:
         )
 
     def status(self) -> Status:
-        """What the controller says of itself."""
-        return self.runtime.status()
+        """What the controller says of itself, between two steps of its machinery, as anybody else sees it."""
+        runtime = self.runtime
+        try:
+            return self._on_machinery(_called(runtime.status), _LOOK_SECONDS)
+        except (UsageError, RuntimeError, CancelledError, TimeoutError):
+            return runtime.status()  # the machinery has not begun, has ended, or stands still
 
     def condition(self, kind: str) -> Condition:
         """A condition of the status; raises KeyError if there is none of that type."""
@@ -207,6 +215,9 @@ class ControllerUnderTest:
         if self._loop is None:
             work.close()
             raise UsageError("the controller has not been started: use it in a with statement")
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the controller has ended")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def _version(self) -> int:
@@ -226,11 +237,15 @@ class ControllerUnderTest:
         return self._is_idle(version)
 
     def _is_idle(self, version: int) -> bool:
-        status = self.status()
+        status = self.runtime.status()
         return all(
             r.synced and r.resource_version.isdecimal() and int(r.resource_version) >= version
             for r in status.resources
         ) and not any(h.queued or h.running for h in status.handlers)
+
+
+async def _called(call: Callable[[], T]) -> T:
+    return call()
 
 
 @contextmanager

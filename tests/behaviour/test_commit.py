@@ -181,13 +181,17 @@ def test_a_commit_that_moves_handlers_does_not_grow_with_the_cache(grows, edit) 
     assert grows(edit) < _LARGER / 2  # finalizers run wherever they like
 
 
+def _workers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("declctl-handler-")}
+
+
 @pytest.mark.guarantee("G6", "G7")
 def test_a_system_without_threads_refuses_new_handlers(rig, config_map, monkeypatch) -> None:
     """Workers are made before the commit, which cannot fail: where there are none, nothing changes."""
     _write(rig, 1, 3)
     controller = rig.run(objects=[config_map("m", a="1")])
     controller.wait_idle()
-    before = {thread.name for thread in threading.enumerate()}
+    before = _workers()
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -204,7 +208,7 @@ def test_a_system_without_threads_refuses_new_handlers(rig, config_map, monkeypa
     controller.sandbox.patch("ConfigMap", "m", {"data": {"a": "2"}})
     controller.wait_idle()
     assert controller.handler("h0").delivered == 2
-    until("no worker is left", lambda: {thread.name for thread in threading.enumerate()} <= before)
+    until("no new worker is left", lambda: _workers() == before)
     monkeypatch.undo()
     assert controller.reload().result == "Applied"
     controller.wait_idle()

@@ -1,5 +1,6 @@
 """Probation: code that fails gives way to the code before, by itself or by hand; nothing is lost by it."""
 
+import asyncio
 import gc
 import json
 import sys
@@ -91,6 +92,31 @@ def test_what_was_taken_back_is_not_tried_again_until_it_changes(rig, run, confi
     rig.folder.write("handlers.py", GOOD.format(name="mended"))
     until("the mended code is live", lambda: runs.status().generation == 6)
     assert runs.condition("Reloaded").status == "True"
+
+
+@pytest.mark.guarantee("G21", "G25")
+def test_no_status_has_a_generation_without_its_condition(rig, run, config_map) -> None:
+    """Whoever sees the new generation sees what became of it, whatever is told to others after that."""
+    runs = run()
+
+    async def seen_from(number: int) -> tuple[str, str, int]:
+        while (status := runs.runtime.status()).generation < number:
+            await asyncio.sleep(0)
+        (condition,) = (c for c in status.conditions if c.type == "Reloaded")
+        last = runs.runtime.history()["attempts"][-1]
+        return condition.status, condition.reason, last["generation"]
+
+    async def seen_in(attempt, number: int) -> tuple[str, str, int]:
+        seen, _ = await asyncio.gather(seen_from(number), attempt)
+        return seen
+
+    rig.folder.write("handlers.py", BAD.format(name="second"))
+    assert runs._on_machinery(seen_in(runs.runtime.reload(), 2), 30) == ("True", "Applied", 2)
+    assert runs._on_machinery(seen_in(runs.runtime.rollback(), 3), 30) == ("False", "RolledBack", 3)
+    rig.folder.write("handlers.py", BAD.format(name="fourth"))
+    assert runs._on_machinery(seen_in(runs.runtime.reload(), 4), 30) == ("True", "Applied", 4)
+    _changes(runs, config_map, "abcdefgh")
+    assert runs._on_machinery(seen_from(5), 30) == ("False", "RolledBack", 5)
 
 
 @pytest.mark.guarantee("G21")

@@ -119,6 +119,24 @@ def test_threads_that_never_had_to_work_leave(bench):
     assert not any(thread.is_alive() for thread in made)
 
 
+def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench, monkeypatch):
+    """Who is dismissed as it clears its wake-up does not sleep the longest wait before it knows."""
+    crew = ThreadCrew(bench.slot(print), size=1)
+    clear = crew._ready.clear
+
+    def dismissed_meanwhile():
+        crew.dismiss()
+        clear()
+
+    monkeypatch.setattr(crew._ready, "clear", dismissed_meanwhile)
+    before = set(threading.enumerate())
+    crew.start()
+    (thread,) = set(threading.enumerate()) - before
+    crew.wake()
+    thread.join(SOON)
+    assert not thread.is_alive()
+
+
 def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     """Where the system has no thread left, those that were started are let go, and the fault is told."""
     crew, started = ThreadCrew(bench.slot(print), size=3), []
