@@ -50,7 +50,7 @@ from declctl.objects import (
     merge,
 )
 from declctl.objects.partial import PartialDecoder
-from declctl.runtime.handler import Binding, Handler
+from declctl.runtime.handling.handler import Binding, Handler
 
 REPETITIONS = 9
 BATCH = 50  # lines of that size come with one read of the socket

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from declctl.manifest import Plan
 from declctl.objects import ObjectKey, ObjectView
-from declctl.runtime.status import Status
+from declctl.runtime.reporting.status import Status
 
 
 class Reading(Protocol):

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.controlled import Controlled
-from declctl.runtime.status import Status
+from declctl.runtime.reporting.status import Status
 
 _EVERY_SECONDS = 2
 _HEADERS = {

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from declctl.admin.answers import answer
 from declctl.admin.controlled import Controlled
-from declctl.runtime.status import Status
+from declctl.runtime.reporting.status import Status
 
 
 class Probes:

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from declctl.admin.answers import answer, refusal
 from declctl.admin.controlled import Controlled, Told
-from declctl.runtime.outcome import STOPPING
+from declctl.runtime.reloading.outcome import STOPPING
 
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 

@@ -13,8 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from declctl.admin.controlled import Controlled
-from declctl.runtime.handler import HandlerStatistics
-from declctl.runtime.status import ResourceStatus, Status
+from declctl.runtime.handling.handler import HandlerStatistics
+from declctl.runtime.reporting.status import ResourceStatus, Status
 
 _RESULTS = ("succeeded", "failed", "retried")
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, Plan, load, plan
-from declctl.runtime.inputs import Inputs
+from declctl.runtime.checking.inputs import Inputs
 
 FAILS: Final = "declctl.dev/bench-fails"
 """The label of objects on which the built-in handlers fail, until they are edited."""

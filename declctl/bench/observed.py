@@ -21,7 +21,7 @@ from declctl.bench.calls import Call, line
 from declctl.hooks.calling import EventTarget, Implementation
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import Change
-from declctl.runtime.context import HandlerContext
+from declctl.runtime.handling.context import HandlerContext
 
 Write = Callable[[bytes], object]
 

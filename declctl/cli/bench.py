@@ -105,7 +105,7 @@ def _bundle(manifest: str | None, handlers: int) -> "Bundle":
     if manifest is None:
         return built_in(handlers)
     from declctl.cli.faults import show_faults
-    from declctl.runtime.check import check
+    from declctl.runtime.checking.check import check
 
     checked = check(manifest)
     show_faults(checked.diagnostics)

@@ -8,9 +8,9 @@ from declctl.cli.options import AdminOption, ManifestArgument, Output, OutputOpt
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.runtime.check import Checked
-    from declctl.runtime.planned import Planned, PlannedResource
-    from declctl.runtime.running import Comparable
+    from declctl.runtime.checking.check import Checked
+    from declctl.runtime.planning.planned import Planned, PlannedResource
+    from declctl.runtime.planning.running import Comparable
 
 _RUNNING = "running"
 _RESTART = "RestartRequired"
@@ -37,7 +37,7 @@ def plan(
 
     It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
     """
-    from declctl.runtime.planned import planned
+    from declctl.runtime.planning.planned import planned
 
     new = _checked(manifest)
     try:
@@ -61,7 +61,7 @@ def plan(
 
 def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
     from declctl.cli.faults import show_faults
-    from declctl.runtime.check import check
+    from declctl.runtime.checking.check import check
 
     checked = check(manifest, in_child=in_child)
     show_faults(checked.diagnostics)
@@ -73,7 +73,7 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
 def _running(checked: "Checked", admin: str | None) -> "Comparable":
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
     from declctl.cli.asking import admin_address, ask
-    from declctl.runtime.running import told_by
+    from declctl.runtime.planning.running import told_by
 
     assert checked.inputs is not None
     bound = checked.inputs.loaded.controller.admin.bind_address

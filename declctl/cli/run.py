@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     seconds = _seconds(timeout, once=once)
     _refuse_to_start_again(exec_on_restart, manifest, once=once)
     environment = dict(os.environ)  # before anybody's code has changed it
-    from declctl.runtime.children import Children
+    from declctl.runtime.checking.children import Children
 
     with ExitStack() as stack:
         children = Children()

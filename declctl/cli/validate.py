@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from declctl.manifest import Diagnostic, Loaded
-    from declctl.runtime.check import Checked
-    from declctl.runtime.children import Children
+    from declctl.runtime.checking.check import Checked
+    from declctl.runtime.checking.children import Children
 
 
 class Report(StrEnum):
@@ -44,7 +44,7 @@ def validate(
     """Check manifests; the handlers are imported in a child process, as a reload does."""
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
-    from declctl.runtime.children import Children
+    from declctl.runtime.checking.children import Children
 
     with closing(Children()) as children:
         children.warm()  # it loads what it needs while this process does
@@ -60,7 +60,7 @@ def validate(
 
 
 def _check(manifests: list[str], children: "Children") -> "list[Checked]":
-    from declctl.runtime.check import check
+    from declctl.runtime.checking.check import check
 
     return [check(manifest, children=children) for manifest in manifests]
 
@@ -110,7 +110,7 @@ def _sentence(loaded: "Loaded") -> str:
 
 
 def _costs(checked: "Checked") -> "Sequence[str]":
-    from declctl.runtime.planned import notable_costs
+    from declctl.runtime.planning.planned import notable_costs
 
     return notable_costs(checked)
 

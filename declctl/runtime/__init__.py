@@ -1,9 +1,10 @@
 """The roof: rooms meet here and nowhere else.
 
-`check` reads a manifest and imports its handlers aside; `assembly` wires a generation; `reload`
-makes generations follow one another; `runtime` is the process. What could be tested without two
-other rooms does not belong here.
+`checking` reads a manifest and imports its handlers aside, `caching` keeps what is watched, `handling` is
+what becomes of a change, `reloading` makes generations follow one another; `reporting` and `planning` say
+what is and what would be; `runtime` is the process. What could be tested without two other rooms does not
+belong here.
 
-This front is empty on purpose: the process that pre-flights' children come from imports `runtime.answering`,
+This front is empty on purpose: the process that pre-flights' children come from imports `checking.answering`,
 and must not pay for the rest.
 """

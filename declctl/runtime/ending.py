@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from declctl.runtime.assembly import Surroundings, lifecycle_context
-from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.observer import Observer
-from declctl.runtime.reload import Reloader
-from declctl.runtime.slots import Slots
+from declctl.runtime.reloading.assembly import Surroundings, lifecycle_context
+from declctl.runtime.reloading.lifecycle import Lifecycle
+from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reporting.observer import Observer
 
 _DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
 _HOOK_SECONDS = 60.0

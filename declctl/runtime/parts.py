@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
-from declctl.runtime.announcing import Announcer
-from declctl.runtime.assembly import Surroundings
-from declctl.runtime.attempts import Attempts
-from declctl.runtime.caches import Caches
-from declctl.runtime.children import Children
-from declctl.runtime.door import ClusterDoor
-from declctl.runtime.history import History
-from declctl.runtime.inputs import InputFiles
-from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.caching.caches import Caches
+from declctl.runtime.caching.mutations import MutationChecks
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.handling.door import ClusterDoor
+from declctl.runtime.handling.recorder import EventRecorder
+from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.mutations import MutationChecks
-from declctl.runtime.observer import Observer
 from declctl.runtime.options import RunOptions
-from declctl.runtime.recorder import EventRecorder
-from declctl.runtime.reload import Reloader
-from declctl.runtime.slots import Slots
+from declctl.runtime.reloading.assembly import Surroundings
+from declctl.runtime.reloading.attempts import Attempts
+from declctl.runtime.reloading.lifecycle import Lifecycle
+from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reporting.announcing import Announcer
+from declctl.runtime.reporting.history import History
+from declctl.runtime.reporting.observer import Observer
 from declctl.transport import Client
 
 

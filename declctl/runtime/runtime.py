@@ -16,24 +16,24 @@ from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.objects import Mutation
-from declctl.runtime.caches import Caches
-from declctl.runtime.check import Checked, import_in_child, read_files
-from declctl.runtime.children import Children
+from declctl.runtime.caching.caches import Caches
+from declctl.runtime.checking.check import Checked, import_in_child, read_files
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.ending import shut_down, until_done
-from declctl.runtime.generation import Generation
-from declctl.runtime.history import History
-from declctl.runtime.inputs import InputFiles
 from declctl.runtime.log import Log
-from declctl.runtime.observer import Observer
 from declctl.runtime.options import RunOptions
-from declctl.runtime.outcome import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.parts import Parts, wire
-from declctl.runtime.probation import Probation
-from declctl.runtime.reload import Reloader
-from declctl.runtime.running import Running, running
+from declctl.runtime.planning.running import Running, running
+from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.outcome import NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.probation import Probation
+from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reloading.triggers import Triggers
+from declctl.runtime.reporting.history import History
+from declctl.runtime.reporting.observer import Observer
+from declctl.runtime.reporting.status import Status
 from declctl.runtime.signals import SignalHandlers
-from declctl.runtime.status import Status
-from declctl.runtime.triggers import Triggers
 from declctl.transport import Client
 
 __all__ = ["Front", "RunOptions", "Runtime"]

@@ -15,10 +15,10 @@ from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject, Mutation
-from declctl.runtime.figures import HandlerStatistics
-from declctl.runtime.outcome import Outcome
+from declctl.runtime.handling.figures import HandlerStatistics
+from declctl.runtime.reloading.outcome import Outcome
+from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 from declctl.runtime.runtime import RunOptions, Runtime
-from declctl.runtime.status import Condition, ResourceStatus, Status
 from declctl.sandbox import SandboxThread
 from declctl.testing.logged import Logged
 from declctl.testing.waiting import until

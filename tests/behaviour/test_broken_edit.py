@@ -223,7 +223,7 @@ def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, mon
         raise NameError("name 'oops' is not defined")
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"declctl.runtime.{where}", fail)
+        patched.setattr(f"declctl.runtime.reloading.{where}", fail)
         rig.folder.write("handlers.py", GOOD.replace("old", "new"))
         until("it is refused", lambda: _reloaded(controller).reason == "InternalError", timeout=30)
         assert _reloaded(controller).message.endswith("NameError: name 'oops' is not defined")

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from declctl.runtime.check import check
-from declctl.runtime.planned import planned
-from declctl.runtime.running import told_by
+from declctl.runtime.checking.check import check
+from declctl.runtime.planning.planned import planned
+from declctl.runtime.planning.running import told_by
 from declctl.testing import until
 
 PLUGIN = """

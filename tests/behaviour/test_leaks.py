@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from declctl.runtime.generation import Generation
+from declctl.runtime.reloading.generation import Generation
 from declctl.testing import until
 from tests.behaviour.fingerprint import fingerprint
 

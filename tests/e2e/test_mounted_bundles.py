@@ -12,7 +12,7 @@ from processes import Declctl
 from rest import pod
 from waiting import until
 
-from declctl.runtime.inputs import InputFiles
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import BundleDir
 
 _EDITS = 50

@@ -21,3 +21,10 @@ def test_every_room_is_on_the_page():
     """No room is built that the picture doesn't show."""
     rooms = [path.parent.name for path in (ROOT / "declctl").glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in PAGE] == []
+
+
+def test_every_floor_of_the_roof_is_on_the_page():
+    """The largest room has floors, and the page says what each is for."""
+    floors = [path.parent.name for path in (ROOT / "declctl" / "runtime").glob("*/__init__.py")]
+    assert floors
+    assert [floor for floor in floors if f" {floor}/ " not in PAGE] == []

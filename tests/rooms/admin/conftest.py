@@ -14,10 +14,10 @@ from declctl.errors import UnknownIndex
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Address, Controller
 from declctl.objects import ObjectKey
-from declctl.runtime.decoding import DecodingStatus
-from declctl.runtime.foreign import ForeignPlugin
-from declctl.runtime.handler import HandlerStatistics
-from declctl.runtime.status import Condition, ResourceStatus, Status
+from declctl.runtime.caching.decoding import DecodingStatus
+from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.handling.handler import HandlerStatistics
+from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)

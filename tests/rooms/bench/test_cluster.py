@@ -11,8 +11,8 @@ from declctl.bench.cluster import Cluster
 from declctl.bench.objects import Maker, definitions
 from declctl.errors import SandboxError, UsageError
 from declctl.manifest import ManifestSource, Plan, load, plan
-from declctl.runtime.check import check
-from declctl.runtime.inputs import InputFiles, Inputs
+from declctl.runtime.checking.check import check
+from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir
 

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs, to_builtins
 
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.changes import Kind, Step
-from declctl.runtime.check import check
-from declctl.runtime.identities import Identity
-from declctl.runtime.replaying import code_of
-from declctl.runtime.running import Comparable, RunningCache, masked
+from declctl.runtime.caching.identities import Identity
+from declctl.runtime.checking.check import check
+from declctl.runtime.planning.running import Comparable, RunningCache, masked
+from declctl.runtime.reloading.changes import Kind, Step
+from declctl.runtime.reloading.replaying import code_of
 from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
 
 MANIFEST = """\

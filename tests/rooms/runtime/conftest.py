@@ -15,9 +15,9 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Projection, Record
-from declctl.runtime.context import Listers, World
-from declctl.runtime.filtering import Filter
-from declctl.runtime.handler import Binding, Handler
+from declctl.runtime.handling.context import Listers, World
+from declctl.runtime.handling.filtering import Filter
+from declctl.runtime.handling.handler import Binding, Handler
 from declctl.testing import BundleDir, Logged
 
 MANIFEST = """

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.attempts import Attempts
-from declctl.runtime.outcome import Outcome, Result
+from declctl.runtime.reloading.attempts import Attempts
+from declctl.runtime.reloading.outcome import Outcome, Result
 
 
 class FakeReloader:

@@ -11,7 +11,7 @@ from declctl.errors import ReloadRefused
 from declctl.informer import field_index, function_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.caches import Cached, Caches, Identity, Index, Wanted
+from declctl.runtime.caching.caches import Cached, Caches, Identity, Index, Wanted
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1

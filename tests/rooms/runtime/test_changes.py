@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.changes import Side, changes, summary
+from declctl.runtime.reloading.changes import Side, changes, summary
 
 BASE = """
 apiVersion: declctl.dev/v1alpha1

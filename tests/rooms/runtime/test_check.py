@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from declctl.errors import ManifestErrors
-from declctl.runtime import inputs
-from declctl.runtime.check import check
-from declctl.runtime.inputs import InputFiles
+from declctl.runtime.checking import inputs
+from declctl.runtime.checking.check import check
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import BundleDir, ConfigMapDir
 
 BAD = {

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime import aside
-from declctl.runtime import children as children_module
-from declctl.runtime.aside import Ending
-from declctl.runtime.check import check, import_in_child, read_files
-from declctl.runtime.children import Children
-from declctl.runtime.inputs import InputFiles
+from declctl.runtime.checking import aside
+from declctl.runtime.checking import children as children_module
+from declctl.runtime.checking.aside import Ending
+from declctl.runtime.checking.check import check, import_in_child, read_files
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -332,9 +332,9 @@ def _is_gone(pid: int) -> bool:
 
 _HOST = """
 import os, sys
-from declctl.runtime.children import Children
-from declctl.runtime.inputs import InputFiles
-from declctl.runtime.check import read_files
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.check import read_files
 import msgspec
 
 children = Children()

@@ -6,8 +6,8 @@ import pytest
 
 from declctl.manifest import ManifestSource, load, plan
 from declctl.objects import FieldPath, Projection
-from declctl.runtime.costs import Cost, Price, costs, filter_costs
-from declctl.runtime.declared import FromHooks
+from declctl.runtime.checking.declared import FromHooks
+from declctl.runtime.planning.costs import Cost, Price, costs, filter_costs
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1

@@ -7,7 +7,7 @@ import pytest
 
 from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
-from declctl.runtime.crew import LoopCrew, ThreadCrew
+from declctl.runtime.handling.crew import LoopCrew, ThreadCrew
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
 

@@ -10,7 +10,7 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.predicates import predicate
 from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification, Projection
-from declctl.runtime.filtering import Filter
+from declctl.runtime.handling.filtering import Filter
 from tests.rooms.runtime.conftest import rebind
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType

@@ -9,7 +9,7 @@ import pytest
 
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
-from declctl.runtime import calls
+from declctl.runtime.handling import calls
 from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
 

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.manifest.model import CacheMode, EntryPoint
 from declctl.manifest.plan import TransformId, WatchKey
-from declctl.runtime.identities import Identity, can_become, matched
+from declctl.runtime.caching.identities import Identity, can_become, matched
 
 MANAGED = "metadata.managedFields"
 FRAMES, OBJECTS, METADATA = CacheMode.FRAMES, CacheMode.OBJECTS, CacheMode.METADATA_ONLY

@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import ManifestErrors
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.inputs import InputFiles, Inputs
+from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.testing import BundleDir, ConfigMapDir
 from tests.rooms.runtime.watching import Watched
 

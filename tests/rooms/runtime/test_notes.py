@@ -8,9 +8,9 @@ import pytest
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects import Difference, Mutation
-from declctl.runtime.decoding import DecodingStatus
-from declctl.runtime.notes import Notes
-from declctl.runtime.observer import joined
+from declctl.runtime.caching.decoding import DecodingStatus
+from declctl.runtime.reporting.notes import Notes
+from declctl.runtime.reporting.observer import joined
 from tests.rooms.informer.shapes import pod
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from declctl.errors import Forbidden, Unreachable
 from declctl.objects import ObjectView
-from declctl.runtime.recorder import EventRecorder
+from declctl.runtime.handling.recorder import EventRecorder
 
 
 class _Server:

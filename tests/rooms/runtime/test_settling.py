@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.files import FileChanges
-from declctl.runtime.inputs import InputFiles
+from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.reloading.files import FileChanges
 from declctl.testing import BundleDir, until
 from tests.rooms.runtime.watching import Watched, inline
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from declctl.manifest import Diagnostic
-from declctl.runtime.figures import Counts
-from declctl.runtime.outcome import Outcome, Result
-from declctl.runtime.status import Conditions
+from declctl.runtime.handling.figures import Counts
+from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running
 
 TEXT = """

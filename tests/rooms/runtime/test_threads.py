@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from declctl.hooks.calling import Implementation
-from declctl.runtime.lifecycle import Lifecycle
+from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.threads import in_thread
 
 

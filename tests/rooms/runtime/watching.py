@@ -10,8 +10,8 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.files import FileChanges
-from declctl.runtime.inputs import InputFiles, Inputs
+from declctl.runtime.checking.inputs import InputFiles, Inputs
+from declctl.runtime.reloading.files import FileChanges
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""The caches of a process: an informer for each watch, and what each generation wants of it."""

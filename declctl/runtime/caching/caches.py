@@ -1,0 +1,248 @@
+"""The caches: one informer for each distinct watch, shared by whoever uses it, and outliving generations.
+
+This is where a plan's watches become sources (of the transport), projections (of the objects) and
+informers (of the line). A watch that a new generation still wants goes on untouched; one that
+nobody wants any longer lingers, then closes.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from declctl.informer import FieldIndex, Lister, Reprojection, SourceProvider
+from declctl.kit import Clock
+from declctl.runtime.caching.asking import Asked, Asking
+from declctl.runtime.caching.cached import Cached, Index, Wanted, detector_of, make_cached
+from declctl.runtime.caching.exchanging import exchangeable
+from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.caching.renewing import become, widen
+from declctl.runtime.log import Log
+
+__all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
+_SLICE = 500  # objects that an index build looks at before the loop breathes
+_DECODED = 100  # where a function looks at them, which takes some 10 to 15 µs for each
+
+
+@dataclass(eq=False)
+class _Turn:
+    """What a cache becomes at the commit; `reprojection` holds its records as they will be."""
+
+    identity: Identity
+    reprojection: Reprojection | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Staged:
+    """The generation that is being staged, by what it wants, and its turns: no other one can touch them."""
+
+    wanted: frozenset[Wanted] = frozenset()
+    turns: dict[Cached, _Turn] = field(default_factory=dict[Cached, _Turn])
+
+
+class Caches:
+    """All informers of the process. Used on the machinery loop only; one generation is staged at a time.
+
+    It is staged from `prepare` until `reproject`, at its commit, or until it is released. Others may be
+    released meanwhile, which takes nothing from it.
+    """
+
+    def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._clock = clock
+        self._log = log
+        self._cached: dict[Identity, Cached] = {}
+        self._used: dict[Wanted, tuple[Cached, ...]] = {}  # by every generation, the oldest first
+        self._staged = _Staged()
+        self._asking = Asking()
+
+    def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
+        """Make the informers that are missing, each counted once.
+
+        One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`;
+        one that has lost objects while it lingered is made anew. Returns those that are new, not started yet.
+        """
+        for cached in self.all():
+            if cached.is_spoiled:
+                self._close(cached)
+        self._asking = Asking.begin(cached.informer for cached in self.all())
+        wanted = tuple(wanted)
+        by_identity = _by_identity(wanted)
+        found = matched(self._cached, by_identity.keys())
+        made = {  # this may raise, and nothing has been counted then
+            identity: make_cached(self._cluster, identity, by_identity[identity], clock=self._clock)
+            for identity, living in found.items()
+            if living is None
+        }
+        staged = self._staged = _Staged(frozenset(wanted))
+        serving: dict[Identity, Cached] = {}
+        for identity, living in found.items():
+            cached = serving[identity] = made[identity] if living is None else self._cached[living]
+            if living is not None and living != identity:
+                staged.turns[cached] = _Turn(identity)
+            _use(cached)
+        self._cached.update(made)
+        for resource in wanted:
+            self._used[resource] = tuple(serving[identity] for identity in resource.identities)
+        return [*made.values()]
+
+    def start(self, fresh: Iterable[Cached]) -> None:
+        """Let new informers list and watch."""
+        for cached in fresh:
+            if cached.task is None:
+                cached.started_at = self._clock.monotonic()
+                name = f"informer {cached.identity.watch}"
+                cached.task = self._tasks.create_task(cached.informer.run(), name=name)
+
+    async def build_indexes(self, wanted: Iterable[Wanted]) -> int:
+        """Build what existing informers lack, in slices; returns how many indexes were built.
+
+        Before that, records are made anew where they have to become others, or lack the fields that are
+        indexed; raises ReloadRefused if that can't be done, and no cache has changed then.
+        """
+        built, wanted = 0, tuple(wanted)
+        for cached in self._of_all(wanted):
+            await self._renew(cached)
+        for resource in wanted:
+            for cached in self.of(resource):
+                informer = cached.informer
+                for index in resource.indexes:
+                    if index.internal in informer.indexer.get_indexers():
+                        continue
+                    build = informer.build_index(index.internal, exchangeable(index.function))
+                    budget = _SLICE if isinstance(index.function, FieldIndex) else _DECODED
+                    while not build.step(budget):
+                        await asyncio.sleep(0)
+                    built += 1
+        return built
+
+    def reproject(self, wanted: Iterable[Wanted]) -> None:
+        """Let caches become what the staged generation wants of them: at its commit, and it can't fail.
+
+        The records that were made for it take their places in the next slices. Nothing happens if what
+        is staged is not this one.
+        """
+        if not self._is_staged(tuple(wanted)):
+            return
+        staged, self._staged = self._staged, _Staged()
+        for cached, turn in staged.turns.items():
+            if turn.reprojection is None:
+                continue
+            del self._cached[cached.identity]
+            cached.identity = turn.identity
+            self._cached[cached.identity] = cached
+            codec = turn.reprojection.projection.layout.codec
+            if codec is not cached.codec:
+                cached.codec, cached.mutations = codec, detector_of(codec, after=cached.mutations)
+            cached.informer.take_over(turn.reprojection)
+
+    def release(self, wanted: Iterable[Wanted], *, linger: float) -> None:
+        """A generation that wanted these is gone, or was never committed: then no cache becomes another.
+
+        What nobody else wants closes after `linger` seconds. What the one before left lingering, or would
+        have if one that was never committed had not come, does so for the time that it had.
+        """
+        wanted = tuple(wanted)
+        was_staged, released = self._is_staged(wanted), self._of_all(wanted)
+        if was_staged:
+            self._staged = _Staged()
+        for resource in wanted:
+            self._used.pop(resource, None)
+        until = asyncio.get_running_loop().time() + linger
+        for cached in released:
+            cached.users -= 1
+            if not was_staged:
+                cached.lingers_until = until
+            if cached.users:
+                cached.call_those_of(self._users(cached))
+            else:
+                cached.failed_before = cached.failed
+                self._close_at(max(until, cached.lingers_until), cached)
+
+    def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:
+        """Remove the indexes of a generation that is gone, except those that others still read.
+
+        Those are `kept`, and the one that is being staged: it counts on what it found there.
+        """
+        gone = frozenset(wanted)
+        keep = {
+            (cached, index.internal)
+            for other in (*kept, *(self._staged.wanted - gone))
+            for cached in self.of(other)
+            for index in other.indexes
+        }
+        for resource in gone:
+            for cached in self.of(resource):
+                names = [i.internal for i in resource.indexes if (cached, i.internal) not in keep]
+                if names:
+                    cached.informer.remove_indexers(names)
+
+    def of(self, wanted: Wanted) -> Sequence[Cached]:
+        """The informers of a resource; none before it was prepared, and after it was released."""
+        return self._used.get(wanted, ())
+
+    def lister(self, wanted: Wanted) -> Lister:
+        """The view of a resource over all its informers, with the index names of that generation."""
+        names = {index.name: index.internal for index in wanted.indexes}
+        return Lister([cached.informer.indexer for cached in self.of(wanted)], index_names=names)
+
+    def asked(self) -> Asked:
+        """What was asked of the server since `prepare`, and what of it was not planned then."""
+        return self._asking.until_now(cached.informer for cached in self.all())
+
+    def all(self) -> Sequence[Cached]:
+        """Every informer that exists, lingering ones too."""
+        return tuple(self._cached.values())
+
+    async def close(self) -> None:
+        """Stop every informer."""
+        for cached in self.all():
+            self._close(cached)
+        await asyncio.sleep(0)
+
+    async def _renew(self, cached: Cached) -> None:
+        turn = self._staged.turns.get(cached)
+        if turn is None:
+            await widen(cached, self._users(cached))
+        else:
+            turn.reprojection = await become(cached, turn.identity, self._users(cached))
+
+    def _is_staged(self, wanted: Sequence[Wanted]) -> bool:
+        return not self._staged.wanted.isdisjoint(wanted)
+
+    def _of_all(self, wanted: Iterable[Wanted]) -> Sequence[Cached]:
+        """The informers of some resources, each once."""
+        return tuple(dict.fromkeys(cached for resource in wanted for cached in self.of(resource)))
+
+    def _users(self, cached: Cached) -> Sequence[Wanted]:
+        """Who uses a cache: of every generation that is alive, the oldest first."""
+        return [wanted for wanted, used in self._used.items() if cached in used]
+
+    def _close_at(self, time: float, cached: Cached) -> None:
+        loop = asyncio.get_running_loop()
+        if time > loop.time():
+            cached.closing = loop.call_at(time, self._close, cached)
+        else:
+            self._close(cached)
+
+    def _close(self, cached: Cached) -> None:
+        del self._cached[cached.identity]
+        if cached.closing is not None:
+            cached.closing.cancel()
+        if cached.task is not None:
+            cached.task.cancel()
+
+
+def _use(cached: Cached) -> None:
+    cached.users += 1
+    if cached.closing is not None:
+        cached.closing.cancel()
+        cached.closing = None
+
+
+def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
+    users: dict[Identity, list[Wanted]] = {}
+    for resource in wanted:
+        for identity in resource.identities:
+            users.setdefault(identity, []).append(resource)
+    return users

@@ -1,0 +1,262 @@
+"""What `validate` does, and every start and reload before anything else: read, load, plan, and import aside.
+
+All faults come at once, each with its place: in the manifest, or in a handler file.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from declctl.errors import ManifestErrors
+from declctl.hooks.bundle import Bundle
+from declctl.manifest import Diagnostic
+from declctl.manifest.diagnostics import in_order
+from declctl.manifest.document import Document, Place
+from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.declared import (
+    Declaration,
+    DeclaredPlugin,
+    Entry,
+    Fault,
+    FromHooks,
+    ManifestPath,
+    Use,
+)
+from declctl.runtime.checking.inputs import InputFiles, Inputs
+from declctl.runtime.checking.preflight import Preflight
+
+_UNREADABLE = "DCL000"
+_NO_VALUE = "DCL082"
+_NO_CHILD = "DCL086"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Inputs and what is to be said about them.
+
+    Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
+    caches, None where nothing was imported.
+    """
+
+    diagnostics: tuple[Diagnostic, ...]
+    inputs: Inputs | None = None
+    declaration: Declaration | None = None
+    hooks: FromHooks | None = None
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        """The faults that keep it from running."""
+        return tuple(d for d in self.diagnostics if d.severity == "error")
+
+    @property
+    def has_to_be_imported(self) -> bool:
+        """Whether there is code without known faults, and the manifest wants it imported in a child first."""
+        if self.inputs is None or self.declaration is None or self.errors:
+            return False
+        return self.declaration.is_foreign and self.inputs.loaded.controller.reload.preflight
+
+
+def check(manifest: str, *, in_child: bool = True, children: Children | None = None) -> Checked:
+    """Check a manifest and its handlers.
+
+    A file, a folder, or `-`. `in_child` False leaves the import out.
+    """
+    checked = read_files(InputFiles(manifest))
+    if not in_child:
+        return checked
+    if children is not None:
+        return import_aside(checked, Preflight(children.begin))
+    with closing(Children()) as own:
+        return import_aside(checked, Preflight(own.begin))
+
+
+def read_files(files: InputFiles) -> Checked:
+    """Read what the files are now, and find what can be found without importing anything."""
+    try:
+        inputs = files.read()
+    except ManifestErrors as error:
+        return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
+    except OSError as error:
+        return Checked((_unreadable(files, error),))
+    configs, faults = _configs(inputs, files.root)
+    found = diagnose(faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
+
+
+def import_aside(checked: Checked, preflight: Preflight) -> Checked:
+    """Import what was read in a child process, and add what is wrong with it. Blocks.
+
+    Nothing is read again: the bytes that are checked are the bytes that will run.
+    """
+    inputs, declaration = checked.inputs, checked.declaration
+    if inputs is None or declaration is None or not checked.has_to_be_imported:
+        return checked
+    policy = inputs.loaded.controller.reload
+    try:
+        landed = preflight.run(declaration, timeout=policy.preflight_timeout)
+    except OSError as error:
+        return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
+    found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks)
+
+
+async def import_in_child(checked: Checked, children: Children) -> Checked:
+    """`import_aside` in a thread; where nothing is imported, no process is kept for it.
+
+    Cancelling ends the child, and returns when nothing of it is left.
+    """
+    if not checked.has_to_be_imported:
+        if not checked.errors:
+            await asyncio.to_thread(children.close)
+        return checked
+    preflight = Preflight(children.begin)
+    with children.in_use():
+        work = asyncio.ensure_future(asyncio.to_thread(import_aside, checked, preflight))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            preflight.give_up()
+            await asyncio.wait([work])
+            raise
+
+
+def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:
+    """Faults as located diagnostics, each once: two handlers of one broken file give one."""
+    found: list[Diagnostic] = []
+    for fault in faults:
+        if fault.file is None:
+            found.append(
+                document.fault(fault.code, Place(fault.path), fault.message, suggestion=fault.suggestion)
+            )
+        else:
+            line, column = fault.line or 1, fault.column or 1
+            found.append(
+                Diagnostic(
+                    file=fault.file,
+                    line=line,
+                    column=column,
+                    code=fault.code,
+                    message=fault.message,
+                    suggestion=fault.suggestion,
+                    source_line=_source_line(bundle, fault.file, line),
+                )
+            )
+    return in_order(found)
+
+
+def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
+    controller = inputs.loaded.controller
+    return Declaration(
+        root=inputs.bundle.root,
+        files=dict(inputs.bundle.files),
+        entries=tuple(_entries(controller)),
+        plugins=tuple(_plugin(spec, configs[spec.name]) for spec in controller.plugins),
+    )
+
+
+def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
+    reason = f"{error.filename}: {(error.strerror or 'it failed').lower()}" if error.filename else str(error)
+    return Diagnostic(
+        file=files.manifest,
+        line=1,
+        column=1,
+        code=_UNREADABLE,
+        message=f"a file of the bundle can't be read: {reason}",
+        suggestion="check that it is there and may be read",
+    )
+
+
+def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
+    return inputs.loaded.document.fault(
+        _NO_CHILD,
+        Place(inputs.loaded.controller.reload.path),
+        f"the handlers were not imported in a child process first: {error.strerror or error}",
+        suggestion="let the process start others, or write preflight: Off under spec.reload",
+        severity="warning",
+    )
+
+
+def _configs(inputs: Inputs, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
+    """The complete config of each plugin.
+
+    What stands in the manifest, and over it what comes from elsewhere.
+    """
+    configs: dict[str, FrozenJson] = {}
+    faults: list[Fault] = []
+    for plugin in inputs.loaded.controller.plugins:
+        config = plugin.config.value()
+        complete = dict(config) if isinstance(config, dict) else {}
+        for source in plugin.config_from:
+            try:
+                complete[source.name] = _value(source, inputs.config_files, root)
+            except LookupError as missing:
+                faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
+        configs[plugin.name] = FrozenJson.of(complete)
+    return configs, faults
+
+
+def _value(source: ConfigSource, files: Mapping[str, bytes], root: Path) -> str:
+    if source.env is not None:
+        if source.env not in os.environ:
+            raise LookupError(f"the environment variable {source.env} is not set")
+        return os.environ[source.env]
+    name = str(source.file)
+    if name not in files:
+        raise LookupError(f"{root / name} is not there, or can't be read")
+    try:
+        return files[name].decode("utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise LookupError(f"{root / name} is not UTF-8: {error.reason}") from error
+
+
+def _entries(controller: Controller) -> Iterable[Entry]:
+    for handler in controller.handlers:
+        field = "entryPoint" if handler.entry_point else "pluginRef"
+        yield Entry(
+            use="handler",
+            name=handler.name,
+            resource=handler.resource,
+            entry_point=_text(handler.entry_point),
+            plugin=handler.plugin,
+            path=(*handler.path, field),
+        )
+    for handler in controller.handlers:
+        if handler.filter is not None and handler.filter.entry_point is not None:
+            path = (*handler.filter.path, "entryPoint")
+            yield _entry("filter", handler.name, handler.resource, handler.filter.entry_point, path)
+    for resource in controller.resources:
+        if resource.transform.entry_point is not None:
+            path = (*resource.path, "transform", "entryPoint")
+            yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
+        for indexer in resource.indexers:
+            if indexer.entry_point is not None:
+                path = (*indexer.path, "entryPoint")
+                yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
+    for step in controller.lifecycle.startup:
+        yield _entry("startup", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
+    for step in controller.lifecycle.shutdown:
+        yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
+
+
+def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> Entry:
+    return Entry(use, name, resource, str(entry_point), None, path)
+
+
+def _plugin(spec: PluginSpec, config: FrozenJson) -> DeclaredPlugin:
+    return DeclaredPlugin(spec.name, spec.version, spec.on_error == "Disable", config.canonical, spec.path)
+
+
+def _text(entry_point: EntryPoint | None) -> str | None:
+    return None if entry_point is None else str(entry_point)
+
+
+def _source_line(bundle: Bundle, file: str, line: int) -> str | None:
+    for name, data in bundle.files.items():
+        if file == name or file.endswith(f"/{name}"):
+            lines = data.decode("utf-8", "replace").splitlines()
+            return lines[line - 1] if line <= len(lines) else None
+    return None

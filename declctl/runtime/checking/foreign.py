@@ -1,0 +1,306 @@
+"""The foreign code of one generation: imported, resolved, checked, and ready to be called.
+
+It is built from a declaration alone, so that a child process can build the same first. All faults
+are found at once; with any, there is nothing to run.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from declctl.errors import EntryPointError, HandlerFailed
+from declctl.hooks.calling import EventTarget, Implementation, call
+from declctl.hooks.config import PluginConfigError, check_config
+from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.plugins import find, load, loaded_version, require_loaded
+from declctl.hooks.predicates import Predicate, predicate
+from declctl.hooks.registry import GenerationPlugins
+from declctl.objects import KubeObject, ObjectView, Transform
+from declctl.runtime.checking.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
+
+_BAD_INDEXERS = "DCL049"
+_PLUGIN_FAILED = "DCL083"
+_BAD_CONFIG = "DCL082"
+_WRONG_KIND = "DCL048"
+IndexFunction = Callable[[ObjectView], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignIndexer:
+    """An index function, and where it comes from."""
+
+    name: str
+    origin: str
+    function: IndexFunction
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPlugin:
+    """An installed plugin as a generation has it. `state` is Ready, or Disabled with the reason."""
+
+    name: str
+    version: str
+    state: str
+    reason: str | None = None
+
+    def document(self) -> dict[str, str | None]:
+        """As `status` shows it."""
+        return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
+
+
+class Foreign:
+    """Everything foreign that a generation calls.
+
+    `versions` are those of its installed plugins, as one text.
+    """
+
+    def __init__(self, namespace: GenerationNamespace, table: GenerationPlugins) -> None:
+        self._namespace = namespace
+        self._table = table
+        self._steps: dict[str, list[Implementation]] = {}
+        self.targets: dict[str, EventTarget] = {}
+        self.configs: dict[str, Mapping[str, Any]] = {}
+        self.plugin_configs: dict[str, Mapping[str, Any]] = {}
+        self.filters: dict[str, Predicate] = {}
+        self.transforms: dict[str, Transform] = {}
+        self.indexers: dict[str, list[ForeignIndexer]] = {}
+        self.from_hooks = FromHooks()
+        self.plugins: list[ForeignPlugin] = []
+        self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
+
+    @property
+    def versions(self) -> str:
+        """Names, versions and configs of the plugins that are ready.
+
+        With the code, what decides what an index means.
+        """
+        return ";".join(f"{name} {stamp}" for name, (_, stamp) in self.installed.items())
+
+    def same_plugins(self, other: "Foreign") -> frozenset[str]:
+        """The installed plugins that both have as one object, of one version and with one config."""
+        theirs = other.installed
+        return frozenset(
+            name
+            for name, (plugin, stamp) in self.installed.items()
+            if name in theirs and theirs[name][0] is plugin and theirs[name][1] == stamp
+        )
+
+    def reconfigured(self, other: "Foreign") -> frozenset[str]:
+        """The installed plugins that both have as one object, of another version or with another config."""
+        same, theirs = self.same_plugins(other), other.installed
+        return frozenset(
+            name
+            for name, (plugin, _) in self.installed.items()
+            if name in theirs and theirs[name][0] is plugin and name not in same
+        )
+
+    def lifecycle(self, hook: str) -> tuple[Implementation, ...]:
+        """Who implements a life-cycle hook.
+
+        Plugins and handler files in manifest order, then the manifest's own steps.
+        """
+        return (*self._table.of(hook), *self._steps.get(hook, ()))
+
+    def add_step(self, hook: str, implementation: Implementation) -> None:
+        """Add a step of the manifest's own life cycle."""
+        self._steps.setdefault(hook, []).append(implementation)
+
+    def close(self) -> None:
+        """Forget the modules of the generation."""
+        self._namespace.close()
+
+
+def build_foreign(
+    declaration: Declaration,
+    *,
+    number: int,
+    at: Callable[[int], object] = lambda _: None,
+    rest: Callable[[], object] = lambda: None,
+) -> tuple[Foreign | None, Sequence[Fault]]:
+    """Import and check everything that is declared; `at` is told the number of each entry before.
+
+    `rest` is called between any two pieces of work. Returns nothing but the faults if there are any.
+    """
+    builder = _Builder(declaration, number, rest)
+    builder.plugins()
+    for index, entry in enumerate(declaration.entries):
+        rest()
+        at(index)
+        builder.entry(entry)
+    rest()
+    builder.hooks_of_resources()
+    if builder.faults:
+        builder.foreign.close()
+        return None, builder.faults
+    return builder.foreign, ()
+
+
+class _Builder:
+    def __init__(self, declaration: Declaration, number: int, rest: Callable[[], object]) -> None:
+        self._declaration = declaration
+        self._namespace = GenerationNamespace(number, declaration.bundle, rest=rest)
+        self._table = GenerationPlugins(declaration.bundle, rest=rest)
+        self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
+        self._disabled: set[str] = set()
+        self.foreign = Foreign(self._namespace, self._table)
+        self.faults: list[Fault] = []
+
+    def plugins(self) -> None:
+        for declared in self._declaration.plugins:
+            config = cast("dict[str, Any]", json.loads(declared.config))
+            self.foreign.plugin_configs[declared.name] = config
+            try:
+                version = self._plugin(declared, config)
+            except EntryPointError as error:
+                if not declared.disable_on_error:
+                    self.faults.append(Fault.of(error, (*declared.path, "name")))
+                self._disabled.add(declared.name)
+                self.foreign.plugins.append(ForeignPlugin(declared.name, "", "Disabled", error.message))
+            except PluginConfigError as error:
+                path = (*declared.path, "config", *error.path)
+                self.faults.append(Fault(_BAD_CONFIG, f"{declared.name}: {error.message}", path))
+            else:
+                self.foreign.plugins.append(ForeignPlugin(declared.name, version, "Ready"))
+
+    def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
+        found = find(declared.name, declared.version)
+        plugin = load(found)
+        require_loaded(found, declared.version)
+        version = loaded_version(found)  # a newer one may be installed by now: it needs a new process
+        self._table.add_plugin(declared.name, plugin)
+        for implementation in self._table.of("declctl_config_schema", [declared.name]):
+            schema = _called(implementation, {}, code=_PLUGIN_FAILED)
+            check_config(schema, config)
+        self.foreign.installed[declared.name] = (plugin, f"{version} {declared.config}")
+        return version
+
+    def entry(self, entry: Entry) -> None:
+        try:
+            if entry.use == "handler":
+                self._handler(entry)
+            elif entry.use == "filter":
+                found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
+                self.foreign.filters[entry.name] = found
+            elif entry.use == "transform":
+                self._transform(entry)
+            elif entry.use == "indexer":
+                function = self._function(entry)
+                self._add_indexer(
+                    entry.resource, ForeignIndexer(entry.name, str(entry.entry_point), function)
+                )
+            else:
+                self._step(entry)
+        except EntryPointError as error:
+            self.faults.append(Fault.of(error, entry.path))
+
+    def _handler(self, entry: Entry) -> None:
+        if entry.plugin is not None:
+            name = entry.plugin
+            if name in self._disabled:
+                self.foreign.targets[entry.name] = EventTarget(())
+                return
+            if name not in self._table.names():
+                return  # its fault has been told where the plugin is listed
+            self.foreign.configs[entry.name] = self.foreign.plugin_configs.get(name, {})
+        else:
+            name = self._table.add_entry(self._namespace.resolve(str(entry.entry_point)))
+        self.foreign.targets[entry.name] = self._table.target(name)
+        serving = self._serving.setdefault(entry.resource, [])
+        if name not in serving:
+            serving.append(name)
+
+    def _transform(self, entry: Entry) -> None:
+        function = self._function(entry)
+        self._compose(entry.resource, function)
+
+    def _step(self, entry: Entry) -> None:
+        hook = f"declctl_{entry.use}"
+        function = self._function(entry)
+        # The function may take ctx or nothing, as the hook of that name does.
+        made = self._table.implement(hook, str(entry.entry_point), function)
+        self.foreign.add_step(hook, made)
+
+    def _function(self, entry: Entry) -> Callable[..., Any]:
+        target = self._namespace.resolve(str(entry.entry_point)).target
+        if not callable(target):
+            raise EntryPointError(
+                f"{entry.entry_point} is a {type(target).__name__}, and a function is wanted here",
+                code=_WRONG_KIND,
+                suggestion="write module:function",
+            )
+        return target
+
+    def hooks_of_resources(self) -> None:
+        for resource, names in self._serving.items():
+            path = next((e.path for e in self._declaration.entries if e.resource == resource), ())
+            for implementation in self._table.of("declctl_transform", names):
+                self._compose(resource, _transform_of(implementation, resource))
+                _append(self.foreign.from_hooks.transforms, resource, implementation.plugin)
+            for implementation in self._table.of("declctl_indexers", names):
+                try:
+                    self._indexers_of(implementation, resource)
+                except EntryPointError as error:
+                    self.faults.append(Fault.of(error, path))
+
+    def _indexers_of(self, implementation: Implementation, resource: str) -> None:
+        declared = _called(implementation, {"resource": resource}, code=_BAD_INDEXERS)
+        if not isinstance(declared, Mapping):
+            raise EntryPointError(
+                f"declctl_indexers of {implementation.plugin} returned a {type(declared).__name__}",
+                code=_BAD_INDEXERS,
+                suggestion="return a mapping of names to functions",
+            )
+        for name, function in cast("Mapping[Any, Any]", declared).items():
+            if not isinstance(name, str) or not callable(function):
+                raise EntryPointError(
+                    f"declctl_indexers of {implementation.plugin} has {name!r}: {type(function).__name__}",
+                    code=_BAD_INDEXERS,
+                    suggestion="return a mapping of names to functions",
+                )
+            self._add_indexer(
+                resource, ForeignIndexer(name, implementation.plugin, cast("IndexFunction", function))
+            )
+            _append(self.foreign.from_hooks.indexers, resource, name)
+
+    def _add_indexer(self, resource: str, indexer: ForeignIndexer) -> None:
+        indexers = self.foreign.indexers.setdefault(resource, [])
+        other = next((i for i in indexers if i.name == indexer.name), None)
+        if other is not None:
+            raise EntryPointError(
+                f"the index {indexer.name!r} of {resource} is declared by {other.origin} "
+                f"and by {indexer.origin}",
+                code=_BAD_INDEXERS,
+                suggestion="give one of them another name",
+            )
+        indexers.append(indexer)
+
+    def _compose(self, resource: str, then: Transform) -> None:
+        first = self.foreign.transforms.get(resource)
+        self.foreign.transforms[resource] = then if first is None else _in_order(first, then)
+
+
+def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:
+    lists[name] = (*lists.get(name, ()), value)
+
+
+def _in_order(first: Transform, then: Transform) -> Transform:
+    def both(obj: KubeObject) -> KubeObject | None:
+        between = first(obj)
+        return None if between is None else then(between)
+
+    return both
+
+
+def _transform_of(implementation: Implementation, resource: str) -> Transform:
+    def transform(obj: KubeObject) -> KubeObject | None:
+        return call(implementation, {"obj": obj, "resource": resource})
+
+    return transform
+
+
+def _called(implementation: Implementation, arguments: Mapping[str, object], *, code: str) -> Any:
+    try:
+        return call(implementation, arguments)
+    except HandlerFailed as failure:
+        raise EntryPointError(str(failure), code=code) from failure

@@ -1,0 +1,186 @@
+"""The calls of a handler that are under way, and how long they are waited for.
+
+A call that takes too long is a zombie until it returns: its worker is replaced, its key stays held.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import msgspec
+
+from declctl.errors import FilterFailed
+from declctl.hooks.awaiting import call_async
+from declctl.hooks.calling import Implementation
+from declctl.kit import LanesStatistics
+from declctl.kit.lanes import Ticket
+from declctl.objects import Change, Notification
+from declctl.runtime.handling.binding import Binding
+from declctl.runtime.handling.figures import Counts, HandlerStatistics
+from declctl.runtime.handling.filtering import Filter, Judged, entering_or_leaving
+from declctl.runtime.log import Log
+
+_TO_END = 1.0  # seconds that a call has to end once it is cancelled
+
+
+class Run(msgspec.Struct, eq=False):
+    """One call under way.
+
+    `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
+    that is late by its own timeout has failed by that. `judged` is what a filter made of the change.
+    """
+
+    ticket: Ticket[Notification]
+    binding: Binding
+    change: Change
+    started: float
+    wanted: Sequence[Implementation]
+    replace: Callable[[], None]  # whoever does it, by another worker: it is stuck
+    overdue: bool = False
+    timed_out: str = ""
+    timer: asyncio.TimerHandle | None = None
+    judged: Judged | None = None
+    scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
+    failed: list[Implementation] = []
+    failures: list[BaseException] = []
+
+    def passes(self, by: Filter) -> bool:
+        """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
+        change, judged = self.ticket.value, self.judged
+        if change.judged or (judged is not None and judged.change is change):
+            return True
+        try:
+            made = by.judge(change, self.change.obj, self.change.old, judged and judged.told)
+        except FilterFailed as failure:
+            self.failures.append(failure)
+            self.wanted = ()
+            return True
+        if made is None:
+            return False
+        self.judged = Judged(change, made)
+        if made is not change:
+            self.change = entering_or_leaving(self.change, made)
+            self.wanted = self.binding.target.select(made.type)
+        return True
+
+
+def call_on(
+    loop: asyncio.AbstractEventLoop,
+    implementation: Implementation,
+    arguments: dict[str, object],
+    timeout: float | None,
+) -> None:
+    """Call an asynchronous implementation from a thread; raises what it raises, or TimeoutError."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(timeout):
+            await call_async(implementation, arguments)
+
+    future: Future[None] = asyncio.run_coroutine_threadsafe(bounded(), loop)
+    future.result()
+
+
+class Calls:
+    """The calls of one slot. `running` and `counts` are the slot's to keep, under `lock`.
+
+    `overlook` is called under `lock` with the ticket of a call that is given up, `overlooked` after it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        log: Log,
+        overlook: Callable[[Ticket[Notification]], None],
+        overlooked: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.running: dict[int, Run] = {}  # by their id
+        self.counts = Counts()
+        self._name = name
+        self._loop = loop  # the handlers' loop, which keeps the time
+        self._log = log
+        self._overlook, self._overlooked = overlook, overlooked
+
+    def of(self, binding: Binding | None) -> list[Run]:
+        """Those that were begun for a binding."""
+        with self.lock:
+            return [run for run in self.running.values() if run.binding is binding]
+
+    def keys(self) -> list[str]:
+        """What they are about, for messages."""
+        with self.lock:
+            return [run.ticket.key for run in self.running.values()]
+
+    def watch(self, run: Run, timeout: float) -> None:
+        """Wait for a call for `timeout` seconds; on the handlers' loop."""
+        if id(run) in self.running:
+            message = f"it ran longer than its timeout of {timeout:g} s"
+            run.timer = self._loop.call_later(timeout, self._time_out, run, message)
+
+    def abandon(self, binding: Binding | None) -> int:
+        """Wait no longer for the calls of a binding; returns how many there were.
+
+        Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
+        """
+        stuck = [run for run in self.of(binding) if not run.overdue]
+        for run in stuck:
+            if run.scope is not None:
+                self._loop.call_soon_threadsafe(self._cancel, run, run.scope)
+            else:
+                self._give_up_waiting(run, "it outlived the drain timeout of a reload")
+        return len(stuck)
+
+    def statistics(
+        self, lanes: LanesStatistics, *, generation: int, synced: bool, replayed: int
+    ) -> HandlerStatistics:
+        """The figures of the slot, with those of what waits for it."""
+        with self.lock:
+            counts, p95 = replace(self.counts), self.counts.p95()
+        return HandlerStatistics(
+            name=self._name,
+            generation=generation,
+            synced=synced,
+            delivered=lanes.taken - counts.filtered,
+            succeeded=counts.succeeded,
+            failed=counts.failed,
+            retried=counts.retried,
+            merged=lanes.merged,
+            dropped=lanes.dropped,
+            filtered=counts.filtered,
+            queued=lanes.waiting + lanes.backing_off,
+            running=lanes.running,
+            zombies=counts.zombies,
+            p95_seconds=p95,
+            last_error=counts.last_error,
+            replayed=replayed,
+        )
+
+    def _cancel(self, run: Run, scope: asyncio.Timeout) -> None:
+        if not scope.expired():
+            scope.reschedule(0.0)  # a moment long past
+        why = "it goes on, though it was cancelled at the drain timeout of a reload"
+        self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
+
+    def _time_out(self, run: Run, message: str) -> None:
+        run.timed_out = message
+        self._give_up_waiting(run, message)
+
+    def _give_up_waiting(self, run: Run, why: str) -> None:
+        with self.lock:
+            if id(run) not in self.running or run.overdue:
+                return
+            run.overdue = True
+            self.counts.zombies += 1
+            self._overlook(run.ticket)
+        self._log.warning(
+            f"{self._name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
+            "its key is held until it returns",
+            handler=self._name,
+            key=run.ticket.key,
+        )
+        run.replace()
+        self._overlooked()

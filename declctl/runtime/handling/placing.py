@@ -1,0 +1,116 @@
+"""Where handlers are, where the next generation puts them, and what takes them there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from declctl.informer import Registration
+from declctl.runtime.caching.caches import Cached
+from declctl.runtime.handling.crew import Crew
+from declctl.runtime.handling.handler import Binding, Handler
+from declctl.runtime.handling.moving import Move
+from declctl.runtime.handling.refiltering import Refilter, may_differ
+
+Shared = dict[tuple[tuple[Cached, ...], tuple[Cached, ...]], Move]
+"""Moves by the caches that are left and those that are come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a generation puts a handler: its binding, and the informers it listens to."""
+
+    binding: Binding
+    informers: Sequence[Cached]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A handler, its workers, and its registrations with informers."""
+
+    handler: Handler
+    crew: Crew
+    registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether it has still to hear of what was in a cache when it came to it."""
+        return any(registration.is_joining for registration in self.registrations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A handler that goes to other caches, or hears of other objects of the same.
+
+    It leaves those that are `gone`. Of those that `come` it hears what `move` says, and then what
+    happens; the `missing` are not filled yet, and tell it all when they are.
+    """
+
+    slot: Slot
+    place: Place
+    gone: Sequence[Cached]
+    come: Sequence[Cached]
+    missing: Sequence[Cached]
+    move: Move | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A slot's epoch that a commit has ended, to be drained.
+
+    `closing` says that the handler is gone.
+    """
+
+    slot: Slot
+    epoch: int
+    closing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a commit takes over: made aside, so that it is short, and dropped if it comes to nothing.
+
+    `table` has all slots as they will be. Of those, `fresh` are new, and `staying` expect new bindings: some
+    take other changes than before (`taking`), some get other workers (`crews`) or another resync period
+    (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before.
+    """
+
+    table: Mapping[str, Slot]
+    fresh: Sequence[tuple[Slot, Place]]
+    staying: Sequence[Slot]
+    taking: Sequence[tuple[Slot, Binding]]
+    crews: Sequence[tuple[Slot, Crew]]
+    retimed: Sequence[tuple[Slot, float]]
+    transfers: Sequence[Transfer]
+    leaving: Sequence[Slot]
+    ended: Sequence[Ended]
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """Each move once."""
+        return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
+
+    @property
+    def new_crews(self) -> Sequence[Crew]:
+        """All workers that were made for it."""
+        return (*(slot.crew for slot, _ in self.fresh), *(crew for _, crew in self.crews))
+
+
+def transfer_of(
+    slot: Slot,
+    place: Place,
+    *,
+    same_code: bool,
+    shared: Shared,
+) -> Transfer | None:
+    """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
+    before, old, new = tuple(slot.registrations), slot.handler.binding.filter, place.binding.filter
+    gone = tuple(cached for cached in before if cached not in place.informers)
+    added = tuple(cached for cached in place.informers if cached not in slot.registrations)
+    come = tuple(cached for cached in added if cached.informer.has_synced)
+    missing = tuple(cached for cached in added if cached not in come)
+    move: Move | None = None
+    if may_differ(old, new, same_code=same_code):
+        after = [cached for cached in place.informers if cached not in missing]
+        move = Refilter(slot.handler.name, old, new, before=before, after=after)
+    elif gone or come:
+        move = shared.setdefault((gone, come), Move(gone, come))
+    return Transfer(slot, place, gone, come, missing, move) if move is not None or missing else None

@@ -1,0 +1,259 @@
+"""The slots: every handler by its name, how a commit gives them new bindings, and how old ones drain.
+
+`prepare` makes all that a commit takes over, while a generation is staged. `commit` runs on the
+machinery loop between two deltas: it calls no user code, does no I/O and waits for nothing, so that
+no handler can see an event with its new code that another sees with its old code.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from declctl.errors import ReloadRefused
+from declctl.kit import Clock
+from declctl.kit.lanes import Era
+from declctl.manifest.model import DrainPolicy
+from declctl.objects import Notification
+from declctl.runtime.caching.caches import Cached
+from declctl.runtime.handling.crew import Crew, LoopCrew, ThreadCrew
+from declctl.runtime.handling.handler import Binding, Handler
+from declctl.runtime.handling.moving import Move
+from declctl.runtime.handling.placing import Ended, Place, Prepared, Shared, Slot, Transfer, transfer_of
+from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
+
+_DRAIN_CHECK = 0.02  # seconds between two looks at what is left of an old generation
+
+
+class Slots:
+    """All handlers of the process. Used on the machinery loop only."""
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, clock: Clock, log: Log) -> None:
+        self._loop = loop  # the handlers' loop
+        self._clock = clock
+        self._log = log
+        self._slots: Mapping[str, Slot] = {}
+        self._leaving: list[Slot] = []
+        self._era = Era()  # of all slots that are not leaving: one step cuts them all
+
+    async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+        """Make what a commit of `places` needs; nothing that runs is touched.
+
+        Where the code is not the same, filters that call it are taken for others. Raises ReloadRefused
+        where the system has no threads left.
+        """
+        prepared = self._prepared(places, same_code=same_code)
+        try:
+            await _start(prepared.new_crews)
+        except BaseException:
+            self.discard(prepared)
+            raise
+        return prepared
+
+    def discard(self, prepared: Prepared) -> None:
+        """It comes to nothing: let go what was made for it."""
+        for move in prepared.moves:
+            move.close()
+        for slot in prepared.staying:
+            slot.handler.expect(None)
+        for crew in prepared.new_crews:
+            crew.dismiss()
+
+    def commit(self, prepared: Prepared) -> Sequence[Ended]:
+        """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
+
+        Its time grows with the handlers of which more than the code is new, with what they have to be told,
+        and with nothing else.
+        """
+        for slot in prepared.leaving:
+            slot.handler.lanes.part()
+            _detach(slot, slot.registrations)
+        self._era.cut()
+        for slot, binding in prepared.taking:
+            slot.handler.take_in(binding)
+        for slot, crew in prepared.crews:
+            self._recrew(slot, crew)
+        self._leaving += prepared.leaving
+        told = {move: move.told for move in prepared.moves}
+        for transfer in prepared.transfers:
+            _transfer(transfer, told)
+        for move in told:
+            move.close()
+        for slot, period in prepared.retimed:
+            for registration in slot.registrations.values():
+                registration.retime(period)
+        for slot, place in prepared.fresh:
+            _attach(slot, place, place.informers)
+        self._slots = prepared.table
+        return prepared.ended
+
+    async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
+        """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
+
+        What is left then goes to the new bindings, and calls that still run are not waited for:
+        returns the names of handlers that had any.
+        """
+        if policy is DrainPolicy.HANDOVER:
+            for epoch in ended:
+                if not epoch.closing:
+                    epoch.slot.handler.hand_over(epoch.epoch)
+        await self._until_drained(ended, timeout)
+        late = [e for e in ended if e.slot.handler.outstanding(e.epoch)]
+        for epoch in late:
+            epoch.slot.handler.abandon(epoch.epoch)
+            if epoch.closing:
+                epoch.slot.handler.lanes.clear()
+        for epoch in ended:
+            if epoch.closing:
+                epoch.slot.crew.dismiss()
+                self._leaving.remove(epoch.slot)
+        return [epoch.slot.handler.name for epoch in late]
+
+    async def finished(self, ended: Sequence[Ended]) -> None:
+        """Return when the last call of those epochs has returned, and forget their bindings."""
+        while any(e.slot.handler.outstanding(e.epoch) for e in ended):
+            await self._clock.sleep(0.25)
+        for epoch in ended:
+            epoch.slot.handler.forget(epoch.epoch)
+
+    def handlers(self) -> list[Handler]:
+        """The handlers in manifest order."""
+        return [slot.handler for slot in self._slots.values()]
+
+    def slot(self, name: str) -> Slot | None:
+        """The slot of a handler."""
+        return self._slots.get(name)
+
+    def initial_complete(self) -> None:
+        """Tell each slot whose informers have all synced that no more initial changes will come."""
+        for slot in self._slots.values():
+            if all(registration.given.is_open for registration in slot.registrations.values()):
+                slot.handler.initial_complete()
+
+    def idle(self) -> bool:
+        """Whether no handler has anything left to do."""
+        return all(slot.handler.lanes.idle for slot in self._everyone())
+
+    async def stop(self, timeout: float) -> list[str]:
+        """Take no more, let running calls finish for `timeout` seconds.
+
+        Returns what was left, as `handler key`.
+        """
+        for slot in self._everyone():
+            _detach(slot, slot.registrations)
+            slot.crew.dismiss()
+        deadline = self._clock.monotonic() + timeout
+        while self._running() and self._clock.monotonic() < deadline:
+            await self._clock.sleep(_DRAIN_CHECK)
+        return self._running()
+
+    def _running(self) -> list[str]:
+        return [f"{slot.handler.name} {key}" for slot in self._everyone() for key in slot.handler.running()]
+
+    def _everyone(self) -> list[Slot]:
+        return [*self._slots.values(), *self._leaving]
+
+    async def _until_drained(self, ended: Sequence[Ended], timeout: float) -> None:
+        deadline = self._clock.monotonic() + timeout
+        while any(e.slot.handler.outstanding(e.epoch) for e in ended):
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._clock.sleep(min(_DRAIN_CHECK, left))
+
+    def _prepared(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+        before = self._slots
+        kept = [(before[name], place) for name, place in places.items() if name in before]
+        fresh = {name: (self._make(place), place) for name, place in places.items() if name not in before}
+        leaving = [slot for name, slot in before.items() if name not in places]
+        shared: Shared = {}
+        transfers = [transfer_of(slot, place, same_code=same_code, shared=shared) for slot, place in kept]
+        taking = [(s, p.binding) for s, p in kept if s.handler.binding.intake != p.binding.intake]
+        epoch = self._era.newest
+        ended = [Ended(slot, epoch, closing=False) for slot, _ in kept]
+        ended += [Ended(slot, epoch, closing=True) for slot in leaving]
+        for slot, place in kept:
+            slot.handler.expect(place.binding)
+        return Prepared(
+            table={name: before.get(name) or fresh[name][0] for name in places},
+            fresh=tuple(fresh.values()),
+            staying=[slot for slot, _ in kept],
+            taking=taking,
+            crews=[(s, self._crew(s.handler, p.binding)) for s, p in kept if not _fits(s.crew, p.binding)],
+            retimed=[(s, p.binding.plan.resync_period) for s, p in kept if _period(s) != _period(p)],
+            transfers=[transfer for transfer in transfers if transfer is not None],
+            leaving=leaving,
+            ended=ended,
+        )
+
+    def _make(self, place: Place) -> Slot:
+        handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop, era=self._era)
+        slot = Slot(handler, self._crew(handler, place.binding))
+        _connect(slot)
+        return slot
+
+    def _crew(self, handler: Handler, binding: Binding) -> Crew:
+        size = binding.plan.queue.concurrency
+        if binding.target.all_async:
+            return LoopCrew(handler, size=size, loop=self._loop)
+        return ThreadCrew(handler, size=size)
+
+    def _recrew(self, slot: Slot, crew: Crew) -> None:
+        before, slot.crew = slot.crew, crew
+        _connect(slot)
+        before.dismiss()
+        crew.wake()
+
+
+async def _start(crews: Sequence[Crew]) -> None:
+    if not crews:
+        return
+
+    def start() -> None:
+        for crew in crews:
+            crew.start()
+
+    try:
+        await in_thread(start, name="declctl-crews")
+    except RuntimeError as error:
+        wanted = sum(crew.size for crew in crews)
+        message = f"{wanted} workers of handlers can't be started: {error}"
+        raise ReloadRefused("NoThreads", message) from error
+
+
+def _fits(crew: Crew, binding: Binding) -> bool:
+    same_kind = isinstance(crew, LoopCrew) == binding.target.all_async
+    return same_kind and crew.size == binding.plan.queue.concurrency
+
+
+def _connect(slot: Slot) -> None:
+    slot.handler.on_pending = slot.crew.wake
+    slot.handler.on_replaced = slot.crew.replace_one
+
+
+def _transfer(transfer: Transfer, told: Mapping[Move, Sequence[Notification]]) -> None:
+    slot, place = transfer.slot, transfer.place
+    _detach(slot, transfer.gone)
+    if transfer.move is not None:
+        slot.handler.add_all(told[transfer.move])
+    _attach(slot, place, transfer.come, initial=False)
+    _attach(slot, place, transfer.missing)
+
+
+def _period(where: Slot | Place) -> float:
+    binding = where.handler.binding if isinstance(where, Slot) else where.binding
+    return binding.plan.resync_period
+
+
+def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: bool = True) -> None:
+    for cached in informers:
+        slot.registrations[cached] = cached.informer.add_listener(
+            slot.handler,
+            resync_period=place.binding.plan.resync_period,
+            initial=initial,
+            at_once=False,
+        )
+
+
+def _detach(slot: Slot, caches: Iterable[Cached]) -> None:
+    for cached in tuple(caches):
+        slot.registrations.pop(cached).remove()

@@ -1,0 +1,1 @@
+"""What a manifest would change in a process that runs, and what it would cost: `declctl plan`."""

@@ -1,0 +1,228 @@
+"""What `declctl plan` says: the steps to a manifest, what they ask of the server, and what decodes objects.
+
+Pure: nothing is started, and no server is asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declctl.manifest import Plan, plan
+from declctl.manifest.model import InitialSync
+from declctl.manifest.plan import ResourcePlan, WatchKey
+from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.checking.check import Checked
+from declctl.runtime.checking.declared import FromHooks
+from declctl.runtime.planning.costs import Cost, costs, filter_costs
+from declctl.runtime.planning.running import Comparable, masked
+from declctl.runtime.reloading.changes import Kind, Side, Step, changes, kept
+from declctl.runtime.reloading.replaying import code_of, recoded
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedResource:
+    """One resource: what its objects cost, and how many there are, if that is known."""
+
+    plan: ResourcePlan
+    costs: Sequence[Cost]
+    objects: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.plan.name,
+            "cacheMode": str(self.plan.watches[0].cache),
+            "watches": [str(watch) for watch in self.plan.watches],
+            "objects": self.objects,
+            "costs": [cost.document() for cost in self.costs],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A handler that hears objects which are there already; how many is None if it is not known.
+
+    `only_differences` says that it hears those that differ from what it was told before.
+    """
+
+    handler: str
+    objects: int | None
+    only_differences: bool = False
+
+    def __str__(self) -> str:
+        known = "the cache" if self.objects is None else f"~{self.objects:,} objects"
+        what = f"what differs in {known}" if self.only_differences else known
+        return f"{self.handler} hears {what}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "handler": self.handler,
+            "objects": self.objects,
+            "onlyDifferences": self.only_differences,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The whole of it. `listed` are the watches that are begun: one LIST and one WATCH each.
+
+    `kept` goes on untouched. `hooks_known` is False where handlers were not imported, so that their hooks
+    may cost more than is told.
+    """
+
+    name: str
+    steps: Sequence[Step]
+    listed: Sequence[WatchKey]
+    resources: Sequence[PlannedResource]
+    hooks_known: bool
+    replays: Sequence[Replay] = ()
+    kept: Sequence[Step] = ()
+
+    @property
+    def objects_listed(self) -> int | None:
+        """About how many objects are listed; None if it is not known of any resource."""
+        listed = set(self.listed)
+        known = [
+            resource.objects
+            for resource in self.resources
+            if resource.objects is not None and listed & set(resource.plan.watches)
+        ]
+        return sum(known) if known else None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "changes": [_step(step) for step in self.steps],
+            "kept": [_step(step) for step in self.kept],
+            "lists": len(self.listed),
+            "watches": len(self.listed),
+            "listed": [str(watch) for watch in self.listed],
+            "objectsListed": self.objects_listed,
+            "replayed": [replay.document() for replay in self.replays],
+            "resources": [resource.document() for resource in self.resources],
+            "hooksKnown": self.hooks_known,
+        }
+
+
+def planned(
+    checked: Checked,
+    *,
+    against: Checked | Comparable | None = None,
+    objects: Mapping[str, int] | None = None,
+) -> Planned:
+    """The steps from one manifest without errors, or from nothing, or from what runs, to another.
+
+    `objects` has how many there are of a resource; what runs says that itself.
+    """
+    new = _side(checked)
+    living: Sequence[Identity]
+    if isinstance(against, Comparable):
+        plan_of_new = masked(against.scoped(new.plan))
+        new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
+        living = [cache.identity for cache in against.caches]
+    else:
+        old = _side(against) if against is not None else Side(_nothing_of(new.plan), "")
+        living = old.all_identities()
+    if checked.hooks is None:  # what was not imported is taken for what it was
+        new = replace(new, transformed=old.transformed)
+    steps, counts = (*changes(old, new), *_restarts(against, new)), objects or {}
+    return Planned(
+        name=new.plan.name,
+        steps=steps,
+        listed=[
+            each.watch for each, serving in matched(living, new.all_identities()).items() if serving is None
+        ],
+        resources=[
+            PlannedResource(each, _costs(each, new.plan, checked.hooks), counts.get(each.name))
+            for each in new.plan.resources
+        ],
+        hooks_known=checked.hooks is not None or not _has_handlers(checked),
+        replays=() if against is None else tuple(_replays(steps, new, counts, _recoded(against, checked))),
+        kept=kept(old, new, steps),
+    )
+
+
+def _step(step: Step) -> dict[str, str]:
+    return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
+
+
+def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ...]:
+    """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
+    if not isinstance(against, Comparable):
+        return ()
+    wanted = {f"plugin {plugin.name}" for plugin in new.plan.plugins}
+    return tuple(step for step in against.restarts if step.subject in wanted)
+
+
+def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
+    """The handlers that hear the cache again, as their code is another one."""
+    assert checked.inputs is not None
+    if isinstance(against, Comparable):
+        before = against.handler_code
+    else:
+        assert against.inputs is not None
+        before = code_of(_plan_of(against), against.inputs.bundle)
+    return recoded(before, _plan_of(checked), checked.inputs.bundle)
+
+
+def _replays(
+    steps: Sequence[Step], new: Side, objects: Mapping[str, int], recoded: Sequence[str]
+) -> Iterator[Replay]:
+    """The handlers that are new hear all of a cache, those whose cache is another one what differs.
+
+    Those that want a replay hear all of it with other code.
+    """
+    added = {step.subject for step in steps if step.kind is Kind.ADD}
+    moved = {step.subject for step in steps if step.kind is Kind.REHOME}
+    refiltered = {
+        step.subject for step in steps if step.kind is Kind.SWAP and "filter" in step.detail.split(", ")
+    }
+    for name, handler in new.handlers.items():
+        subject, count = f"handler {name}", objects.get(handler.resource)
+        if subject in added:
+            if handler.initial_sync is InitialSync.DELIVER:
+                yield Replay(name, count)
+        elif name in recoded:
+            yield Replay(name, count)
+        elif subject in moved | refiltered or f"resource {handler.resource}" in moved:
+            yield Replay(name, count, only_differences=True)
+
+
+def notable_costs(checked: Checked) -> Sequence[str]:
+    """What decodes every object, a line each: `pods: index byTeam decodes every object, …`."""
+    return [
+        f"{resource.name}: {cost.subject} {cost.told()}"
+        for resource in _side(checked).plan.resources
+        for cost in costs(resource, checked.hooks)
+        if cost.is_notable
+    ]
+
+
+def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequence[Cost]:
+    """Of what is done with each object that comes in, and of the filters of those who listen."""
+    listening = [handler for handler in of.handlers if handler.resource == resource.name]
+    filters = [cost for handler in listening for cost in filter_costs(handler, resource)]
+    return (*costs(resource, hooks), *filters)
+
+
+def _side(checked: Checked) -> Side:
+    assert checked.inputs is not None
+    by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
+    transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
+    return Side(_plan_of(checked), checked.inputs.code, transformed)
+
+
+def _plan_of(checked: Checked) -> Plan:
+    assert checked.inputs is not None
+    return plan(checked.inputs.loaded.controller)
+
+
+def _nothing_of(new: Plan) -> Plan:
+    """The same manifest before anything was written into it."""
+    return replace(new, watches=(), resources=(), handlers=(), plugins=())
+
+
+def _has_handlers(checked: Checked) -> bool:
+    return checked.declaration is not None and checked.declaration.is_foreign

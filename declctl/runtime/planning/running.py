@@ -1,0 +1,154 @@
+"""What a running process says of itself so that a manifest can be compared with it: `GET /plan`.
+
+It is the plan that runs, which caches there are, and what needs a new process; of the configs of plugins it
+has a digest, as there may be secrets in them.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from declctl.errors import UsageError
+from declctl.hooks.bundle import Bundle
+from declctl.manifest import Plan
+from declctl.manifest.model import FrozenJson
+from declctl.manifest.plan import ResourcePlan, watches_of
+from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.identities import Identity
+from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.reloading.changes import Side, Step
+from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.outdated import outdated
+from declctl.runtime.reloading.replaying import code_of
+
+
+class RunningCache(msgspec.Struct, frozen=True):
+    """One cache that is filled, or lingers, and how many objects it holds."""
+
+    identity: Identity
+    objects: int
+
+
+class Comparable(msgspec.Struct, frozen=True):
+    """A generation, as far as another manifest is compared with it.
+
+    `transformed` names the resources whose objects pass a transform, `cluster_scoped` has the API versions
+    and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler, and
+    `restarts` the plugins of which another version is installed than is loaded.
+    """
+
+    generation: int
+    code: str
+    plan: Plan
+    transformed: tuple[str, ...]
+    cluster_scoped: tuple[tuple[str, str], ...]
+    caches: tuple[RunningCache, ...]
+    objects: Mapping[str, int]
+    handler_code: Mapping[str, str] = {}
+    restarts: tuple[Step, ...] = ()
+
+    @property
+    def side(self) -> Side:
+        """What is compared."""
+        return Side(self.plan, self.code, frozenset(self.transformed))
+
+    def scoped(self, plan: Plan) -> Plan:
+        """Another plan, without the namespaces of kinds that have none."""
+        resources = tuple(
+            resource.without_namespaces() if _kind(resource) in self.cluster_scoped else resource
+            for resource in plan.resources
+        )
+        return replace(plan, resources=resources, watches=watches_of(resources))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return msgspec.to_builtins(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A generation at one moment, of which the rest can be found out in another thread."""
+
+    known: Comparable
+    bundle: Bundle
+    plugins: Sequence[ForeignPlugin]
+
+    def comparable(self) -> Comparable:
+        """All of it. Parses the handler files, and looks at which plugins are installed."""
+        return msgspec.structs.replace(
+            self.known,
+            handler_code=code_of(self.known.plan, self.bundle),
+            restarts=outdated(self.plugins),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return self.comparable().document()
+
+
+def running(generation: Generation, caches: Iterable[Cached]) -> Running:
+    """What is told of a generation and of every cache of its process. On the machinery loop."""
+    known = _known(generation, caches)
+    return Running(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
+
+
+def told_by(document: object) -> Comparable:
+    """What a process has said; raises UsageError if it is of another version."""
+    try:
+        return msgspec.convert(document, Comparable)
+    except msgspec.ValidationError as fault:
+        raise UsageError(
+            f"The running process is of another version: what it says of its plan can't be read ({fault})."
+        ) from fault
+
+
+def _known(generation: Generation, caches: Iterable[Cached]) -> Comparable:
+    side, used = generation.side, dict[Identity, Identity]()
+    for wanted in generation.wanted:
+        used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
+    found = [
+        RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
+        for cached in caches
+    ]
+    objects = {each.identity: each.objects for each in found}
+    return Comparable(
+        generation=generation.number,
+        code=side.code,
+        plan=masked(side.plan),
+        transformed=tuple(sorted(side.transformed)),
+        cluster_scoped=tuple(
+            sorted(
+                {
+                    _kind(wanted.plan)
+                    for wanted in generation.wanted
+                    if wanted.plan.namespaces is None
+                    and any(
+                        each.name == wanted.plan.name and each.namespaces
+                        for each in generation.plan.resources
+                    )
+                }
+            )
+        ),
+        caches=tuple(found),
+        objects={
+            wanted.plan.name: sum(objects.get(identity, 0) for identity in side.identities(wanted.plan))
+            for wanted in generation.wanted
+        },
+    )
+
+
+def masked(plan: Plan) -> Plan:
+    """The plan with a digest in the place of each plugin's config."""
+    plugins = tuple(replace(plugin, config=_digest(plugin.config)) for plugin in plan.plugins)
+    return replace(plan, plugins=plugins)
+
+
+def _digest(config: FrozenJson) -> FrozenJson:
+    return FrozenJson.of(hashlib.sha256(config.canonical.encode()).hexdigest())
+
+
+def _kind(resource: ResourcePlan) -> tuple[str, str]:
+    return resource.watches[0].api_version, resource.watches[0].kind

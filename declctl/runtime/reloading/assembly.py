@@ -1,0 +1,229 @@
+"""The wiring diagram: a checked manifest in, a generation out, everything connected to what lives longer.
+
+    manifest ─ plan ──────────────┬─ resources → Wanted  → caches (source + projection + informer)
+    handler files → Foreign ──────┘  handlers  → Binding → slots (lanes + crew), listening to the informers
+
+Nothing is started here and nothing that runs is touched, except that informers are counted as used.
+"""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
+from declctl.informer import field_index, function_index
+from declctl.kit import Breath, breathe
+from declctl.manifest import Plan, plan
+from declctl.manifest.plan import HandlerPlan, ResourcePlan
+from declctl.objects import GroupVersionKind, Resource
+from declctl.runtime.caching.caches import Cached, Caches, Identity, Index, Wanted
+from declctl.runtime.checking.check import Checked, diagnose
+from declctl.runtime.checking.declared import Declaration, Fault
+from declctl.runtime.checking.foreign import Foreign, build_foreign
+from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.handling.context import Cluster, HandlerContext, Listers, Memo, World
+from declctl.runtime.handling.filtering import Filter
+from declctl.runtime.handling.handler import Binding
+from declctl.runtime.handling.slots import Place
+from declctl.runtime.log import Log
+from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.threads import in_thread
+
+
+class Discovery(Protocol):
+    """What is needed of the transport: which scope a kind has."""
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        """The resource of a kind; raises NotFound while there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every generation is wired to."""
+
+    discovery: Discovery
+    caches: Caches
+    cluster: Cluster
+    log: Log
+    user_log: Any
+    dry_run: bool = False
+
+    def world(
+        self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
+    ) -> World:
+        """What the contexts of one handler of one generation share."""
+        return World(handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A generation, and the informers that it is the first to use: they are not started yet."""
+
+    generation: Generation
+    fresh: Sequence[Cached]
+
+
+class _Import:
+    """An import that may be given up while it runs: what it makes after that is forgotten at once."""
+
+    def __init__(self, declaration: Declaration, number: int) -> None:
+        self._declaration = declaration
+        self._number = number
+        self._deciding = threading.Lock()
+        self._given_up = False
+        self._made: Foreign | None = None
+
+    def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
+        foreign, faults = build_foreign(self._declaration, number=self._number, rest=Breath())
+        with self._deciding:
+            self._made = foreign
+            if self._given_up and foreign is not None:
+                foreign.close()
+        return foreign, faults
+
+    def give_up(self) -> None:
+        """Nobody waits for it any longer."""
+        with self._deciding:
+            self._given_up = True
+            if self._made is not None:
+                self._made.close()
+
+
+async def assemble(checked: Checked, number: int, around: Surroundings) -> Assembled:
+    """Make generation `number`; raises ManifestErrors if its code can't be imported after all."""
+    assert checked.inputs is not None
+    assert checked.declaration is not None
+    inputs = checked.inputs
+    # Imports are user code, and user code never runs on this loop.
+    build = _Import(checked.declaration, number)
+    limit = inputs.loaded.controller.reload.warm_timeout
+    await breathe()
+    try:
+        async with asyncio.timeout(limit):
+            foreign, faults = await in_thread(build, name="declctl-import")
+    except TimeoutError as error:
+        build.give_up()
+        raise ReloadRefused(
+            "ImportTimeout", f"importing the handlers took longer than {limit:g} s"
+        ) from error
+    except asyncio.CancelledError:
+        build.give_up()
+        raise
+    if foreign is None:
+        raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
+    try:
+        await breathe()
+        resolved = plan(inputs.loaded.controller)
+        resources = [await _scoped(resource, around) for resource in resolved.resources]
+        code = _stamp(inputs.code, foreign.versions)
+        await breathe()
+        wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
+        return _assembled(number, inputs, resolved, foreign, wanted, around)
+    except BaseException:
+        foreign.close()
+        raise
+
+
+def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
+    """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
+    wanted = tuple(replace(resource) for resource in loaded.wanted)
+    return _assembled(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around)
+
+
+def _assembled(
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: Foreign,
+    wanted: tuple[Wanted, ...],
+    around: Surroundings,
+) -> Assembled:
+    fresh = around.caches.prepare(wanted)
+    try:
+        return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
+    except BaseException:
+        around.caches.release(wanted, linger=0.0)
+        raise
+
+
+def _generation(
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: Foreign,
+    wanted: tuple[Wanted, ...],
+    around: Surroundings,
+) -> Generation:
+    listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
+    informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
+    places = {
+        handler.name: Place(_binding(number, handler, foreign, listers, around), informers[handler.resource])
+        for handler in resolved.handlers
+    }
+    return Generation(number, inputs, resolved, foreign, wanted, listers, places)
+
+
+def _binding(
+    number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
+) -> Binding:
+    config = foreign.configs.get(handler.name)
+    world = around.world(handler.name, number, listers=listers, config=config)
+    found = handler.filter
+    made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
+    return Binding(number, handler, foreign.targets[handler.name], world, made)
+
+
+def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:
+    """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
+    config = generation.foreign.plugin_configs.get(name)
+    world = around.world(name, generation.number, listers=generation.listers, config=config)
+    return HandlerContext(world, lambda: memo)
+
+
+async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
+    """The plan of a resource, with the namespaces left out where its kind has none."""
+    if resource.namespaces is None:
+        return resource
+    key = resource.watches[0]
+    try:
+        found = await around.discovery.discover(GroupVersionKind.of(key.api_version, key.kind))
+    except NotFound:
+        return resource  # the kind may appear later; its informer says so until then
+    except ApiError as error:
+        around.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
+        return resource
+    if found.namespaced:
+        return resource
+    if not resource.namespaces_inherited:
+        around.log.warning(
+            f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
+        )
+    return resource.without_namespaces()
+
+
+def _wanted(resource: ResourcePlan, foreign: Foreign, code: str) -> Wanted:
+    transform = foreign.transforms.get(resource.name)
+    stamp = code if transform is not None else ""
+    return Wanted(
+        plan=resource,
+        identities=tuple(Identity(watch, stamp) for watch in resource.watches),
+        indexes=tuple(_indexes(resource, foreign, code)),
+        transform=transform,
+    )
+
+
+def _indexes(resource: ResourcePlan, foreign: Foreign, code: str) -> Iterator[Index]:
+    for each in resource.indexers:
+        if each.field_path is not None:
+            yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
+    for each in foreign.indexers.get(resource.name, ()):
+        yield Index(each.name, f"{each.name}@{each.origin}#{code}", function_index(each.function))
+
+
+def _stamp(code: str, versions: str) -> str:
+    """What changes whenever the user's code or a plugin's version does."""
+    return hashlib.sha256(f"{code}\0{versions}".encode()).hexdigest()[:16]

@@ -1,0 +1,158 @@
+"""Which attempt to reload runs: one at a time, and the newest files win.
+
+Until its commit an attempt can be given up: what it has staged is undone, and only then the newer one
+begins. Whoever waited for it waits for the newer one, and gets its outcome.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from declctl.kit import Clock
+from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.reload import Reloader
+
+_NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that nobody had asked for, and was joined
+_CLOSE_SECONDS = 10.0  # what undoing an attempt may take when the process ends
+
+
+class Attempts:
+    """Lets a reloader make one attempt at a time. Used on the machinery loop.
+
+    `digest` says what the files are now; it blocks, and is asked in a thread. `finished` hears every
+    outcome once, with whether somebody had asked for the attempt.
+    """
+
+    def __init__(
+        self,
+        reloader: Reloader,
+        *,
+        digest: Callable[[], str],
+        finished: Callable[[Outcome, bool], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._reloader = reloader
+        self._digest = digest
+        self._finished = finished
+        self._clock = clock
+        self._current: _Attempt | None = None  # not committed, refused or undone yet
+        self._told = ""
+        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._closed = False
+
+    async def reload(self, *, asked: bool, digest: str | None = None) -> Outcome:
+        """Make what the files say the next generation, or say why not.
+
+        An attempt on the same files is joined, one on older files is given up. `digest` is what the
+        files are; without it they are looked at.
+        """
+        self._told = digest or self._told
+        while True:
+            if self._closed:
+                return self._outcome(Result.UNCHANGED, digest or "", reason="Stopping")
+            attempt: _Attempt | None = await self._newest(asked=asked, digest=digest)
+            outcome = None
+            while attempt is not None:
+                outcome, attempt = await asyncio.shield(attempt.task), attempt.newer
+            assert outcome is not None
+            if not (asked and outcome.reason in _NOT_TRIED):
+                return outcome
+
+    @property
+    def latest(self) -> str:
+        """The digest of the files that are being dealt with, or have been dealt with last."""
+        active = self._reloader.active
+        return self._told or (active.inputs.digest if active is not None else "")
+
+    async def close(self) -> None:
+        """Undo the attempt that runs, if any, and begin no other: the process ends."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
+
+    async def _newest(self, *, asked: bool, digest: str | None) -> "_Attempt":
+        """The attempt on the files as they are: the one that runs, or one that begins now."""
+        while (current := self._current) is not None:
+            if current.has_begun:
+                await current.read.wait()
+                newest = digest or await asyncio.to_thread(self._digest)
+                if current is not self._current:
+                    continue
+                if newest != current.digest:
+                    return self._begin(asked=asked, settled=digest, instead_of=current)
+            current.asked = current.asked or asked
+            current.settled = digest
+            return current
+        return self._begin(asked=asked, settled=digest, instead_of=None)
+
+    def _begin(self, *, asked: bool, settled: str | None, instead_of: "_Attempt | None") -> "_Attempt":
+        attempt = self._current = _Attempt(asked=asked, settled=settled, read=self._has_read)
+        attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
+        self._tasks.add(attempt.task)
+        attempt.task.add_done_callback(self._tasks.discard)
+        if instead_of is not None:
+            instead_of.newer = attempt
+            instead_of.task.cancel()
+        return attempt
+
+    async def _run(self, attempt: "_Attempt", older: "_Attempt | None") -> Outcome:
+        if older is not None:
+            await older.over.wait()
+        attempt.has_begun = True
+        outcome = await self._try(attempt)
+        await self._finished(outcome, attempt.asked)
+        return outcome
+
+    async def _try(self, attempt: "_Attempt") -> Outcome:
+        began = self._clock.monotonic()
+        try:
+            settled = None if attempt.asked else attempt.settled
+            outcome = await self._reloader.reload(asked=attempt.asked, settled=settled, read=attempt.has_read)
+            if outcome.result is Result.SUPERSEDED:
+                self._told = ""  # nothing has been dealt with
+            return outcome
+        except asyncio.CancelledError:
+            if attempt.newer is None:
+                raise
+            attempt.task.uncancel()
+            seconds = self._clock.monotonic() - began
+            return self._outcome(Result.SUPERSEDED, attempt.digest, reason="Superseded", seconds=seconds)
+        finally:
+            attempt.read.set()
+            attempt.over.set()
+            if self._current is attempt:
+                self._current = None
+
+    def _has_read(self, digest: str) -> None:
+        self._told = digest
+
+    def _outcome(self, result: Result, digest: str, *, reason: str, seconds: float = 0.0) -> Outcome:
+        active = self._reloader.active
+        number = active.number if active is not None else 0
+        return Outcome(result, number, digest, reason=reason, seconds=seconds)
+
+
+class _Attempt:
+    """One attempt. `newer` is the one that it was given up for.
+
+    `settled` is the digest that files had when they had settled, for an attempt that nobody asked for.
+    """
+
+    task: asyncio.Task[Outcome]
+
+    def __init__(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> None:
+        self.asked = asked
+        self.settled = settled
+        self._tell = read
+        self.has_begun = False
+        self.digest = ""
+        self.read = asyncio.Event()
+        self.over = asyncio.Event()
+        self.newer: _Attempt | None = None
+
+    def has_read(self, digest: str) -> None:
+        """It is known what it is made of."""
+        self.digest = digest
+        self.read.set()
+        self._tell(digest)

@@ -1,0 +1,220 @@
+"""Two generations in, the steps between them out. Pure: nothing here touches anything that runs.
+
+Each step has a class (`Kind`) that says what it costs; `summary` is the one line that a person
+reads after a reload.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan
+from declctl.objects import FieldPath
+from declctl.objects.partial import at_hand
+from declctl.runtime.caching.identities import Identity, matched
+
+
+class Kind(StrEnum):
+    """What a step does to what runs."""
+
+    KEEP = "Keep"  # goes on untouched; no difference, and told only where everything is
+    SWAP = "Swap"  # the code or policy behind a slot changes
+    ADD = "Add"
+    REMOVE = "Remove"
+    REHOME = "Rehome"  # a living handler's resource is watched anew
+    REPROJECT = "Reproject"  # a cache is decoded anew, out of what it holds
+    REINDEX = "Reindex"  # an index is built from the cache
+    RETIME = "Retime"  # a resync period changes, its phase is kept
+    RESTART = "RestartRequired"  # only a new process does this
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One difference. `subject` is what it is about, such as `handler notify`."""
+
+    kind: Kind
+    subject: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        mark = {Kind.ADD: "+", Kind.REMOVE: "-", Kind.REHOME: "-/+", Kind.RESTART: "!", Kind.KEEP: "="}.get(
+            self.kind, "~"
+        )
+        return f"{mark}{self.subject}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two to be compared: a plan, and a digest of the handler files behind it.
+
+    `transformed` names the resources whose objects a hook transforms; those whose manifest names a
+    transform need not be among them.
+    """
+
+    plan: Plan
+    code: str
+    transformed: frozenset[str] = frozenset()
+
+    @property
+    def resources(self) -> Mapping[str, ResourcePlan]:
+        """By name."""
+        return {resource.name: resource for resource in self.plan.resources}
+
+    @property
+    def handlers(self) -> Mapping[str, HandlerPlan]:
+        """By name."""
+        return {handler.name: handler for handler in self.plan.handlers}
+
+    def identities(self, resource: ResourcePlan) -> tuple[Identity, ...]:
+        """What its caches are; those that are transformed are others with other code."""
+        transforms = resource.name in self.transformed or any(
+            key.transform.entry_point is not None for key in resource.watches
+        )
+        return tuple(Identity(watch, self.code if transforms else "") for watch in resource.watches)
+
+    def all_identities(self) -> tuple[Identity, ...]:
+        """What all caches are, each once."""
+        found = [identity for each in self.plan.resources for identity in self.identities(each)]
+        return tuple(dict.fromkeys(found))
+
+    def paths(self, identity: Identity) -> frozenset[FieldPath]:
+        """The indexed fields that a cache has at hand."""
+        paths = [
+            FieldPath.parse(indexer.field_path)
+            for each in self.plan.resources
+            if identity in self.identities(each)
+            for indexer in each.indexers
+            if indexer.field_path is not None
+        ]
+        return frozenset(at_hand(paths))
+
+
+def changes(old: Side, new: Side) -> tuple[Step, ...]:
+    """The steps from one side to the other: resources, handlers, then what needs a new process."""
+    return (*_resources(old, new), *_handlers(old, new), *_others(old.plan, new.plan))
+
+
+def kept(old: Side, new: Side, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """What goes on untouched: the resources and handlers of both sides that no step is about."""
+    touched = {step.subject for step in steps}
+    subjects = [f"resource {name}" for name in new.resources if name in old.resources]
+    subjects += [f"handler {name}" for name in new.handlers if name in old.handlers]
+    return tuple(Step(Kind.KEEP, subject) for subject in subjects if subject not in touched)
+
+
+def summary(steps: Sequence[Step]) -> str:
+    """The steps on one line: `~handler notify (code) +index pods.byTeam`."""
+    return " ".join(str(step) for step in steps) or "nothing changed"
+
+
+def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
+    """What a process that was started with one plan does not do of another."""
+    if old.admin != new.admin:
+        yield Step(Kind.RESTART, "admin.bindAddress")
+    if old.name != new.name:
+        yield Step(Kind.RESTART, "metadata.name")
+
+
+def _resources(old: Side, new: Side) -> Iterable[Step]:
+    before, after = old.resources, new.resources
+    served = matched(old.all_identities(), new.all_identities())
+    yield from (Step(Kind.REMOVE, f"resource {name}") for name in before if name not in after)
+    for name, resource in after.items():
+        if name not in before:
+            yield Step(Kind.ADD, f"resource {name}")
+            continue
+        previous = before[name]
+        mine, theirs = old.identities(previous), new.identities(resource)
+        turned = {served[identity] for identity in theirs if identity not in mine}
+        if set(mine) != set(theirs):
+            turns = bool(turned) and turned == set(mine) - set(theirs)
+            kind = Kind.REPROJECT if turns else Kind.REHOME
+            why = _why_rehomed(previous, resource) or "code of the transform"
+            yield Step(kind, f"resource {name}", f"reproject: {why}" if turns else why)
+        if previous.resync_period != resource.resync_period:
+            yield Step(Kind.RETIME, f"resource {name}", "resync")
+        if previous.idle_timeout != resource.idle_timeout:
+            yield Step(Kind.SWAP, f"resource {name}", "idleTimeout")
+        yield from _indexers(previous, resource, same_code=old.code == new.code)
+        lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
+        if lacking:
+            fields = ", ".join(sorted(map(str, lacking)))
+            yield Step(Kind.REPROJECT, f"resource {name}", f"reproject: {fields}")
+
+
+def _indexers(before: ResourcePlan, after: ResourcePlan, *, same_code: bool) -> Iterable[Step]:
+    old = {indexer.name: indexer for indexer in before.indexers}
+    new = {indexer.name: indexer for indexer in after.indexers}
+    yield from (Step(Kind.REMOVE, f"index {after.name}.{name}") for name in old if name not in new)
+    for name, indexer in new.items():
+        subject = f"index {after.name}.{name}"
+        if name not in old:
+            yield Step(Kind.ADD, subject)
+        elif old[name] != indexer:
+            yield Step(Kind.REINDEX, subject)
+        elif indexer.entry_point is not None and not same_code:
+            yield Step(Kind.REINDEX, subject, "code")
+
+
+def _handlers(old: Side, new: Side) -> Iterable[Step]:
+    before, after = old.handlers, new.handlers
+    yield from (Step(Kind.REMOVE, f"handler {name}") for name in before if name not in after)
+    for name, handler in after.items():
+        if name not in before:
+            yield Step(Kind.ADD, f"handler {name}")
+            continue
+        previous = before[name]
+        if previous.resource != handler.resource:
+            yield Step(Kind.REHOME, f"handler {name}", "resourceRef")
+        if previous.resync_period != handler.resync_period:
+            yield Step(Kind.RETIME, f"handler {name}", "resync")
+        reasons = [] if old.code == new.code else ["code"]
+        reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
+        if reasons:
+            yield Step(Kind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
+    if [name for name in before if name in after] != [name for name in after if name in before]:
+        yield Step(Kind.SWAP, "handlers", "order")
+
+
+def _others(old: Plan, new: Plan) -> Iterable[Step]:
+    plugins = {plugin.name: plugin for plugin in old.plugins}
+    for plugin in new.plugins:
+        if plugin.name not in plugins:
+            yield Step(Kind.ADD, f"plugin {plugin.name}")
+        elif plugins[plugin.name] != plugin:
+            yield Step(Kind.SWAP, f"plugin {plugin.name}")
+    kept = {plugin.name for plugin in new.plugins}
+    yield from (Step(Kind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
+    if old.reload != new.reload:
+        yield Step(Kind.SWAP, "reload")
+    yield from needing_restart(old, new)
+
+
+_POLICY = (
+    "entry_point",
+    "plugin",
+    "events",
+    "filter",
+    "initial_sync",
+    "delivery",
+    "buffer_bytes",
+    "queue",
+    "retry",
+    "timeout",
+    "on_failure",
+    "replay",
+)
+
+
+def _why_rehomed(before: ResourcePlan, after: ResourcePlan) -> str:
+    names = ("api_version", "kind", "namespace", "label_selector", "field_selector", "transform", "cache")
+    return ", ".join(_camel(name) for name in names if _all(before, name) != _all(after, name))
+
+
+def _all(resource: ResourcePlan, name: str) -> set[object]:
+    return {getattr(key, name) for key in resource.watches}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

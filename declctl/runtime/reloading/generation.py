@@ -1,0 +1,45 @@
+"""One generation: an immutable set of handlers, indexers and plugins, made from one bundle.
+
+It is made aside, prepared, committed, drained and retired; nothing in it changes meanwhile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from declctl.manifest import Plan
+from declctl.manifest.plan import watches_of
+from declctl.runtime.caching.caches import Wanted
+from declctl.runtime.checking.foreign import Foreign
+from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.handling.context import Listers
+from declctl.runtime.handling.placing import Place
+from declctl.runtime.reloading.changes import Side
+
+
+class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """What runs, or is about to.
+
+    `wanted` is what it wants of the caches, `places` where its handlers go.
+    """
+
+    number: int
+    inputs: Inputs
+    plan: Plan
+    foreign: Foreign
+    wanted: tuple[Wanted, ...]
+    listers: Listers
+    places: Mapping[str, Place]
+
+    @property
+    def side(self) -> Side:
+        """What is compared with another generation."""
+        resources = tuple(wanted.plan for wanted in self.wanted)
+        scoped = replace(self.plan, resources=resources, watches=watches_of(resources))
+        transformed = frozenset(w.plan.name for w in self.wanted if w.transform is not None)
+        return Side(scoped, self.inputs.code, transformed)
+
+    def resource(self, name: str) -> Wanted | None:
+        """What it wants of a resource."""
+        return next((wanted for wanted in self.wanted if wanted.plan.name == name), None)

@@ -1,0 +1,129 @@
+"""What became of an attempt to reload."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from declctl.manifest import Diagnostic, render_json
+from declctl.runtime.reloading.changes import Step, summary
+
+
+class Result(StrEnum):
+    """How an attempt ended."""
+
+    APPLIED = "Applied"
+    UNCHANGED = "Unchanged"
+    REFUSED = "Refused"
+    ROLLED_BACK = "RolledBack"  # the generation before runs again, under a new number
+    SUPERSEDED = "Superseded"  # given up before its commit: the files had changed again
+
+
+NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
+STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
+
+_AGAIN = "`declctl reload` tries the same files again"
+_BACK_AGAIN = "`declctl rollback` tries it again"
+_ADVICE: Mapping[str, str] = MappingProxyType(
+    {
+        "ImportFailed": f"mend the file; if the cause is elsewhere, {_AGAIN}",
+        "ImportTimeout": f"an import should only define things; if it needs longer, raise "
+        f"spec.reload.preflightTimeout; {_AGAIN}",
+        "PrepareFailed": f"mend declctl_prepare; if the cause is elsewhere, {_AGAIN}",
+        "StateNotImported": "mend declctl_export_state and declctl_import_state, or leave them out: ctx.memo "
+        "needs neither",
+        "FilterFailed": "let the filter take objects that lack what it looks for",
+        "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
+        "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
+        f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
+        "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); then "
+        f"{_AGAIN}",
+        "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",
+        "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
+        "InternalError": f"the log has a traceback for the report; {_AGAIN}",
+        "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
+        NOT_IN_MEMORY: "write the earlier files again: that is a reload",
+        "RolledBack": f"mend the files: they are tried again when they change; {_AGAIN}",
+    }
+)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
+
+    `lists` and `watches` are the LISTs and WATCHes that were made until the commit, and `unplanned` says in
+    words where these are others than the plan had; `reason` is a CamelCase word. `back` says that it was an
+    attempt to go back, which has nothing to do with what the files say.
+    """
+
+    result: Result
+    generation: int
+    bundle_hash: str
+    reason: str = ""
+    message: str = ""
+    seconds: float = 0.0
+    steps: Sequence[Step] = ()
+    lists: int = 0
+    diagnostics: Sequence[Diagnostic] = ()
+    watches: int = 0
+    unplanned: Sequence[str] = ()
+    back: bool = False
+
+    @property
+    def bundle(self) -> str:
+        """The digest of the files, also of faulty ones; empty where they could not be read."""
+        digest = self.bundle_hash.removeprefix("faulty ")
+        return digest if digest.isalnum() else ""
+
+    @property
+    def line(self) -> str:
+        """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
+        if self.result is Result.REFUSED:
+            what = "rollback" if self.back else "reload"
+            return f"{what} refused, generation {self.generation} goes on: {self.message}"
+        if self.result is Result.SUPERSEDED:
+            took = f"{self.seconds * 1000:.0f} ms"
+            return f"reload of {self.bundle[:12]} given up after {took}: files have changed again"
+        if self.reason == STOPPING:
+            return f"generation {self.generation}: the process is stopping, and reads its files no more"
+        if self.result is Result.UNCHANGED:
+            return f"generation {self.generation}: {summary(self.steps)}"
+        took = f"{self.seconds * 1000:.0f} ms"
+        if self.result is Result.ROLLED_BACK:
+            return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"
+        line = f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
+        return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about it; None where nothing has to be done, or its diagnostics say it."""
+        if self.result not in (Result.REFUSED, Result.ROLLED_BACK):
+            return None
+        if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
+            return None
+        advice = _ADVICE.get(self.reason)
+        return advice.replace(_AGAIN, _BACK_AGAIN) if advice and self.back else advice
+
+    def as_rollback(self) -> "Outcome":
+        """The same, as an attempt to go back."""
+        return msgspec.structs.replace(self, back=True)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "result": str(self.result),
+            "generation": self.generation,
+            "bundleHash": self.bundle,
+            "reason": self.reason,
+            "message": self.message,
+            "seconds": round(self.seconds, 6),
+            "changes": [str(step) for step in self.steps],
+            "lists": self.lists,
+            "watches": self.watches,
+            "unplanned": list(self.unplanned),
+            "rollback": self.back,
+            "suggestion": self.advice,
+            "diagnostics": render_json(self.diagnostics),
+        }

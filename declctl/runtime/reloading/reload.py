@@ -1,0 +1,258 @@
+"""The walk of one edit, from files to commit: settle → read → check → stage → commit → drain → retire.
+
+Everything that can fail happens before the commit and touches nothing that runs; the commit can't
+fail. A start is the same walk without an old generation, and does not wait for its caches.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from declctl.errors import ReloadRefused
+from declctl.kit import Clock
+from declctl.manifest import Diagnostic
+from declctl.manifest.model import DrainPolicy
+from declctl.runtime.checking.check import Checked, import_in_child, read_files
+from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.handling.context import Memo
+from declctl.runtime.handling.slots import Slots
+from declctl.runtime.log import Log
+from declctl.runtime.reloading.assembly import Surroundings
+from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.lifecycle import Lifecycle
+from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.outdated import outdated
+from declctl.runtime.reloading.owners import Owners
+from declctl.runtime.reloading.refusing import not_in_memory, refusal
+from declctl.runtime.reloading.replaying import Replays
+from declctl.runtime.reloading.retiring import Retiring
+from declctl.runtime.reloading.staging import Staged, Staging
+from declctl.runtime.reloading.trial import Kept, Trial
+
+
+class Reloader:
+    """Makes generations follow one another.
+
+    Used on the machinery loop, by one attempt at a time.
+    """
+
+    def __init__(
+        self,
+        files: InputFiles,
+        *,
+        around: Surroundings,
+        slots: Slots,
+        lifecycle: Lifecycle,
+        children: Children,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self.active: Generation | None = None
+        self.trial: Trial | None = None  # of the active generation, while the one before may come back
+        self._files = files
+        self._around = around
+        self._slots = slots
+        self._children = children
+        self._clock = clock
+        self._log = log
+        self._next_number = 1
+        self._last_digest = ""
+        self._attempt = asyncio.Lock()
+        self._owners = Owners(around, lifecycle)
+        self._replays = Replays(slots, clock=clock, log=log)
+        self._retiring = Retiring(around, self._owners, slots, clock=clock, log=log)
+        self._staging = Staging(around, self._owners, slots, self._retiring, clock=clock)
+
+    @property
+    def alive(self) -> Mapping[int, Generation]:
+        """The generations that were committed and have not been retired."""
+        return self._retiring.alive
+
+    async def start(self, checked: Checked) -> Generation:
+        """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
+
+        It is committed at once: its caches fill while it runs.
+        """
+        async with self._attempt:
+            staged = await self._staging.first(checked)
+            self._commit(staged)
+            return staged.generation
+
+    async def reload(
+        self, *, asked: bool, settled: str | None = None, read: Callable[[str], None] = lambda _: None
+    ) -> Outcome:
+        """Make what the files say now the next generation, or say why not.
+
+        `asked` tries again what has been tried before; otherwise the same bytes are not tried
+        twice. Files that are not `settled`, a digest, any longer are left to a later attempt. `read` is told
+        the digest of what the attempt is made of. Cancelling, which is possible until
+        the commit, undoes everything before it is raised.
+        """
+        async with self._attempt:
+            began = self._clock.monotonic()
+            assert self.active is not None
+            try:
+                with self._own_faults():
+                    checked, digest = await asyncio.to_thread(self._read)
+            except ReloadRefused as refused:
+                return self._refused(refused, "", began)
+            if settled is not None and digest != settled:
+                return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
+            read(digest)
+            if digest == self.active.inputs.digest:
+                self._last_digest = digest
+                steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
+                return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
+            if digest == self._last_digest and not asked:
+                return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
+            try:
+                with self._own_faults():
+                    checked = await import_in_child(checked, self._children)
+                    if checked.errors:
+                        raise refusal(checked)
+                    staged = await self._staging.next(checked, self._next_number, after=self.active)
+            except ReloadRefused as refused:
+                self._last_digest = digest  # not where it is given up: it has not been tried then
+                return self._refused(refused, digest, began)
+            return self._applied(staged, began)
+
+    async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
+        """Commit the generation before again, as the next one, or say why not.
+
+        Only what is still loaded can come back: `number`, or whichever it is. What the files say is not
+        tried again until it changes or somebody asks. An attempt that runs is waited for; if it is
+        committed, nothing is done unless somebody `asked`.
+        """
+        wanted = self.trial
+        async with self._attempt:
+            began = self._clock.monotonic()
+            assert self.active is not None
+            trial, active = self.trial, self.active
+            if trial is not wanted and not asked:
+                return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
+            if trial is None or number not in (None, trial.kept.generation.number):
+                return not_in_memory(number, active=active, trial=trial)
+            before = trial.kept.generation
+            try:
+                with self._own_faults():
+                    staged = await self._staging.again(before, self._next_number, after=active)
+            except ReloadRefused as refused:
+                trial.refused = True
+                return self._refused(refused, active.inputs.digest, began)
+            message = f"rolled back from generation {active.number} to {before.number}: {why}"
+            return self._applied(staged, began, back=message)
+
+    @property
+    def loaded(self) -> tuple[int, ...]:
+        """The generation that may come back, if there is one, and the one that runs."""
+        kept = self.trial.kept.generation if self.trial is not None else None
+        return tuple(each.number for each in (kept, self.active) if each is not None)
+
+    def passed(self, trial: Trial) -> None:
+        """The active generation stays: the one before is retired."""
+        if self.trial is trial:
+            self.trial = None
+            trial.kept.released.set()
+
+    async def drained(self) -> None:
+        """Return when every generation that was replaced has been retired."""
+        await self._retiring.drained()
+
+    async def close(self, *, timeout: float) -> None:
+        """Tear down every generation that has not been: the active one, and those that were to follow."""
+        self._replays.close()
+        await self._retiring.cancel()
+        for generation in self._owners.all():
+            await self._owners.leave(generation, timeout=timeout)
+
+    def memo(self, name: str) -> Memo:
+        """What a plugin or an entry point remembers in its life-cycle hooks."""
+        return self._owners.memo(name)
+
+    def _read(self) -> tuple[Checked, str]:
+        checked = read_files(self._files)
+        return checked, checked.inputs.digest if checked.inputs is not None else self._files.digest()
+
+    @contextmanager
+    def _own_faults(self) -> Generator[None]:
+        """Refuse what nobody has foreseen, before the commit: what runs has not been touched, and goes on."""
+        try:
+            yield
+        except ReloadRefused:
+            raise
+        except Exception as fault:
+            what = f"{type(fault).__name__}: {fault}"
+            self._log.error(
+                f"this is a fault of declctl itself, please report it: {what}",
+                traceback="".join(traceback.format_exception(fault)),
+            )
+            raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
+
+    def _commit(self, staged: Staged, *, back: bool = False) -> None:
+        """Between two deltas: no user code, no I/O, nothing to wait for."""
+        old, new = self.active, staged.generation
+        ended = self._slots.commit(staged.prepared)
+        self._around.caches.reproject(new.wanted)
+        self._replays.begin(staged.replayed)
+        self.active = new
+        self._next_number = new.number + 1
+        self._retiring.alive[new.number] = new
+        if not back:
+            self._last_digest = new.inputs.digest
+        if old is not None:
+            policy = new.plan.reload
+            if back:  # what waits for code that fails goes to the code that does not
+                policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
+            self._retiring.begin(old, policy, ended, self._next_trial(old, new, back=back))
+
+    def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> Kept | None:
+        """Begin the probation of `new`; returns whether `old` is kept for it.
+
+        What was on trial itself is not: the last one that is known to be good stays.
+        """
+        trial, self.trial = self.trial, None
+        policy = new.plan.reload
+        if back or not policy.probation_period:
+            if trial is not None:
+                trial.kept.released.set()
+            return None
+        kept = trial.kept if trial is not None else Kept(old)
+        self.trial = Trial(kept, policy, began=self._clock.monotonic())
+        return kept if trial is None else None
+
+    async def tell(self, outcome: Outcome, *, timeout: float) -> None:
+        """Call `declctl_reload` of the active generation with the outcome of an attempt."""
+        assert self.active is not None
+        await self._owners.tell(self.active, outcome, timeout=timeout)
+
+    def _applied(self, staged: Staged, began: float, *, back: str = "") -> Outcome:
+        self._commit(staged, back=bool(back))
+        asked = self._around.caches.asked()
+        result = Result.ROLLED_BACK if back else Result.APPLIED
+        return Outcome(
+            result,
+            staged.generation.number,
+            staged.generation.inputs.digest,
+            reason=str(result),
+            message=back,
+            seconds=self._clock.monotonic() - began,
+            steps=staged.steps,
+            lists=asked.lists,
+            watches=asked.watches,
+            unplanned=asked.unplanned,
+        )
+
+    def _refused(self, refused: ReloadRefused, digest: str, began: float) -> Outcome:
+        assert self.active is not None
+        return Outcome(
+            Result.REFUSED,
+            self.active.number,
+            digest,
+            reason=refused.reason,
+            message=refused.message,
+            seconds=self._clock.monotonic() - began,
+            diagnostics=tuple(d for d in refused.diagnostics if isinstance(d, Diagnostic)),
+        )

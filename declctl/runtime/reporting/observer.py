@@ -1,0 +1,232 @@
+"""Watches what runs and says so.
+
+One line when a resource syncs, conditions, and the status document.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from declctl.informer import InformerStatistics
+from declctl.kit import Clock
+from declctl.manifest import Plan
+from declctl.runtime.caching.caches import Caches, Wanted
+from declctl.runtime.caching.decoding import decoding_of
+from declctl.runtime.handling.slots import Slots
+from declctl.runtime.log import Log
+from declctl.runtime.reloading.changes import Kind, needing_restart
+from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result
+from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reporting.notes import Notes
+from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
+
+_LOOK_SECONDS = 0.05
+_LONGEST_LOOK_SECONDS = 1.0
+
+
+class Observer:
+    """Asks everybody for figures.
+
+    Changes nothing but the conditions, and tells slots that a first sync is over.
+    """
+
+    def __init__(
+        self, name: str, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log
+    ) -> None:
+        self._name = name
+        self._reloader = reloader
+        self._caches = caches
+        self._slots = slots
+        self._clock = clock
+        self._log = log
+        self._conditions = Conditions(clock)
+        self._conditions.set("Ready", holds=False, reason="Starting", message="caches are being filled")
+        self._conditions.set("Reloaded", holds=True, reason="Started")
+        self._conditions.set("Degraded", holds=False, reason="AsExpected")
+        self._told: dict[str, tuple[object, str | None]] = {}
+        self._notes = Notes()
+        self._reloads: dict[str, int] = {}
+        self._last_reload_seconds = 0.0
+        self._plan_mismatches = 0
+        self._started_with: Plan | None = None
+
+    async def run(self) -> None:
+        """Look again and again, often while something is being filled, until cancelled."""
+        pause = _LOOK_SECONDS
+        while True:
+            self.look()
+            ready = self._conditions.get("Ready")
+            settled = ready is not None and ready.status == "True"
+            pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
+            await self._clock.sleep(pause)
+
+    def look(self) -> None:
+        """Tell of resources that have synced or stopped working, and state the conditions."""
+        if self._started_with is None and self._reloader.active is not None:
+            self._started_with = self._reloader.active.plan
+        self._slots.initial_complete()
+        resources = self.resources()
+        for resource in resources:
+            self._tell(resource)
+        waiting = [r.name for r in resources if not r.synced and r.state != "Missing"]
+        broken = [f"{r.name}: {r.error}" for r in resources if r.error]
+        if waiting:
+            self._conditions.set(
+                "Ready", holds=False, reason="NotSynced", message=f"not synced: {', '.join(waiting)}"
+            )
+        else:
+            self._conditions.set("Ready", holds=True, reason="Synced")
+        if broken:
+            self._conditions.set("Degraded", holds=True, reason="ResourceError", message="; ".join(broken))
+        else:
+            self._conditions.set("Degraded", holds=False, reason="AsExpected")
+
+    def reloaded(self, outcome: Outcome) -> None:
+        """Remember what became of an attempt to reload."""
+        self._reloads[str(outcome.result)] = self._reloads.get(str(outcome.result), 0) + 1
+        if outcome.reason in ("AttemptedBefore", STOPPING) or outcome.result is Result.SUPERSEDED:
+            return  # nothing is known that was not known before
+        self._plan_mismatches += len(outcome.unplanned)
+        if outcome.back and outcome.result is Result.REFUSED:
+            self._not_rolled_back(outcome)
+            return
+        holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)  # else the files are not what runs
+        restarts = self._restarts(outcome) if holds else []
+        reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
+        message = "; ".join([*restarts, *_said(outcome)])
+        self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
+        if outcome.result is Result.APPLIED:
+            self._last_reload_seconds = outcome.seconds
+
+    def _restarts(self, outcome: Outcome) -> list[str]:
+        """What of the files that run takes effect in a new process only, since the start of this one."""
+        first, active = self._started_with, self._reloader.active
+        assert first is not None
+        assert active is not None
+        plugins = [s for s in outcome.steps if s.kind is Kind.RESTART and s.subject.startswith("plugin ")]
+        return [str(step).removeprefix("!") for step in (*needing_restart(first, active.plan), *plugins)]
+
+    def _not_rolled_back(self, outcome: Outcome) -> None:
+        """Whether the files are what runs is as it was; where they are not, that is the greater fault."""
+        before = self._conditions.get("Reloaded")
+        if before is not None and before.status == "True":
+            message = f"{outcome.reason}: {outcome.message}"
+            self._conditions.set("Reloaded", holds=True, reason="RollbackRefused", message=message)
+
+    def status(self) -> Status:
+        """The whole controller at this moment."""
+        generation = self._reloader.active
+        ready = self._conditions.get("Ready")
+        return Status(
+            name=generation.plan.name if generation is not None else self._name,
+            generation=generation.number if generation is not None else 0,
+            bundle_hash=generation.inputs.digest if generation is not None else "",
+            ready=ready is not None and ready.status == "True",
+            leader=True,
+            generations_alive=len(self._reloader.alive),
+            conditions=self._conditions.all(),
+            resources=self.resources(),
+            handlers=[handler.statistics() for handler in self._slots.handlers()],
+            plugins=generation.foreign.plugins if generation is not None else (),
+            reloads=dict(self._reloads),
+            last_reload_seconds=self._last_reload_seconds,
+            reload_plan_mismatches=self._plan_mismatches,
+        )
+
+    def resources(self) -> list[ResourceStatus]:
+        """The figures of each resource of the active generation."""
+        generation = self._reloader.active
+        return [] if generation is None else [self._resource(wanted) for wanted in generation.wanted]
+
+    async def at_rest(self) -> None:
+        """Return when every resource has synced and every handler has nothing left to do."""
+        while self.missing():
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    def missing(self) -> str:
+        """What keeps the controller from being at rest, and why; empty if nothing does."""
+        self.look()
+        reasons = [
+            f"{r.name} has not synced ({r.error or f'{r.items_listed} objects so far'})"
+            for r in self.resources()
+            if not r.synced
+        ]
+        for handler in self._slots.handlers():
+            if not handler.lanes.idle:
+                figures = handler.statistics()
+                left = figures.queued + figures.running
+                reasons.append(
+                    f"{handler.name} has {left} changes left ({figures.last_error or 'no failure'})"
+                )
+        return "; ".join(reasons)
+
+    def failed_handlers(self) -> str:
+        """Which handlers have given up on changes, and how often; empty if none has."""
+        figures = [handler.statistics() for handler in self._slots.handlers()]
+        return ", ".join(f"{f.name} {f.failed} times (last: {f.last_error})" for f in figures if f.failed)
+
+    def _resource(self, wanted: Wanted) -> ResourceStatus:
+        cached = self._caches.of(wanted)
+        parts = [one.informer.statistics() for one in cached]
+        found = joined(wanted.plan.name, parts)
+        detectors = [one.mutations for one in cached if one.mutations is not None]
+        return replace(
+            found,
+            mutations=sum(detector.count for detector in detectors),
+            last_mutation=next((d.last for d in detectors if d.last is not None), None),
+            decoding=decoding_of(parts, transformed=wanted.transform is not None),
+        )
+
+    def _tell(self, resource: ResourceStatus) -> None:
+        for note in self._notes.of(resource):
+            self._log.warning(note, resource=resource.name)
+        before = self._told.get(resource.name)
+        now = (resource.synced, resource.error)
+        if before == now:
+            return
+        self._told[resource.name] = now
+        if resource.error:
+            self._log.warning(f"{resource.name}: {resource.error}", resource=resource.name)
+        elif resource.synced and (before is None or not before[0] or before[1]):
+            count = f"{resource.objects:,} object{'' if resource.objects == 1 else 's'}"
+            self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
+
+
+def _said(outcome: Outcome) -> list[str]:
+    """An attempt as its condition has it: a refusal names what was refused by its digest."""
+    said: list[str] = []
+    if outcome.result is Result.REFUSED:
+        said.append(f"{outcome.bundle[:12]}: {outcome.message}" if outcome.bundle else outcome.message)
+    elif outcome.result is Result.ROLLED_BACK:
+        said.append(outcome.message)
+    if outcome.unplanned:
+        said.append(f"not as planned: {'; '.join(outcome.unplanned)}")
+    return said
+
+
+def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
+    """One resource over its watches: sums, and of what has no sum the least or the first."""
+    ages = [part.last_event_age for part in parts if part.last_event_age is not None]
+    events: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.events.items():
+            events[str(kind)] = events.get(str(kind), 0) + count
+    states = [str(part.state) for part in parts]
+    return ResourceStatus(
+        name=name,
+        synced=all(part.synced for part in parts),
+        objects=sum(part.objects for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        lists=sum(part.lists for part in parts),
+        watches=sum(part.watches for part in parts),
+        relists=sum(part.relists for part in parts),
+        resource_version=min((p.resource_version for p in parts), key=lambda v: (len(v), v), default=""),
+        last_event_age=round(min(ages), 3) if ages else None,
+        error=next((part.error for part in parts if part.error), None),
+        state="Missing" if all(part.missing for part in parts) else states[0] if states else "",
+        items_listed=sum(part.items_listed for part in parts),
+        events=events,
+        queued=sum(part.controller.queued for part in parts),
+        skipped=sum(part.reflector.skipped for part in parts),
+        slow=sum(part.controller.slow for part in parts),
+        informers=parts,
+    )
