@@ -1,4 +1,7 @@
-"""Python's import machinery for the modules of one bundle: finds them in memory and compiles them."""
+"""Python's import machinery for the modules of one bundle: finds them in memory and compiles them.
+
+Generations may share code, which nobody can change, and never what running it has made.
+"""
 
 import builtins
 import linecache
@@ -7,12 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import decode_source
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from declctl.hooks.bundle import Bundle
 
 _Lines = tuple[int, None, list[str], str]
+
+# By name and source, while a generation has it: compiling holds up events, and most files are as they were.
+_codes: WeakValueDictionary[tuple[str, bytes], CodeType] = WeakValueDictionary()
 
 
 class BundleFinder(MetaPathFinder, Loader):
@@ -28,6 +35,7 @@ class BundleFinder(MetaPathFinder, Loader):
         self._bundle = bundle
         self._names = bundle.names
         self._lines: dict[str, _Lines] = {}
+        self._codes: list[CodeType] = []
 
     def find_spec(
         self,
@@ -66,7 +74,9 @@ class BundleFinder(MetaPathFinder, Loader):
         self._lines[display] = (len(text), None, [f"{line}\n" for line in text.split("\n")], display)
         self.show_lines(display)
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
-        exec(_compiled(self._bundle.files[file], display), vars(module))
+        code = _code_of(self._bundle.files[file], display)
+        self._codes.append(code)
+        exec(code, vars(module))
 
     def show_lines(self, display: str) -> None:
         """Let tracebacks show this generation's lines of a file, whatever stands in the file by now."""
@@ -74,7 +84,8 @@ class BundleFinder(MetaPathFinder, Loader):
             linecache.cache[display] = self._lines[display]
 
     def close(self) -> None:
-        """Take the lines of this generation out of sight."""
+        """Take the lines of this generation out of sight, and let go of its code."""
+        self._codes.clear()
         for display, lines in self._lines.items():
             if linecache.cache.get(display) is lines:
                 del linecache.cache[display]
@@ -118,7 +129,15 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, object]]:
         trace = trace.tb_next
 
 
-def _compiled(source: bytes, display: str) -> Any:
+def _code_of(source: bytes, display: str) -> CodeType:
+    """The code of a file: that of another generation, if it has the same bytes under the same name."""
+    code = _codes.get((display, source))
+    if code is None:
+        code = _codes[display, source] = _compiled(source, display)
+    return code
+
+
+def _compiled(source: bytes, display: str) -> CodeType:
     try:
         # Of text Python counts columns in characters, of bytes not always.
         return compile(decode_source(source), display, "exec", dont_inherit=True)

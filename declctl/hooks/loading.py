@@ -1,8 +1,8 @@
 """A private namespace for each generation, in which handler modules are imported from memory.
 
 Two generations of one module live side by side, each seeing only its own siblings, however and
-whenever it imports them. Sources are compiled each time: bytecode caches go by seconds and sizes,
-and would serve yesterday's code after a quick edit.
+whenever it imports them. Sources are compiled where their bytes have changed: Python's own caches go by
+seconds and sizes, and would serve yesterday's code after a quick edit.
 """
 
 import importlib

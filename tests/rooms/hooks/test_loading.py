@@ -158,6 +158,33 @@ def test_quick_edits_are_never_missed(generation, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.guarantee("G5", "G23")
+def test_what_has_not_changed_is_not_compiled_again(generation):
+    """Generations share the code of a file with the same bytes and name, and nothing that it makes."""
+    text = "MADE = []\ndef add(x): MADE.append(x); return MADE"
+    old, new = generation({"a.py": text, "b.py": text}), generation({"a.py": text, "b.py": text + "\n"})
+    before, after = old.module("a"), new.module("a")
+    assert after.add.__code__ is before.add.__code__
+    assert new.module("b").add.__code__ is not old.module("b").add.__code__
+    assert before.add.__code__ is not old.module("b").add.__code__  # tracebacks name the file
+    assert (before.add(1), after.add(2), before.MADE, after.MADE) == ([1], [2], [1], [2])
+
+
+@pytest.mark.guarantee("G22")
+def test_code_that_nobody_has_is_forgotten(generation):
+    """Whatever was compiled goes with the last generation that has it."""
+    text = "def f(): return 1"
+    first, second = generation({"a.py": text}), generation({"a.py": text})
+    code = weakref.ref(first.module("a").f.__code__)
+    second.module("a")
+    first.close()
+    gc.collect()
+    assert code() is not None
+    second.close()
+    gc.collect()
+    assert code() is None  # what is kept of a file has the code of its functions in it
+
+
 @pytest.mark.guarantee("G22")
 def test_a_closed_generation_is_collected(generation):
     """After the end neither its modules nor its classes and functions are left in memory."""
