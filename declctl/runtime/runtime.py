@@ -129,6 +129,10 @@ class Runtime:
         """What the controller says of itself."""
         return self._wired.observer.status()
 
+    def unfinished(self) -> str:
+        """What keeps it from being at rest, and why; empty if nothing does. On the machinery loop."""
+        return self._wired.observer.unfinished()
+
     @property
     def mutations(self) -> Sequence[Mutation]:
         """What readers have changed in objects that they share, the newest; it was put right."""

@@ -237,11 +237,10 @@ class ControllerUnderTest:
         return self._is_idle(version)
 
     def _is_idle(self, version: int) -> bool:
-        status = self.runtime.status()
-        return all(
-            r.synced and r.resource_version.isdecimal() and int(r.resource_version) >= version
-            for r in status.resources
-        ) and not any(h.queued or h.running for h in status.handlers)
+        return not self.runtime.unfinished() and all(
+            r.resource_version.isdecimal() and int(r.resource_version) >= version
+            for r in self.runtime.status().resources
+        )
 
 
 async def _called(call: Callable[[], T]) -> T:

@@ -31,6 +31,11 @@ class Slot:
     registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
 
     @property
+    def has_heard_all(self) -> bool:
+        """Whether it was told all that its caches held first."""
+        return all(registration.given.is_open for registration in self.registrations.values())
+
+    @property
     def is_joining(self) -> bool:
         """Whether it has still to hear of what was in a cache when it came to it."""
         return any(registration.is_joining for registration in self.registrations.values())

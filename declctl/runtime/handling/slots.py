@@ -126,8 +126,12 @@ class Slots:
     def initial_complete(self) -> None:
         """Tell each slot whose informers have all synced that no more initial changes will come."""
         for slot in self._slots.values():
-            if all(registration.given.is_open for registration in slot.registrations.values()):
+            if slot.has_heard_all:
                 slot.handler.initial_complete()
+
+    def unheard(self) -> list[str]:
+        """The handlers that have not been told all that their caches held first."""
+        return [name for name, slot in self._slots.items() if not slot.has_heard_all]
 
     def idle(self) -> bool:
         """Whether no handler has anything left to do."""

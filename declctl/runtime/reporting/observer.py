@@ -145,11 +145,16 @@ class Observer:
     def missing(self) -> str:
         """What keeps the controller from being at rest, and why; empty if nothing does."""
         self.look()
+        return self.unfinished()
+
+    def unfinished(self) -> str:
+        """The same, without a look: nothing is told, and no condition stated."""
         reasons = [
             f"{r.name} has not synced ({r.error or f'{r.items_listed} objects so far'})"
             for r in self.resources()
             if not r.synced
         ]
+        reasons += [f"{name} has not heard of all objects" for name in self._slots.unheard()]
         for handler in self._slots.handlers():
             if not handler.lanes.idle:
                 figures = handler.statistics()
