@@ -28,10 +28,10 @@ def test_a_cache_that_is_full_before_its_handler_comes_is_dealt_with(
             while not all(cached.informer.has_synced for cached in runtime._caches.all()):
                 await asyncio.sleep(0.01)
 
-    async def connect() -> Client:
-        return await Client.from_kubeconfig_dict(sandbox.kubeconfig())
-
-    runtime = Runtime(RunOptions(str(rig.write(CODE)), once=True), connect=connect)
+    runtime = Runtime(
+        RunOptions(str(rig.write(CODE)), once=True),
+        connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
+    )
     monkeypatch.setattr(staging, "breathe", slowly)
     assert runtime.run() == 0
     assert sorted(row[1] for row in rig.told("told")) == sorted(names)

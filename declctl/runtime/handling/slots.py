@@ -133,10 +133,6 @@ class Slots:
         """The handlers that have not been told all that their caches held first."""
         return [name for name, slot in self._slots.items() if not slot.has_heard_all]
 
-    def idle(self) -> bool:
-        """Whether no handler has anything left to do."""
-        return all(slot.handler.lanes.idle for slot in self._everyone())
-
     async def stop(self, timeout: float) -> list[str]:
         """Take no more, let running calls finish for `timeout` seconds.
 

@@ -154,7 +154,7 @@ class Observer:
             for r in self.resources()
             if not r.synced
         ]
-        reasons += [f"{name} has not heard of all objects" for name in self._slots.unheard()]
+        reasons += [f"{name} has not heard of all objects yet" for name in self._slots.unheard()]
         for handler in self._slots.handlers():
             if not handler.lanes.idle:
                 figures = handler.statistics()
