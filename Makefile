@@ -52,8 +52,15 @@ check: lint types imports test ## everything that must hold before a commit
 
 HISTORIES ?= 1000
 
-soak: $(TESTS) ## 1,000 random histories of the informer for each queue (HISTORIES=…), then 1,000 reloads, some minutes
+ANSWERS ?= 1000000
+
+soak: $(TESTS) ## hostile answers and requests at random, random histories (HISTORIES=…), then 1,000 reloads; half an hour
+	DECLCTL_FUZZED_ANSWERS=$(ANSWERS) $(BIN)/python -m pytest -q -s -p no:logging \
+	tests/hostile/test_server_answers.py -k test_no_answer_raises
+	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/hostile/test_admin_requests.py \
+	-k test_no_request_is_a_fault
 	DECLCTL_SOAK=$(HISTORIES) $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_informer.py
+	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_filtered_handlers.py
 	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/behaviour/test_storm.py \
 	tests/behaviour/test_random_edits.py tests/behaviour/test_leaks.py
 

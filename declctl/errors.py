@@ -12,7 +12,7 @@ DeclctlError
 │   ├── UnknownIndex         a lister was asked for an index that isn't declared
 │   ├── NoKey                something has no key to be stored or found under; carries it
 │   ├── TransactionError     some changes of a transaction failed; says which ones were made
-│   ├── NotSynced            a cache was read before its first list was in
+│   ├── NotSynced            a cache was read, or waited for, before its first list was in
 │   └── QueueClosed          a queue was closed and has handed out all it had
 ├── TimedOut                 what was waited for did not happen in time; also Python's TimeoutError
 ├── WatchEnded               the events ended before what was waited for had happened
@@ -151,7 +151,16 @@ class TransactionError(CacheError):
 
 
 class NotSynced(CacheError):
-    """The cache was read before its first list was in."""
+    """A cache was read, or waited for, before its first list was in.
+
+    `resource` is the name of what was read, `why` what keeps it from being filled, such as a refusal by the
+    server. Both are empty where several were waited for.
+    """
+
+    def __init__(self, message: str, *, resource: str = "", why: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.why = why
 
 
 class QueueClosed(CacheError):

@@ -1,7 +1,31 @@
-"""The processes that this one has started, for tests that leave none."""
+"""The processes that this one has started: tests share one that takes long to load, and leave no other."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from declctl.runtime.checking import check, children
+from declctl.testing.controller import SharedChildren
+
+_NOT_COMPARED = ("HOME", "PYTEST_CURRENT_TEST")
+
+
+def _inherited() -> object:
+    return {name: value for name, value in os.environ.items() if name not in _NOT_COMPARED}
+
+
+_SHARED = SharedChildren(_inherited)
+
+
+def share_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `check` and the commands, in this process, fork the children of their pre-flights from one process.
+
+    For tests whose handlers read neither the current folder nor HOME when they are imported.
+    """
+    monkeypatch.setattr(children, "Children", lambda: _SHARED)
+    monkeypatch.setattr(check, "Children", lambda: _SHARED)
 
 
 def child_processes(process: str = "self") -> set[str]:

@@ -8,6 +8,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+# The official client reads the system's certificates for each new client, also for a server without TLS.
+# So does each process that imports aiohttp. That takes 40 ms, a thousand times. No test needs them.
+os.environ["SSL_CERT_FILE"] = os.devnull
+
 settings.register_profile("person", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("person"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "person")

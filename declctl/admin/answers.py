@@ -1,6 +1,5 @@
 """Answers of the admin address: JSON, and every refusal a sentence under `error`."""
 
-import json
 import logging
 from typing import Any
 
@@ -8,6 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.errors import CacheError, NotSynced
+from declctl.kit.text import to_json
 
 _log = logging.getLogger(__name__)
 _PATHS = (
@@ -19,8 +19,7 @@ _PATHS = (
 
 def answer(document: Any, *, status: int = 200) -> web.Response:
     """A JSON document."""
-    text = json.dumps(document, ensure_ascii=False)
-    return web.Response(text=text + "\n", status=status, content_type="application/json")
+    return web.Response(text=f"{to_json(document)}\n", status=status, content_type="application/json")
 
 
 def refusal(status: int, sentence: str) -> web.Response:
@@ -45,7 +44,7 @@ async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResp
         )
     except web.HTTPException:
         raise
-    except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is told, with its traceback in the log
+    except Exception as error:  # noqa: BLE001 - the last stop: the answer is a sentence, and the log has the traceback
         _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
         return refusal(500, f"This is a fault in declctl itself, and its log has the place: {_told(error)}")
 

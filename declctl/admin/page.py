@@ -3,13 +3,13 @@
 It needs no script and nothing from elsewhere, and asks for itself again every few seconds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from declctl.admin.controlled import Controlled
+from declctl.admin.redaction import type_name
 from declctl.runtime.reporting.status import Status
 
 _EVERY_SECONDS = 2
@@ -34,24 +34,25 @@ th { font-weight: 600; white-space: nowrap; }
 Row = Sequence[object]
 
 
-def page(runtime: Controlled) -> Handler:
+def page(runtime: Controlled) -> Callable[[web.Request, bool], web.StreamResponse]:
     """The handler of the page."""
 
-    async def show(_request: web.Request) -> web.StreamResponse:
-        return web.Response(text=render(runtime.status()), content_type="text/html", headers=_HEADERS)
+    def show(_request: web.Request, texts: bool) -> web.StreamResponse:
+        shown = render(runtime.status(), texts=texts)
+        return web.Response(text=shown, content_type="text/html", headers=_HEADERS)
 
     return show
 
 
-def render(status: Status) -> str:
-    """The whole page."""
+def render(status: Status, *, texts: bool = True) -> str:
+    """The whole page; without `texts` errors are their types, and messages are left out."""
     ready = _marked("ready" if status.ready else "not ready", good=status.ready)
     sections = (
-        _section("Conditions", ("Type", "Status", "Reason", "Since", "Message"), _conditions(status)),
+        _section("Conditions", ("Type", "Status", "Reason", "Since", "Message"), _conditions(status, texts)),
         _section(
             "Resources",
             ("Name", "Synced", "Objects", "Bytes", "Lists", "Watches", "Error"),
-            _resources(status),
+            _resources(status, texts),
         ),
         _section(
             "Handlers",
@@ -68,9 +69,9 @@ def render(status: Status) -> str:
                 "p95",
                 "Last error",
             ),
-            _handlers(status),
+            _handlers(status, texts),
         ),
-        _section("Plugins", ("Name", "Version", "State", "Reason"), _plugins(status)),
+        _section("Plugins", ("Name", "Version", "State", "Reason"), _plugins(status, texts)),
     )
     name = escape(status.name)
     return (
@@ -84,28 +85,36 @@ def render(status: Status) -> str:
     )
 
 
-def _conditions(status: Status) -> Iterable[Row]:
+def _conditions(status: Status, texts: bool) -> Iterable[Row]:
     for c in status.conditions:
-        yield (c.type, c.status, c.reason, f"{c.last_transition_time:%Y-%m-%d %H:%M:%S} UTC", c.message)
+        yield (
+            c.type,
+            c.status,
+            c.reason,
+            f"{c.last_transition_time:%Y-%m-%d %H:%M:%S} UTC",
+            c.message if texts else "",
+        )
 
 
-def _resources(status: Status) -> Iterable[Row]:
+def _resources(status: Status, texts: bool) -> Iterable[Row]:
     for r in status.resources:
         synced = "yes" if r.synced else f"{r.items_listed:,} listed"
-        yield (r.name, synced, f"{r.objects:,}", f"{r.bytes:,}", r.lists, r.watches, r.error or "")
+        error = r.error if texts else type_name(r.error_type)
+        yield (r.name, synced, f"{r.objects:,}", f"{r.bytes:,}", r.lists, r.watches, error or "")
 
 
-def _handlers(status: Status) -> Iterable[Row]:
+def _handlers(status: Status, texts: bool) -> Iterable[Row]:
     for h in status.handlers:
         calls = (h.delivered, h.succeeded, h.failed, h.retried)
         others = (h.filtered, h.replayed, h.queued, h.running)
         numbers = (f"{number:,}" for number in (*calls, *others))
-        yield (h.name, *numbers, f"{h.p95_seconds * 1000:.3g} ms", h.last_error or "")
+        error = h.last_error if texts else type_name(h.last_error_type)
+        yield (h.name, *numbers, f"{h.p95_seconds * 1000:.3g} ms", error or "")
 
 
-def _plugins(status: Status) -> Iterable[Row]:
+def _plugins(status: Status, texts: bool) -> Iterable[Row]:
     for p in status.plugins:
-        yield (p.name, p.version, p.state, p.reason or "")
+        yield (p.name, p.version, p.state, (texts and p.reason) or "")
 
 
 def _section(title: str, headers: Sequence[str], rows: Iterable[Row]) -> str:

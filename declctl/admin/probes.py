@@ -4,6 +4,8 @@ from aiohttp import web
 
 from declctl.admin.answers import answer
 from declctl.admin.controlled import Controlled
+from declctl.admin.redaction import redacted, type_name
+from declctl.kit.text import one_line
 from declctl.runtime.reporting.status import Status
 
 
@@ -17,22 +19,26 @@ class Probes:
         """200: this runs on the machinery loop, so that an answer says that the loop lives."""
         return web.Response(text="ok\n")
 
-    async def ready(self, _request: web.Request) -> web.StreamResponse:
+    def ready(self, _request: web.Request, texts: bool) -> web.StreamResponse:
         """200 when everything has synced, else 503 with the reasons, one a line."""
         status = self._runtime.status()
         if status.ready:
             return web.Response(text="ok\n")
-        return web.Response(text="\n".join(["not ready", *reasons(status)]) + "\n", status=503)
+        return web.Response(text="\n".join(["not ready", *reasons(status, texts=texts)]) + "\n", status=503)
 
-    async def status(self, _request: web.Request) -> web.StreamResponse:
+    def status(self, _request: web.Request, texts: bool) -> web.StreamResponse:
         """The document of the contract."""
-        return answer(self._runtime.status().document())
+        document = self._runtime.status().document()
+        return answer(document if texts else redacted(document))
 
 
-def reasons(status: Status) -> list[str]:
-    """Why a controller is not ready: conditions, then resources."""
-    told = [f"{c.type}: {c.message or c.reason}" for c in status.conditions if c.type == "Ready"]
-    told += [f"{r.name}: {r.error or _progress(r.items_listed)}" for r in status.resources if not r.synced]
+def reasons(status: Status, *, texts: bool) -> list[str]:
+    """Why a controller is not ready: conditions, then resources; without `texts`, by types alone."""
+    told = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
+    for r in status.resources:
+        if not r.synced:
+            error = r.error if texts else type_name(r.error_type)
+            told.append(one_line(f"{r.name}: {error or _progress(r.items_listed)}"))
     return told
 
 

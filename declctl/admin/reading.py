@@ -8,7 +8,8 @@ from aiohttp import web
 
 from declctl.admin.answers import answer, refusal
 from declctl.admin.controlled import Controlled, Reading
-from declctl.objects import ObjectKey
+from declctl.errors import MalformedAnswer
+from declctl.objects import FieldSelector, ObjectKey, ObjectView
 
 
 class CacheReads:
@@ -18,14 +19,21 @@ class CacheReads:
         self._runtime = runtime
 
     async def keys(self, request: web.Request) -> web.StreamResponse:
-        """The keys of a resource, of `?namespace=` or of `?labelSelector=` if one is given."""
+        """The keys of a resource, of `?namespace=`, `?labelSelector=` and `?fieldSelector=` as far as given.
+
+        Fields are those of the object as it is cached.
+        """
         name = request.match_info["resource"]
         lister = self._runtime.lister(name)
         if lister is None:
             return self._no_resource(name)
-        namespace, selector = request.query.get("namespace"), request.query.get("labelSelector")
+        namespace, labels = request.query.get("namespace"), request.query.get("labelSelector")
         try:
-            found = await asyncio.to_thread(_keys, lister, namespace, selector)
+            fields = FieldSelector.parse(request.query.get("fieldSelector", ""))
+        except ValueError as error:
+            return refusal(400, f"fieldSelector: {error}")
+        try:
+            found = await asyncio.to_thread(_keys, lister, namespace, labels, fields)
         except ValueError as error:  # the selector
             return refusal(400, f"labelSelector: {error}")
         return answer({"resource": name, "count": len(found), "keys": found})
@@ -58,10 +66,20 @@ class CacheReads:
         return refusal(404, f"No resource is named {name}; the manifest declares {known or 'none'}.")
 
 
-def _keys(lister: Reading, namespace: str | None, selector: str | None) -> list[str]:
-    if namespace is None and selector is None:
+def _keys(lister: Reading, namespace: str | None, labels: str | None, fields: FieldSelector) -> list[str]:
+    if namespace is None and labels is None and not fields.conditions:
         return _sorted(lister.keys())
-    return _sorted(view.key for view in lister.list(namespace=namespace, selector=selector))
+    views = lister.list(namespace=namespace, selector=labels)
+    return _sorted(view.key for view in views if _has(view, fields))
+
+
+def _has(view: ObjectView, fields: FieldSelector) -> bool:
+    if not fields.conditions:
+        return True  # nothing is decoded
+    try:
+        return fields.matches(view)
+    except MalformedAnswer:  # it says nothing of its fields
+        return False
 
 
 def _object(lister: Reading, key: str) -> dict[str, Any] | None:

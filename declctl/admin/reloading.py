@@ -1,14 +1,17 @@
 """The orders to reload and to go back, and what became of those before."""
 
 import asyncio
+import re
 from typing import Any
 
 from aiohttp import web
 
 from declctl.admin.answers import answer, refusal
 from declctl.admin.controlled import Controlled, Told
+from declctl.admin.redaction import redacted
 from declctl.runtime.reloading.outcome import STOPPING
 
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 
 
@@ -42,16 +45,17 @@ class Reloads:
         if not self._runtime.status().generation:
             return _starting()
         named = request.query.get("generation")
-        if named is not None and not (named.isascii() and named.isdecimal()):
-            return refusal(400, f"{named!r} is not the number of a generation; GET /history has them.")
+        if named is not None and not _NUMBER.fullmatch(named):
+            return refusal(400, f"{named[:40]!r} is not the number of a generation; GET /history has them.")
         number = None if named is None else int(named)
         task = asyncio.create_task(self._runtime.rollback(number), name="rollback asked for")
         self._keep(task)
         return _told(await asyncio.shield(task))
 
-    async def history(self, _: web.Request) -> web.StreamResponse:
+    def history(self, _: web.Request, texts: bool) -> web.StreamResponse:
         """What became of the newest attempts."""
-        return answer(self._runtime.history())
+        document = self._runtime.history()
+        return answer(document if texts else redacted(document))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._running.add(task)

@@ -4,7 +4,7 @@ Nothing is counted here. A registry of its own keeps out what handlers register 
 runtime at each scrape.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -12,7 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from declctl.admin.answers import refusal
 from declctl.admin.controlled import Controlled
+from declctl.admin.refusals import Reason
+from declctl.runtime.checking.foreign import READY, ForeignPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.reporting.status import ResourceStatus, Status
 
@@ -22,21 +25,26 @@ _RESULTS = ("succeeded", "failed", "retried")
 class Metrics:
     """The endpoint."""
 
-    def __init__(self, runtime: Controlled) -> None:
+    def __init__(self, runtime: Controlled, refused: Mapping[Reason, int]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(StatusCollector(runtime.status))
+        self._registry.register(StatusCollector(runtime.status, refused))
 
     async def scrape(self, request: web.Request) -> web.StreamResponse:
         """All metrics, in the format that the scraper asks for."""
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # the client asks for a version that is no number
+            return refusal(406, f"Metrics have no format {accept[:100]!r}; leave Accept out.")
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 
 
 class StatusCollector(Collector):
     """Metrics out of one status."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
+    def __init__(self, status: Callable[[], Status], refused: Mapping[Reason, int]) -> None:
         self._status = status
+        self._refused = refused
 
     def collect(self) -> Iterable[Metric]:
         """Every metric that this version fills."""
@@ -44,7 +52,16 @@ class StatusCollector(Collector):
         yield from _process(status)
         yield from _caches(status.resources)
         yield from _decoding(status.resources)
-        yield from _handlers(status.handlers)
+        yield from _handlers(status.handlers, status.removed)
+        yield _plugins(status.plugins)
+        refused = CounterMetricFamily(
+            "declctl_admin_refused",
+            "Requests and connections that the admin address refused.",
+            labels=("reason",),
+        )
+        for reason, count in self._refused.items():
+            refused.add_metric((str(reason),), count)
+        yield refused
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the names are known at a scrape."""
@@ -72,6 +89,27 @@ def _process(status: Status) -> Iterable[Metric]:
     yield _gauge(
         "declctl_zombie_invocations", "Calls that nobody waits for and that have not returned.", zombies
     )
+    away = status.server.unreachable_since is not None
+    yield _gauge("declctl_server_reachable", "0 while the API server does not answer.", int(not away))
+    for name, documentation, count in (
+        ("declctl_server_outages", "How often the API server did not answer.", status.server.outages),
+        (
+            "declctl_server_rollbacks",
+            "How often the API server's history was another one than before, as after a restore.",
+            status.server.rollbacks,
+        ),
+    ):
+        counter = CounterMetricFamily(name, documentation)
+        counter.add_metric((), count)
+        yield counter
+    recorded = CounterMetricFamily(
+        "declctl_recorded_events",
+        "Kubernetes Events of ctx.record_event, by what became of them.",
+        labels=("result",),
+    )
+    for result, count in status.recorded.document().items():
+        recorded.add_metric((result,), count)
+    yield recorded
     yield _gauge("declctl_leader", "1 if this process acts.", int(status.leader))
 
 
@@ -83,6 +121,11 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
     watches = CounterMetricFamily("declctl_watches", "WATCHes begun.", labels=by)
     events = CounterMetricFamily(
         "declctl_watch_events", "Watch events that came in, by type.", labels=("resource", "type")
+    )
+    relisted = CounterMetricFamily(
+        "declctl_relist_differences",
+        "Objects that lists after the first found changed: changes in between were not seen.",
+        labels=("resource", "type"),
     )
     mutations = CounterMetricFamily(
         "declctl_cache_mutations", "Cached objects that a reader changed; put right.", labels=by
@@ -97,11 +140,14 @@ def _caches(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
         size.add_metric(name, resource.bytes)
         lists.add_metric(name, resource.lists)
         watches.add_metric(name, resource.watches)
+        found = resource.relist_differences
+        for kind in ("added", "modified", "deleted"):
+            relisted.add_metric((resource.name, kind), getattr(found, kind))
         for kind, count in sorted(resource.events.items()):
             events.add_metric((resource.name, str(kind)), count)
         for index, count in resource.index_failures.items():
             unindexed.add_metric((resource.name, index), count)
-    yield from (objects, size, lists, watches, events, mutations, unindexed)
+    yield from (objects, size, lists, watches, relisted, events, mutations, unindexed)
 
 
 def _decoding(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
@@ -141,7 +187,7 @@ def _decoding(resources: Sequence[ResourceStatus]) -> Iterable[Metric]:
     yield from (decoded, unread, left_out, ratio, trainings, dictionaries)
 
 
-def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
+def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int]) -> Iterable[Metric]:
     by = ("handler",)
     results = CounterMetricFamily(
         "declctl_handler_results", "Calls, by what became of them.", labels=("handler", "result")
@@ -150,8 +196,15 @@ def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
     merged = CounterMetricFamily(
         "declctl_handler_merged", "Changes that were merged with another.", labels=by
     )
+    dropped = CounterMetricFamily(
+        "declctl_handler_dropped",
+        "Changes that were dropped: with a handler that was removed, or as its plugin is disabled.",
+        labels=by,
+    )
     filtered = CounterMetricFamily(
-        "declctl_handler_filtered", "Changes that its filter kept from it.", labels=by
+        "declctl_handler_filtered",
+        "Changes that were kept from it: by its filter, or as it has no hook for them.",
+        labels=by,
     )
     replayed = CounterMetricFamily(
         "declctl_handler_replayed",
@@ -163,9 +216,22 @@ def _handlers(handlers: Sequence[HandlerStatistics]) -> Iterable[Metric]:
             results.add_metric((handler.name, result), count)
         depth.add_metric((handler.name,), handler.queued)
         merged.add_metric((handler.name,), handler.merged)
+        dropped.add_metric((handler.name,), handler.dropped + removed.get(handler.name, 0))
         filtered.add_metric((handler.name,), handler.filtered)
         replayed.add_metric((handler.name,), handler.replayed)
-    yield from (results, depth, merged, filtered, replayed)
+    here = {handler.name for handler in handlers}
+    for name in removed.keys() - here:  # a counter goes on when its handler is gone
+        dropped.add_metric((name,), removed[name])
+    yield from (results, depth, merged, dropped, filtered, replayed)
+
+
+def _plugins(plugins: Sequence[ForeignPlugin]) -> Metric:
+    ready = GaugeMetricFamily(
+        "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
+    )
+    for plugin in plugins:
+        ready.add_metric((plugin.name,), int(plugin.state == READY))
+    return ready
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -4,12 +4,13 @@ import http.client
 import json
 import os
 import socket
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import yaml
 
 from declctl.errors import ManifestErrors, UsageError
+from declctl.kit.hosts import is_loopback
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import Address, AdminSpec
 from declctl.manifest.values import BadValue, parse_address
@@ -17,13 +18,35 @@ from declctl.manifest.values import BadValue, parse_address
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _TOKEN = "DECLCTL_ADMIN_TOKEN"
 _SECONDS = 10.0
+_LARGEST_ANSWER = 64 << 20  # bytes
+_OK = 200
+_WITHOUT_TOKEN = (401, 403)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An address that is asked, and whether the user has named it (`--admin`).
+
+    The token goes to a named address and to loopback. Any other was found in a manifest, which may have been
+    written by somebody who would like to have the token.
+    """
+
+    address: Address
+    named: bool = False
+
+    @property
+    def gets_token(self) -> bool:
+        """Whether the token may be sent there."""
+        return self.named or is_loopback(self.address.host)
+
+    def __str__(self) -> str:
+        return str(self.address)
 
 
 class Answer(msgspec.Struct, frozen=True):
     """An answer of the admin address: its HTTP status, and its JSON."""
 
     status: int
-    document: Any
+    document: dict[str, Any]
 
 
 def parse_admin(text: str) -> Address:
@@ -34,40 +57,87 @@ def parse_admin(text: str) -> Address:
         raise UsageError(f"--admin: {error}; {error.suggestion}.") from error
 
 
-def admin_address(given: str | None) -> Address:
-    """Where to ask: `given`, else what the manifest in the current folder says, else the default.
+def admin_address(given: str | None, *, manifest: Address | None = None) -> Target:
+    """Where to ask: `given`, else what the manifest says, else the default.
+
+    `manifest` is what a manifest has that was read already; by default the one in the current folder is.
 
     A manifest that has faults at the moment is read as far as it can be: somebody may be editing it while the
     process goes on with what it had. Raises UsageError.
     """
-    address = parse_admin(given) if given else _of_manifest()
+    address = parse_admin(given) if given else manifest or _of_manifest()
     if not address.port:
         raise UsageError(
             f"The admin address is {address}, which takes any free port; say with --admin which one it is. "
             "The log of `declctl run` names it."
         )
-    return Address(_ANY_HOST.get(address.host, address.host), address.port)
+    return Target(Address(_ANY_HOST.get(address.host, address.host), address.port), named=bool(given))
 
 
-def ask(address: Address, method: str, path: str, *, timeout: float = _SECONDS) -> Answer:
-    """One request; raises UsageError if nothing answers, or if what answers is something else."""
+def another_answers(target: Target, name: object) -> str | None:
+    """What to say where a process of another name answers than the manifest of this folder has; else None.
+
+    None, too, where the user has named the address, or where no manifest is here that can be read.
+    """
+    if target.named or not isinstance(name, str):
+        return None
+    try:
+        here = load(ManifestSource.read(".")).controller.name
+    except ManifestErrors:
+        return None
+    if name == here:
+        return None
+    return (
+        f"{name} answers at {target}, and the manifest in this folder is that of {here}. Name the address of "
+        f"{here} with --admin (its log says it), or write --admin {target} if you mean {name}."
+    )
+
+
+def ask(target: Target, method: str, path: str, *, timeout: float = _SECONDS) -> Answer:
+    """One request, with the token if the target may have it, and never through a proxy.
+
+    Raises UsageError if nothing answers, or if what answers is something else, or does not tell us.
+    """
+    address, token = target.address, _token()
     connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-    token = os.environ.get(_TOKEN)
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    shown = token if target.gets_token else None
+    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {shown}"} if shown else {})}
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
-        body = answer.read()
-    except (OSError, http.client.HTTPException) as error:
+        body = answer.read(_LARGEST_ANSWER + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise UsageError(_nobody(address, error)) from error
     finally:
         connection.close()
     try:
-        return Answer(answer.status, json.loads(body))
-    except ValueError as error:
+        document = json.loads(body) if len(body) <= _LARGEST_ANSWER else None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise UsageError(f"What answers at {address} is not declctl; name another address with --admin.")
+    if answer.status in _WITHOUT_TOKEN and token and shown is None:
         raise UsageError(
-            f"What answers at {address} is not declctl; name another address with --admin."
-        ) from error
+            f"{address} asks for a token. It was not sent, as only a manifest names it: write "
+            f"--admin {address} if it may have the token."
+        )
+    return Answer(answer.status, cast("dict[str, Any]", document))
+
+
+def told(answer: Answer, *fields: str) -> dict[str, Any]:
+    """The document of an answer with these fields; raises UsageError with what is said instead."""
+    if answer.status == _OK and all(field in answer.document for field in fields):
+        return answer.document
+    error = answer.document.get("error")
+    raise UsageError(str(error) if error else f"What answers is not declctl: its status is {answer.status}.")
+
+
+def _token() -> str | None:
+    """The token of the environment; a file that it came from may have ended in a newline."""
+    token = os.environ.get(_TOKEN, "").strip()
+    if token and not (token.isascii() and token.isprintable()):
+        raise UsageError(f"{_TOKEN} has characters that no header can carry; use letters and digits.")
+    return token or None
 
 
 def _nobody(address: Address, error: Exception) -> str:
@@ -105,6 +175,6 @@ def _addresses(data: bytes) -> list[Address]:
         for document in yaml.safe_load_all(data):
             if document["kind"] == "Controller" and str(document["apiVersion"]).startswith("declctl.dev/"):
                 found.append(parse_address(document["spec"]["admin"]["bindAddress"]))  # noqa: PERF401
-    except (yaml.YAMLError, ValueError, LookupError, TypeError):
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
         return found  # what stands before the fault counts
     return found

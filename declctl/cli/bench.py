@@ -78,9 +78,9 @@ def reload(
     with _sigterm_interrupts():
         found = compare(bundle, documents, objects=objects, tell=_say)
     if output is Output.JSON:
-        import json
+        from declctl.cli.terminal import print_json
 
-        typer.echo(json.dumps(_document(found, manifest), indent=2))
+        print_json(_document(found, manifest))
     else:
         _print(found)
 
@@ -96,7 +96,9 @@ def _sigterm_interrupts() -> "Generator[None]":
 
 
 def _say(sentence: str) -> None:
-    typer.echo(sentence, err=True)
+    from declctl.cli.terminal import line
+
+    line(sentence, err=True)
 
 
 def _bundle(manifest: str | None, handlers: int) -> "Bundle":
@@ -141,10 +143,11 @@ def _figures(one: "Figures") -> dict[str, Any]:
 
 
 def _print(found: "Comparison") -> None:
-    from declctl.cli.terminal import print_table
+    from declctl.cli.terminal import line, print_table
 
     handlers = f"{found.handlers} handler{'s' * (found.handlers != 1)}"
-    typer.echo(f"one edit, {found.objects:,} objects, {handlers}, changes all the time\n")
+    line(f"one edit, {found.objects:,} objects, {handlers}, changes all the time")
+    line()
     columns = zip(_rows(found.restart), _rows(found.reload), strict=True)
     print_table(
         ("", "RESTART", "RELOAD"), [(name, restart, reload) for (name, restart), (_, reload) in columns]

@@ -4,17 +4,20 @@ The permissions are asked for with SelfSubjectAccessReviews, as `kubectl auth ca
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from declctl.errors import ApiError, NotFound
+from declctl.errors import ApiError, Forbidden, NotFound
 from declctl.manifest import Diagnostic, Loaded, plan
-from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND
+from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND, UNKNOWN_NAMESPACE
 from declctl.manifest.model import ResourceSpec
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
+_EVENTS = Resource(GroupVersionKind.of("v1", "Event"), "events", True)
+_MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
 class Server(Protocol):
@@ -29,16 +32,22 @@ class Server(Protocol):
         ...
 
 
-async def check_against_cluster(loaded: Loaded, server: Server) -> Sequence[Diagnostic]:
+async def check_against_cluster(
+    loaded: Loaded, server: Server, *, records_events: bool = False
+) -> Sequence[Diagnostic]:
     """What the server has against a manifest, each fault at the resource that it is about.
 
-    When it doesn't answer that is one fault, and the only one.
+    `records_events` says that handlers call `ctx.record_event`, which needs a right of its own. When the
+    server doesn't answer that is one fault, and the only one.
     """
     specs = {spec.name: spec for spec in loaded.controller.resources}
     found: list[Diagnostic] = []
     try:
         for resource in plan(loaded.controller).resources:
             found += [fault async for fault in _faults(loaded, resource, specs[resource.name], server)]
+        found += [fault async for fault in _missing_namespaces(loaded, server)]
+        if records_events:
+            found += [fault async for fault in _events(loaded, server)]
     except ApiError as error:
         message = f"the cluster could not be asked: {error}"
         advice = "check --kubeconfig and --context, or leave --cluster out"
@@ -54,8 +63,12 @@ async def _faults(
         kind = await server.discover(gvk)
     except NotFound:
         message = f"the cluster does not serve {spec.kind} in {spec.api_version}"
+        other = await _other_version(spec.kind, server)
         advice = (
-            "install its CustomResourceDefinition, or check kind and apiVersion with `kubectl api-resources`"
+            f'did you mean "apiVersion: {other}"? The cluster serves {spec.kind} there'
+            if other
+            else "install its CustomResourceDefinition, or check kind and apiVersion with "
+            "`kubectl api-resources`"
         )
         yield loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message, suggestion=advice)
         return
@@ -65,8 +78,53 @@ async def _faults(
         if refused:
             where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
             message = f"you may not {' or '.join(refused)} {kind.plural} {where}"
-            advice = f"a Role needs the verbs list and watch for {kind.plural}"
+            role = "Role" if namespace else "ClusterRole"
+            advice = f"a {role} needs the verbs list and watch for {kind.plural}"
+            if not kind.namespaced:
+                advice += f"; {kind.plural} are in no namespace, so that a Role can't grant it"
             yield loaded.fault(FORBIDDEN, spec.path, message, suggestion=advice)
+
+
+async def _other_version(kind: str, server: Server) -> str | None:
+    """An apiVersion in which the server has a kind of that name; of several, the first that it lists."""
+    groups = (await server.request_json("GET", "/apis")).get("groups") or ()
+    served = [str((group.get("preferredVersion") or {}).get("groupVersion") or "") for group in groups]
+    for version in ("v1", *filter(None, served[:_MOST_GROUPS])):
+        try:
+            await server.discover(GroupVersionKind.of(version, kind))
+        except NotFound:
+            continue
+        return version
+    return None
+
+
+async def _missing_namespaces(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+    """A warning for each namespace that is not there; whoever may not read namespaces learns nothing."""
+    named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
+    for namespace in sorted(filter(None, named)):
+        try:
+            await server.request_json("GET", f"/api/v1/namespaces/{namespace}")
+        except NotFound:
+            message = (
+                f"the namespace {namespace} is not in the cluster: there is nothing to watch until it is"
+            )
+            yield replace(
+                loaded.fault(UNKNOWN_NAMESPACE, ("spec", "namespaces"), message), severity="warning"
+            )
+        except Forbidden:
+            return
+
+
+async def _events(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+    """A warning where events can't be posted: it is known that handlers do, and not about what."""
+    named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
+    for namespace in sorted(named, key=str):
+        if not await _may(server, _EVENTS, "create", namespace):
+            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
+            message = f"you may not create events {where}, and handlers call ctx.record_event"
+            advice = f"a {'Role' if namespace else 'ClusterRole'} needs the verb create for events"
+            fault = loaded.fault(FORBIDDEN, ("spec", "handlers"), message, suggestion=advice)
+            yield replace(fault, severity="warning")
 
 
 async def _may(server: Server, kind: Resource, verb: str, namespace: str | None) -> bool:

@@ -14,27 +14,40 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of manifests."""
-    import json
-
+    from declctl.cli.terminal import print_json
     from declctl.manifest import schema as schema_of
 
-    typer.echo(json.dumps(schema_of(kind), indent=2, ensure_ascii=False))
+    print_json(schema_of(kind))
 
 
 def explain(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Such as spec.handlers.retry.")] = "",
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH|CODE", help="Such as spec.handlers.retry, or DCL012."),
+    ] = "",
 ) -> None:
-    """Describe a field of the manifest: type, default, whether a reload changes it, and an example."""
-    from declctl.manifest import explain as explanation_of
+    """Describe a field of the manifest, or an error code.
 
+    Of a field it says type, default, whether a reload changes it, and an example. Of a code it says what
+    is wrong and what to do, as docs/errors.md does.
+    """
+    from declctl.cli.terminal import block, line
+    from declctl.manifest import explain as explanation_of
+    from declctl.manifest.codes import CODE_PATTERN, explain_code
+
+    if CODE_PATTERN.fullmatch(path.strip()):
+        block(explain_code(path.strip()))
+        return
     found = explanation_of(path)
-    typer.echo("\n".join(_facts(found)))
+    for fact in _facts(found):
+        line(fact)
     if found.fields:
         width = max(len(name) for name, _, _ in found.fields)
         kind_width = max(len(kind) for _, kind, _ in found.fields)
-        typer.echo("\nFIELDS")
+        line()
+        line("FIELDS")
         for name, kind, description in found.fields:
-            typer.echo(f"  {name:<{width}}  {kind:<{kind_width}}  {description}")
+            line(f"  {name:<{width}}  {kind:<{kind_width}}  {description}")
 
 
 def _facts(found: "Explanation") -> list[str]:

@@ -5,12 +5,13 @@ Both are the last processor of structlog's chain.
 
 import json
 import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
-from typing import Any
+from typing import Any, cast
 
-from declctl.cli.terminal import visible
+from declctl.kit.text import escaped, one_line, visible
 from declctl.manifest import Diagnostic, render_json, render_text
 
 Entry = MutableMapping[str, Any]
@@ -19,6 +20,14 @@ _PLAIN, _DIM = "\x1b[0m", "\x1b[2m"
 _MARKS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m", "debug": _DIM}
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _HEAD = "Traceback (most recent call last):"
+_OUR_OWN = frozenset(
+    (
+        *("handler", "key", "generation", "resource", "reason", "suggestion", "plugin", "hook"),
+        *("attempt", "max_attempts", "retry_in", "error_type", "times"),
+    )
+)
+"""The fields of declctl's own lines, whose sentences mostly say the same."""
+
 _BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
 
 
@@ -41,9 +50,12 @@ class TextLines:
         parts = [self._paint(moment.astimezone().strftime("%H:%M:%S"), _DIM)]
         if level in _MARKS:
             parts.append(self._paint(level, _MARKS[level]))
-        parts.append(sentence)
+        # A further line of it is indented: it is not taken for a line of the log.
+        parts.append(sentence.replace("\n", "\n  "))
         fields = [
-            f"{name}={_shown(value)}" for name, value in entry.items() if _is_new(name, value, sentence)
+            f"{one_line(name)}={_shown(value)}"
+            for name, value in entry.items()
+            if _is_new(name, value, sentence)
         ]
         if fields:
             parts.append(self._paint(" ".join(fields), _DIM))
@@ -76,7 +88,10 @@ class TextLines:
 
 
 class JsonLines:
-    """One object a line: `ts`, `level`, `event`, then the fields."""
+    """One object a line: `ts`, `level`, `event`, `controller` (once its name is known), then the fields."""
+
+    def __init__(self, controller: Callable[[], str] = lambda: "") -> None:
+        self._controller = controller
 
     def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
         """One entry as JSON; what JSON can't write is written as text."""
@@ -86,11 +101,42 @@ class JsonLines:
             "level": entry.pop("level", "info"),
             "event": entry.pop("event", ""),
         }
+        if name := self._controller():
+            head["controller"] = name
         if "diagnostics" in entry:
             entry["diagnostics"] = render_json(entry["diagnostics"])
         if entry.get("suggestion", "") is None:
             del entry["suggestion"]
-        return json.dumps({**head, **entry}, default=str, ensure_ascii=False)
+        fields = {**head, **entry}
+        try:
+            return escaped(json.dumps(fields, default=_plain, ensure_ascii=False, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):  # a field that JSON has no form for costs only itself
+            written = (f"{json.dumps(str(name))}: {_json(value)}" for name, value in fields.items())
+            return escaped(f"{{{', '.join(written)}}}")
+
+
+def _json(value: object) -> str:
+    """A value as JSON; one that has no form there, such as nan or keys that are no texts, as text."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_text(value), ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for, as a mapping, a list or a text."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, set | frozenset | deque):
+        return list(cast("Iterable[object]", value))
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as fault:  # noqa: BLE001 - a `__str__` of somebody else's: the line is not lost for it
+        return f"<{type(value).__name__}: {type(fault).__name__}>"
 
 
 Renderer = Callable[[object, str, Entry], str]
@@ -99,9 +145,13 @@ Renderer = Callable[[object, str, Entry], str]
 def _is_new(name: str, value: object, sentence: str) -> bool:
     """Whether a field says more than the sentence does.
 
-    A number counts as said only together with its name.
+    A number counts as said only together with its name. What handlers and libraries add is always new.
     """
-    if name in _BESIDE or value is None:
+    if name in _BESIDE:
+        return False
+    if name not in _OUR_OWN:
+        return True
+    if value is None:
         return False
     text = str(value)
     said = f"{name} {text}" if isinstance(value, int | float) else text
@@ -109,6 +159,6 @@ def _is_new(name: str, value: object, sentence: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = value if isinstance(value, str) else _json(value)
     text = visible(text).replace("\n", "\\n")
     return f'"{text}"' if isinstance(value, str) and (not text or " " in text) else text

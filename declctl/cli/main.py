@@ -39,24 +39,24 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status; raises nothing but what ends the process anyway."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        _run(given)
+        status = _run(given)
     except SystemExit as ended:
         return _flushed(ended.code if isinstance(ended.code, int) else Status.DONE)
     except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is shown whole, with whom to tell
         return _told(_only(error))
-    return _flushed(Status.DONE)
+    return _flushed(status)
 
 
-def _run(arguments: Sequence[str]) -> None:
+def _run(arguments: Sequence[str]) -> int:
     if arguments in (["version"], ["--version"]):
         # Without the parser, which costs ten times as much as the answer.
         from declctl.cli.version import version
 
         version()
-        return
-    from declctl.cli.app import app
+        return Status.DONE
+    from declctl.cli.app import invoke
 
-    app(args=arguments, prog_name="declctl")
+    return invoke(arguments)
 
 
 def _told(error: Exception) -> Status:
@@ -65,10 +65,10 @@ def _told(error: Exception) -> Status:
             _show(error.diagnostics)
             return Status.FAILED
         case UsageError() | ApiError():  # the cluster that is configured doesn't answer, or not to us
-            sys.stderr.write(f"declctl: {error}\n")
+            _say(error)
             return Status.USAGE
         case DeclctlError():
-            sys.stderr.write(f"declctl: {error}\n")
+            _say(error)
             return Status.FAILED
         case BrokenPipeError():
             return _deaf()
@@ -89,11 +89,22 @@ def _show(diagnostics: Sequence[Located]) -> None:
     show_faults(diagnostics)
 
 
+def _say(error: Exception) -> None:
+    from declctl.cli.terminal import line
+
+    line(f"declctl: {error}", err=True)
+
+
 def _internal(error: Exception) -> Status:
     import traceback
+    from textwrap import indent
 
-    traceback.print_exception(error)
-    sys.stderr.write(f"\ndeclctl: {_REPORT}\n")
+    from declctl.cli.terminal import block, line
+
+    # Indented: a message of several lines is not taken for ours.
+    block(indent("".join(traceback.format_exception(error)), "  "), err=True)
+    line(err=True)
+    line(f"declctl: {_REPORT}", err=True)
     return Status.INTERNAL
 
 

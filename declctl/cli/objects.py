@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from declctl.errors import UsageError
+from declctl.kit import files as reader
 from declctl.objects import KubeObject
 from declctl.sandbox.documents import read_documents
 
@@ -24,9 +24,16 @@ def read_objects(files: Sequence[str]) -> list[KubeObject]:
 
 def _bytes(file: str) -> bytes:
     if file == "-":
-        return sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(reader.OBJECTS_BYTES + 1)
+        if len(data) <= reader.OBJECTS_BYTES:
+            return data
+        raise UsageError(f"--objects -: it has more than {reader.OBJECTS_BYTES:,} bytes; load it in parts.")
     try:
-        return Path(file).read_bytes()
+        return reader.within(
+            reader.READ_SECONDS,
+            lambda: reader.read_file(file, most=reader.OBJECTS_BYTES),
+            name="declctl-files",
+        )
     except OSError as error:
         reason = (error.strerror or "it can't be read").lower()
         raise UsageError(f"--objects {file}: {reason}; name a YAML file of Kubernetes objects.") from error

@@ -8,7 +8,9 @@ from declctl.cli.options import AdminOption, ManifestArgument, Output, OutputOpt
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from declctl.cli.asking import Target
     from declctl.runtime.checking.check import Checked
+    from declctl.runtime.planning.leaving import Matching, Selection
     from declctl.runtime.planning.planned import Planned, PlannedResource
     from declctl.runtime.planning.running import Comparable
 
@@ -42,17 +44,19 @@ def plan(
     new = _checked(manifest)
     try:
         if against == _RUNNING:
-            found = planned(new, against=_running(new, admin))
+            found = planned(new, against=_running(new, admin), matching=_matching(new, admin))
         else:
             old = None if against is None else _checked(against)
             found = planned(new, against=old, objects=_objects(new, admin))
     except UsageError as fault:  # of the address; 2 would say that there are changes
-        typer.echo(f"declctl: {fault}", err=True)
+        from declctl.cli.terminal import line
+
+        line(f"declctl: {fault}", err=True)
         raise typer.Exit(1) from fault
     if output is Output.JSON:
-        import json
+        from declctl.cli.terminal import print_json
 
-        typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
+        print_json(found.document())
     else:
         _print(found)
     if found.steps:
@@ -72,17 +76,56 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
 
 def _running(checked: "Checked", admin: str | None) -> "Comparable":
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
-    from declctl.cli.asking import admin_address, ask
+    from declctl.cli.asking import ask
     from declctl.runtime.planning.running import told_by
+
+    target = _target(checked, admin)
+    answer = ask(target, "GET", "/plan")
+    if answer.status != _OK:
+        told = answer.document.get("error")
+        raise UsageError(f"{target} does not tell its plan: {told or f'it answers {answer.status}'}")
+    return told_by(answer.document)
+
+
+def _matching(checked: "Checked", admin: str | None) -> "Matching":
+    """Counts objects in the caches of the running process; None where it does not tell.
+
+    A process that does not answer in time is not asked again: each question would take as long.
+    """
+    from urllib.parse import quote, urlencode
+
+    from declctl.cli.asking import ask
+
+    target = _target(checked, admin)
+    answers = True
+
+    def count(selected: "Selection") -> int | None:
+        nonlocal answers
+        if not answers:
+            return None
+        asked = {
+            "namespace": selected.namespace,
+            "labelSelector": selected.labels,
+            "fieldSelector": selected.fields,
+        }
+        query = urlencode({name: value for name, value in asked.items() if value})
+        try:
+            answer = ask(target, "GET", f"/cache/{quote(selected.resource)}?{query}")
+        except UsageError:  # a number is missing then, and the plan says so; the rest of it is known
+            answers = False
+            return None
+        found = answer.document.get("count") if answer.status == _OK else None
+        return found if isinstance(found, int) else None
+
+    return count
+
+
+def _target(checked: "Checked", admin: str | None) -> "Target":
+    from declctl.cli.asking import admin_address
 
     assert checked.inputs is not None
     bound = checked.inputs.loaded.controller.admin.bind_address
-    address = admin_address(admin or (str(bound) if bound.port else None))
-    answer = ask(address, "GET", "/plan")
-    if answer.status != _OK:
-        told = answer.document.get("error") if isinstance(answer.document, dict) else None
-        raise UsageError(f"{address} does not tell its plan: {told or f'it answers {answer.status}'}")
-    return told_by(answer.document)
+    return admin_address(admin, manifest=bound if bound.port else None)
 
 
 def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
@@ -95,33 +138,37 @@ def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
     if admin is None and not bound.port:
         return {}
     try:
-        document = ask(admin_address(admin or str(bound)), "GET", "/status", timeout=_SECONDS).document
+        document = ask(admin_address(admin, manifest=bound), "GET", "/status", timeout=_SECONDS).document
     except UsageError:
         if admin is not None:
             raise
         return {}
     if document.get("name") != controller.name:
         return {}
-    return {resource["name"]: resource["objects"] for resource in document["resources"]}
+    return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
 
 
 def _print(found: "Planned") -> None:
-    from declctl.cli.terminal import print_table, visible
+    from declctl.cli.terminal import line, print_table
 
     for step in found.steps:
-        typer.echo(visible(str(step)))
+        line(str(step))
     for replay in found.replays:
-        typer.echo(f"  {visible(str(replay))}")
+        line(f"  {replay}")
+    for removal in found.removals:
+        line(f"  {removal}")
     rows = [row for resource in found.resources for row in _rows(resource)]
     if rows:
-        typer.echo()
+        line()
         print_table(("RESOURCE", "PART", "COST"), rows)
-    typer.echo()
-    typer.echo(_footer(found))
+    line()
+    line(_footer(found))
     if any(step.kind == _RESTART for step in found.steps):
-        typer.echo("what is marked with ! takes effect when the process starts again")
+        line("what is marked with ! takes effect when the process starts again")
+    if told := _imports(found):
+        line(told)
     if not found.hooks_known:
-        typer.echo("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
+        line("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
 
 
 def _rows(resource: "PlannedResource") -> list[tuple[str, str, str]]:
@@ -143,6 +190,19 @@ def _footer(found: "Planned") -> str:
     number, known = len(found.listed), found.objects_listed
     objects = "" if known is None else f" (~{known:,} objects)"
     return f"{number} new LIST{_s(number)}{objects}, {number} new WATCH{'es' if number != 1 else ''}"
+
+
+def _imports(found: "Planned") -> str:
+    """What the import took, if a reload is slow because of it."""
+    from declctl.runtime.reloading.outcome import Imports, shown_seconds
+
+    twice = Imports(found.import_seconds, found.import_seconds)
+    if not twice.are_slow:
+        return ""
+    took = shown_seconds(found.import_seconds)
+    return (
+        f"importing the handlers took {took} in a child process; a reload pays that again in its own process"
+    )
 
 
 def _s(number: int) -> str:

@@ -1,28 +1,11 @@
 """`declctl plugins`: what is installed in the entry-point group `declctl`."""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
 import typer
 
 from declctl.cli.options import Output, OutputOption
-
-if TYPE_CHECKING:
-    from declctl.hooks.plugins import InstalledPlugin
+from declctl.errors import UsageError
 
 plugins = typer.Typer(help="Installed plugins.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One installed plugin. `state` is Ready, or Quarantined with the reason."""
-
-    name: str
-    distribution: str
-    version: str
-    hooks: tuple[str, ...]
-    state: str
-    reason: str | None
 
 
 @plugins.callback()
@@ -32,16 +15,29 @@ def _group() -> None:
 
 @plugins.command("list")
 def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
-    """List installed plugins, their hooks, and what is wrong with those that can't be used."""
-    from declctl.hooks.plugins import (
-        installed,  # late: nothing of a plugin is imported before the arguments are read
-    )
+    """List installed plugins, their hooks, and what is wrong with those that can't be used.
 
-    listed = [_examined(plugin) for plugin in installed()]
+    Each is imported in a child process. A plugin that hangs, or ends the process, is a line of the list.
+    """
+    # Late: `declctl version` shall not load it. Nothing of a plugin is imported into this process.
+    from contextlib import closing
+
+    from declctl.runtime.checking.children import Children
+    from declctl.runtime.checking.listing import list_plugins as examined
+
+    with closing(Children()) as children:
+        try:
+            listed = examined(children.begin)
+        except OSError as error:
+            raise UsageError(
+                f"Plugins are imported in a child process, and none can be started: {error}."
+            ) from error
     if output is Output.JSON:
-        import json
+        import msgspec
 
-        typer.echo(json.dumps([asdict(plugin) for plugin in listed], indent=2, ensure_ascii=False))
+        from declctl.cli.terminal import print_json
+
+        print_json(msgspec.to_builtins(listed))
     elif listed:
         from declctl.cli.terminal import print_table
 
@@ -49,23 +45,6 @@ def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
         rows = [(p.name, p.distribution, p.version, p.state, " ".join(p.hooks), p.reason) for p in listed]
         print_table(headers, rows)
     else:
-        typer.echo(
-            "No plugin is installed, or none may be loaded (--no-plugins, DECLCTL_LOAD_PLUGINS).", err=True
-        )
+        from declctl.cli.terminal import line
 
-
-def _examined(plugin: "InstalledPlugin") -> Listed:
-    """What a generation would say to it; one that is broken breaks nothing but its own line."""
-    from declctl.errors import EntryPointError
-    from declctl.hooks.bundle import Bundle
-    from declctl.hooks.plugins import load
-    from declctl.hooks.registry import GenerationPlugins
-    from declctl.hooks.signatures import ARGUMENTS
-
-    table = GenerationPlugins(Bundle("", {}))
-    try:
-        table.add_plugin(plugin.name, load(plugin))
-    except EntryPointError as error:
-        return Listed(plugin.name, plugin.distribution, plugin.version, (), "Quarantined", error.message)
-    hooks = tuple(hook for hook in ARGUMENTS if table.of(hook, [plugin.name]))
-    return Listed(plugin.name, plugin.distribution, plugin.version, hooks, "Ready", None)
+        line("No plugin is installed, or none may be loaded (--no-plugins, DECLCTL_LOAD_PLUGINS).", err=True)

@@ -1,11 +1,11 @@
 """`declctl status`, `reload`, `rollback` and `history`: talk to a running process."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from declctl.cli.options import AdminOption, Output, OutputOption
+from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
 
 _RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, and imports take their time
@@ -17,17 +17,24 @@ _FAULT, _INTERNAL = 500, 3
 
 def status(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
     """Say how a running process is doing."""
-    from declctl.cli.asking import admin_address, ask  # late: the manifest room is loaded to find the address
+    # Late: the manifest room is loaded to find the address.
+    from declctl.cli.asking import admin_address, another_answers, ask, told
 
-    document = ask(admin_address(admin), "GET", "/status").document
+    target = admin_address(admin)
+    fields = ("name", "generation", "ready", "conditions", "resources", "handlers", "plugins")
+    document = told(ask(target, "GET", "/status"), *fields)
+    other = another_answers(target, document["name"])
+    if other is not None:
+        line(f"warning: {other}", err=True)
     if output is Output.JSON:
-        _print_json(document)
+        print_json(document)
         return
     from datetime import UTC, datetime
 
     from declctl.cli.report import print_status
 
     print_status(document, now=datetime.now(UTC))
+    _tell_redacted(document)
 
 
 def reload(
@@ -68,23 +75,34 @@ def rollback(
 
 def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
     """List what became of each attempt to reload a running process, the oldest first."""
-    from declctl.cli.asking import admin_address, ask
+    from declctl.cli.asking import admin_address, ask, told
 
-    document = ask(admin_address(admin), "GET", "/history").document
+    document = told(ask(admin_address(admin), "GET", "/history"), "attempts", "inMemory")
     if output is Output.JSON:
-        _print_json(document)
+        print_json(document)
         return
     from declctl.cli.report import print_history
 
     print_history(document)
+    _tell_redacted(document)
+
+
+def _tell_redacted(document: dict[str, Any]) -> None:
+    if document.get("redacted"):
+        line("messages are left out: they are for those with the token (set DECLCTL_ADMIN_TOKEN)", err=True)
 
 
 def _order(admin: str | None, path: str) -> dict[str, Any]:
     """The answer to an order; raises UsageError if there is none, exits 3 if the process failed on it."""
-    from declctl.cli.asking import admin_address, ask
+    from declctl.cli.asking import admin_address, another_answers, ask
 
+    target = admin_address(admin)
+    if not target.named:
+        other = another_answers(target, ask(target, "GET", "/status").document.get("name"))
+        if other is not None:
+            raise UsageError(f"Nothing was done: {other}")
     try:
-        answer = ask(admin_address(admin), "POST", path, timeout=_RELOAD_SECONDS)
+        answer = ask(target, "POST", path, timeout=_RELOAD_SECONDS)
     except UsageError as fault:
         if not isinstance(fault.__cause__, TimeoutError):
             raise
@@ -93,7 +111,7 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
             "`declctl history` will say it."
         ) from fault
     if answer.status == _FAULT:
-        typer.echo(f"declctl: {answer.document['error']}", err=True)
+        line(f"declctl: {answer.document['error']}", err=True)
         raise typer.Exit(_INTERNAL)
     return answer.document
 
@@ -104,7 +122,7 @@ def _end(document: dict[str, Any], output: Output) -> None:
         raise UsageError(str(document["error"]))
     done = "result" not in document or _is_done(document)
     if output is Output.JSON:
-        _print_json(document)
+        print_json(document)
     else:
         _print_outcome(document, done=done)
     if not done:
@@ -118,20 +136,12 @@ def _is_done(document: dict[str, Any]) -> bool:
 
 def _print_outcome(document: dict[str, Any], *, done: bool) -> None:
     if "result" not in document:
-        typer.echo(str(document["message"]))
+        line(str(document["message"]))
         return
     from declctl.cli.faults import show_faults
-    from declctl.cli.terminal import visible
     from declctl.manifest import Diagnostic
 
-    typer.echo(visible(document["line"]), err=not done)
+    line(str(document["line"]), err=not done)
     show_faults([Diagnostic(**fault) for fault in document["diagnostics"]])
     if not done and document.get("suggestion"):
-        typer.echo(f"  help: {document['suggestion']}", err=True)
-
-
-def _print_json(document: object) -> None:
-    import json
-
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
-    typer.echo()
+        line(f"  help: {document['suggestion']}", err=True)

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import typer
-
-from declctl.cli.terminal import print_table, visible
+from declctl.cli.terminal import line, print_table
 
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
@@ -17,12 +15,13 @@ _COUNTS = (
     *_UNWANTED,
 )
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
+_DISABLED = "disabled: its plugin could not be loaded"
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
 
 def print_status(document: Document, *, now: datetime) -> None:
     """Print all of it on stdout; `now` is for ages."""
-    typer.echo(visible(headline(document, now=now)))
+    line(headline(document, now=now))
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
     _section(
         "RESOURCE",
@@ -32,6 +31,11 @@ def print_status(document: Document, *, now: datetime) -> None:
     counts = _counts(document["handlers"])
     headers = ("SYNCED", *(count.upper() for count in counts), "P95", "LAST ERROR")
     _section("HANDLER", headers, _handlers(document, counts))
+    removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
+    _section("REMOVED HANDLER", ("DROPPED",), removed)
+    recorded = document.get("recordedEvents") or {}
+    if recorded.get("failed") or recorded.get("dropped"):
+        _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [("recorded", *recorded.values())])
     plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
 
@@ -45,7 +49,7 @@ def print_history(document: Document) -> None:
             each["result"],
             each["bundleHash"][:12],
             each["reason"],
-            visible(_what(each)),
+            _what(each),
         )
         for each in document["attempts"]
     ]
@@ -117,7 +121,7 @@ def _condition(document: Document, kind: str) -> Document | None:
 def _section(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     rows = list(rows)
     if rows:
-        typer.echo()
+        line()
         print_table((name, *headers), rows)
 
 
@@ -148,10 +152,17 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
 def _how(resource: Document) -> str:
     """The fault or the state, and what of the figures somebody should know: those that are not zero."""
     notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
+    notable += _relisted(resource.get("relistDifferences") or {})
     notable += _undecoded(resource.get("decoding") or {})
     notable += _unindexed(resource.get("informers") or ())
     state = resource["error"] or resource.get("state")
     return ", ".join([str(state), *notable] if state else notable)
+
+
+def _relisted(differences: Document) -> list[str]:
+    """What lists after the first have found: between them and the cache, changes were not seen."""
+    found = [f"{count} {kind}" for kind, count in differences.items() if count]
+    return [f"relists found {', '.join(found)} (not seen between)"] if found else []
 
 
 def _undecoded(decoding: Document) -> list[str]:
@@ -183,7 +194,7 @@ def _handlers(document: Document, counts: Sequence[str]) -> list[tuple[object, .
             h["synced"],
             *(h.get(name, 0) for name in counts),
             f"{h['p95Seconds'] * 1000:.3g}ms",
-            h.get("lastError"),
+            _DISABLED if h.get("disabled") else h.get("lastError"),
         )
         for h in document["handlers"]
     ]

@@ -3,8 +3,8 @@
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ from declctl.cli.options import (
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from declctl.cli.logging import ControllerName
     from declctl.cli.screen import Screen
-    from declctl.runtime.runtime import Front
+    from declctl.runtime.runtime import Front, Runtime
     from declctl.transport import Client
 
 
@@ -70,13 +71,17 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         children = Children()
         stack.callback(children.close)
         children.warm()  # it loads what it needs while this process does
-        from declctl.cli.logging import set_up_logs, stderr_screen  # late: the machinery is loaded from here
+        from declctl.cli.logging import (
+            ControllerName,
+            set_up_logs,
+            stderr_screen,
+        )  # late: the machinery is loaded from here
         from declctl.kit import SystemClock
         from declctl.runtime.runtime import RunOptions, Runtime
 
-        clock, screen = SystemClock(), stderr_screen()
-        log = set_up_logs(screen, form=log_format, level=log_level, clock=clock)
-        fronts = _fronts(admin, screen, once=once, log=log)
+        clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
+        log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
+        fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
         _print_by_lines()
         sys.setswitchinterval(SWITCH_SECONDS)
         options = RunOptions(
@@ -199,6 +204,17 @@ def _cluster(kubeconfig: str | None, context: str | None) -> "Callable[[], Await
     from declctl.transport import Client
 
     return lambda: Client.connect(kubeconfig=kubeconfig, context=context)
+
+
+def _named(name: "ControllerName") -> "Front":
+    """A runtime that gives the name of its controller to the logs."""
+
+    @asynccontextmanager
+    async def front(runtime: "Runtime") -> AsyncGenerator[None, None]:
+        name.name = runtime.plan.name
+        yield
+
+    return front
 
 
 def _fronts(admin: str | None, screen: "Screen", *, once: bool, log: Any) -> "Sequence[Front]":

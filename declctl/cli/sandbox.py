@@ -80,13 +80,15 @@ async def _serve(documents: "list[KubeObject]", *, port: int, churn: float, targ
 def _introduce(server: "Sandbox", target: "Path", loaded: list[str]) -> None:
     import shlex
 
+    from declctl.cli.terminal import line
+
     number = f", with {len(loaded)} object{'s' * (len(loaded) != 1)}" if loaded else ""
-    for line in (
+    for each in (
         f"sandbox at {server.url}{number}; Ctrl-C ends it. Try:",
         f"  export KUBECONFIG={shlex.quote(str(target.absolute()))}",
         "  kubectl get pods -A -w",
     ):
-        typer.echo(line)
+        line(each)
 
 
 def _refuse_foreign(target: "Path") -> None:

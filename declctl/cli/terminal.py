@@ -1,14 +1,49 @@
-"""What may be written where: colour, and tables that fit."""
+"""The one way of commands to stdout and stderr: lines, blocks, tables and JSON.
+
+What is printed may come from elsewhere: object names and messages of a server, exceptions of handlers,
+names of files. So every text is made harmless here (`kit.text`), whether it goes to a terminal or to a file,
+which somebody may look at in one. Nothing in it moves the cursor, changes colours or begins a line.
+Programs read JSON, where it is all there, escaped. Logs have their own way (`lines`).
+"""
 
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from declctl.kit.text import one_line, to_json, visible
+
 
 def has_colour(stream: TextIO) -> bool:
     """Whether a stream is a terminal, and nobody asked for plain text (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def line(text: str = "", *, err: bool = False) -> None:
+    r"""One line on stdout or, with `err`, on stderr; a line end within the text is shown as `\n`."""
+    _write(f"{one_line(text)}\n", err=err)
+
+
+def block(text: str, *, err: bool = False) -> None:
+    """A text of several lines, with its last line end. No foreign text may begin a line."""
+    _write(visible(text), err=err)
+
+
+def print_json(document: object, *, indent: int | None = 2) -> None:
+    """A document on stdout, for programs: letters as they are, what is unprintable as its escape."""
+    _write(f"{to_json(document, indent=indent)}\n", err=False)
+
+
+def painted(text: str, *, err: bool = False) -> None:
+    """A text with colours of declctl, in which foreign text is escaped already."""
+    _write(text, err=err)
+
+
+def _write(text: str, *, err: bool) -> None:
+    stream = sys.stderr if err else sys.stdout
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -35,7 +70,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     )
     with console.capture() as printed:
         console.print(table, soft_wrap=not terminal)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+    rows_printed = printed.get().split("\n")
+    painted("".join(f"{row.rstrip()}\n" for row in rows_printed[:-1]))
 
 
 def _cell(value: object) -> str:
@@ -43,14 +79,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else visible(str(value))
-
-
-def visible(text: str) -> str:
-    """The text without what would move a terminal's cursor or change its colours.
-
-    What is printed may come from a cluster, where others write.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return f"{value:,}" if isinstance(value, int) else one_line(str(value))

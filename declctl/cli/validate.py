@@ -10,7 +10,7 @@ from declctl.cli.options import ContextOption, KubeconfigOption
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from declctl.manifest import Diagnostic, Loaded
     from declctl.runtime.checking.check import Checked
@@ -71,36 +71,48 @@ async def _ask_cluster(
     from declctl.cli.cluster_check import check_against_cluster
     from declctl.transport import Client
 
-    loaded = [one.inputs.loaded for one in checked if one.inputs is not None]
     client = await Client.connect(kubeconfig=kubeconfig, context=context)
     try:
-        return [fault for one in loaded for fault in await check_against_cluster(one, client)]
+        return [
+            fault
+            for one in checked
+            if one.inputs is not None
+            for fault in await check_against_cluster(
+                one.inputs.loaded, client, records_events=_records_events(one.inputs.bundle.files)
+            )
+        ]
     finally:
         await client.close()
 
 
-def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]") -> None:
-    if output is Report.JSON:
-        import json
+def _records_events(files: "Mapping[str, bytes]") -> bool:
+    """Whether a handler file names `record_event`; what installed plugins do is not known."""
+    return any(b"record_event" in source for source in files.values())
 
+
+def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]") -> None:
+    from declctl.cli.terminal import block, line, print_json
+
+    if output is Report.JSON:
         from declctl.manifest import render_json
 
-        typer.echo(json.dumps(render_json(faults), indent=2, ensure_ascii=False))
+        print_json(render_json(faults))
     elif output is Report.GITHUB:
         from declctl.manifest import render_github
 
-        typer.echo(render_github(faults), nl=False)
+        block(render_github(faults))
     else:
         from declctl.cli.faults import count, show_faults
 
         show_faults(faults)
         if faults:
-            typer.echo(count(faults), err=True)
+            line(count(faults), err=True)
+        wrong = {fault.file for fault in faults if fault.severity == "error"}
         for one in checked:
-            if one.inputs is not None and not one.errors:
-                typer.echo(_sentence(one.inputs.loaded))
-                for line in _costs(one):
-                    typer.echo(f"  {line}")
+            if one.inputs is not None and not one.errors and one.inputs.loaded.document.path not in wrong:
+                line(_sentence(one.inputs.loaded))
+                for cost in _costs(one):
+                    line(f"  {cost}")
 
 
 def _sentence(loaded: "Loaded") -> str:

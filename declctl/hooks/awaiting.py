@@ -1,20 +1,19 @@
 """The asynchronous side of the gate, apart from the rest: a child process that only imports needs no loop."""
 
-import asyncio
 import types
 from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import Any, NoReturn
 
 from declctl.hooks.calling import Implementation, failed
-
-_RAISED = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+from declctl.kit.callbacks import must_propagate
 
 
 async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
     """The same for an asynchronous implementation; cancelling it from outside passes.
 
-    A CancelledError that nobody outside has asked for is a failure like any other: let through, it
-    would end the caller's task without a word.
+    Whatever it raises is a failure. A CancelledError that nobody outside has asked for, a
+    KeyboardInterrupt outside of the main thread, or a class of its own that is no Exception would end the
+    caller's task, or the whole loop, if they were let through.
     """
     return await _guarded(implementation, _called(implementation, arguments))
 
@@ -32,7 +31,7 @@ def begin_async(implementation: Implementation, arguments: Mapping[str, object])
         waits_for = called.send(None)
     except StopIteration:
         return None
-    except _RAISED as error:
+    except BaseException as error:  # noqa: BLE001 - it is raised again, as it is or as a failure
         _raise(implementation, error)
     return _guarded(implementation, _resumed(called, waits_for))
 
@@ -40,22 +39,20 @@ def begin_async(implementation: Implementation, arguments: Mapping[str, object])
 def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:
     try:
         return implementation.function(**{name: arguments[name] for name in implementation.parameters})
-    except _RAISED as error:
-        raise failed(implementation, error) from error
+    except BaseException as error:  # noqa: BLE001 - as above
+        _raise(implementation, error)
 
 
 async def _guarded(implementation: Implementation, called: Awaitable[Any]) -> Any:
     try:
         return await called
-    except _RAISED as error:
+    except BaseException as error:  # noqa: BLE001 - as above
         _raise(implementation, error)
 
 
 def _raise(implementation: Implementation, error: BaseException) -> NoReturn:
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise error
+    if must_propagate(error):
+        raise error
     raise failed(implementation, error) from error
 
 

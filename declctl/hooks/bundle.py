@@ -1,26 +1,43 @@
 """Bundles: the handler files of a generation, in memory."""
 
-import ast
+import errno
 import hashlib
 import importlib.util
+import itertools
+import math
+import os
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-_MOST_KNOWN = 1000  # sources whose imports are remembered
+from declctl.hooks.apart import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
+from declctl.kit import files as reader
+
+_MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
+_MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
+
+
+class BundleError(OSError):
+    """A handler file, or all of them together, are beyond a limit; `suggestion` says what to do, if known."""
+
+    suggestion: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
-    `root` is how people know the folder.
+    `root` is how people know the folder. `folders` are those of packages, below it, in which modules were
+    looked for.
     """
 
     root: str
     files: Mapping[str, bytes]
+    folders: tuple[str, ...] = ()
 
     def path_of(self, module: str) -> str | None:
         """The file of a dotted module name; the front of a package before a module, as Python has it.
@@ -54,6 +71,20 @@ class Bundle:
         stems = (path.removesuffix(".py").removesuffix("/__init__") for path in self.files)
         return tuple(stem.replace("/", ".") for stem in stems)
 
+    def beside(self) -> tuple[str, ...]:
+        """The names of modules and packages in the folder `root` as it is now, for suggestions.
+
+        The bundle holds what entry points reach; a module whose name was mistyped is not among it. At most
+        a thousand entries of the folder are looked at; there are no names where it can't be read.
+        """
+        try:
+            with os.scandir(self.root or ".") as entries:
+                names = [entry.name for entry in itertools.islice(entries, _MOST_BESIDE)]
+        except OSError:
+            return ()
+        stems = (name.removesuffix(".py") for name in names)
+        return tuple(stem for stem in stems if stem.isidentifier() and not stem.startswith("__"))
+
     @property
     def names(self) -> frozenset[str]:
         """The top-level modules and packages: these belong to the generation alone."""
@@ -66,55 +97,158 @@ def closure(
     *,
     display: str | None = None,
     rest: Callable[[], object] = lambda: None,
+    until: float = math.inf,
 ) -> Bundle:
-    """Read what entry points reach: their top-level modules beside the manifest, and those that these import.
+    """Read what entry points reach: their modules beside the manifest, and those that these import.
 
-    A package is read whole. Imports are found by looking at the sources, inside functions too; a
-    file with a syntax error imports nothing, and is read all the same. Modules that are not beside
-    the manifest are left to Python. `rest` is called between two files. Raises OSError.
+    Imports are found by looking at the sources, inside functions too; a file with a syntax error imports
+    nothing, and is read all the same. Packages are read whole where that can't tell all: where a source
+    imports by names that it computes, and where a module of a package isn't there. Modules that are not
+    beside the manifest are left to Python. `rest` is called between two files.
+
+    Raises OSError, which names the file, for one that can't be read or is no regular file, and where no
+    process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
+    number, depth, memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
     """
-    files: dict[str, bytes] = {}
-    waiting = [module.partition(".")[0] for module in modules]
-    named = frozenset(waiting)
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name not in named and _is_elsewhere(root, name):
-            continue
-        for path in _files_of(root, name):
-            rest()
-            inner = path.relative_to(root)
-            data = files[inner.as_posix()] = path.read_bytes()
-            rest()
-            waiting += _imported(data, depth=len(inner.parts) - 1)
-    return Bundle(str(root) if display is None else display, dict(sorted(files.items())))
+    reading = _Reading(root, modules, rest, until)
+    while reading.waiting or reading.read_packages():
+        if reading.waiting:
+            reading.read(reading.waiting.pop())
+    files, folders = dict(sorted(reading.files.items())), tuple(sorted(reading.folders))
+    return Bundle(str(root) if display is None else display, files, folders)
+
+
+class _Reading:
+    """The files of a bundle, while they are found one after the other."""
+
+    def __init__(self, root: Path, modules: Iterable[str], rest: Callable[[], object], until: float) -> None:
+        self.files: dict[str, bytes] = {}
+        self.folders: set[str] = set()
+        self.waiting = list(modules)  # dotted names, of attributes too
+        self._root = root
+        self._rest = rest
+        self._until = until
+        self._named = frozenset(name.partition(".")[0] for name in self.waiting)
+        self._needed = frozenset(self.waiting)  # are modules, or else a fault
+        self._seen: set[str] = set()
+        self._size = 0
+        self._whole: set[str] = set()  # packages of which every module is wanted
+        self._read_whole: set[str] = set()
+        self._dynamic = False  # some source imports by names that it computes
+
+    def read(self, name: str) -> None:
+        """Read the file of a module, and those of the packages around it, if they are beside the manifest."""
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        parts = name.split(".")
+        if parts[0] not in self._named and _is_elsewhere(self._root, parts[0]):
+            return
+        if parts[-1] == "*":
+            self._whole.add(".".join(parts[:-1]))
+            parts.pop()
+        for length in range(1, len(parts) + 1):
+            package = self._root.joinpath(*parts[:length])
+            front, module = package / "__init__.py", package.with_name(f"{package.name}.py")
+            if package.is_dir():
+                self.folders.add("/".join(parts[:length]))
+            if _is_there(front):
+                self._add(front)
+            elif _is_there(module):
+                self._add(module)
+                return
+            elif not package.is_dir():
+                if length > 1 and name in self._needed:
+                    self._whole.add(parts[0])  # what is there is named in the advice
+                return
+
+    def read_packages(self) -> bool:
+        """Read what is wanted whole; returns whether there was anything new."""
+        if self._dynamic:
+            self._whole |= {path.partition("/")[0] for path in self.files if "/" in path}
+        new = self._whole - self._read_whole
+        self._read_whole |= new
+        for name in new:
+            folder = self._root.joinpath(*name.split("."))
+            if folder.is_dir():
+                for path in _walk(folder, depth=len(name.split("."))):
+                    self._add(path)
+        return bool(new)
+
+    def _add(self, path: Path) -> None:
+        inner = path.relative_to(self._root)
+        if inner.as_posix() in self.files:
+            return
+        self._rest()
+        data = self.files[inner.as_posix()] = reader.read_file(path, most=reader.CODE_BYTES)
+        self._size += len(data)
+        if len(self.files) > reader.BUNDLE_FILES:
+            raise _too_much(path, f"handlers have more than {reader.BUNDLE_FILES:,} files")
+        if self._size > reader.BUNDLE_BYTES:
+            raise _too_much(path, f"handlers have more than {reader.BUNDLE_BYTES:,} bytes")
+        self._rest()
+        found = self._scan(path, data)
+        self._dynamic = self._dynamic or found.is_dynamic
+        self.waiting += _imported(found, _package_of(inner.as_posix()))
+
+    def _scan(self, path: Path, data: bytes) -> "_Scan":
+        """The imports of a source, found before `until`; raises OSError, which names the file."""
+        left = self._until - time.monotonic()
+        try:
+            if left <= 0:
+                raise TooLate
+            return _scan(data, seconds=min(left, SECONDS))
+        except TooLate as error:
+            what = (
+                f"it is not parsed in time: reading and parsing all files may take {reader.READ_SECONDS:g} s"
+            )
+            raise _too_much(path, what, error.suggestion) from error
+        except TooCostly as error:
+            raise _too_much(path, str(error), error.suggestion) from error
+        except OSError as error:
+            what = f"no process can be started to parse it: {error.strerror or error}"
+            raise OSError(error.errno, what, str(path)) from error
 
 
 def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
     """The files of a bundle that a module is made of: its own, the packages it is in, and what these import.
 
-    Imports are found as `closure` finds them.
+    Imports are found as `closure` finds them. If one of them imports by names that it computes, it may be
+    made of all.
     """
     found: dict[str, bytes] = {}
     waiting = [module]
     while waiting:
-        parts = waiting.pop().split(".")
+        name = waiting.pop()
+        if name.endswith(".*"):
+            name = name.removesuffix(".*")
+            waiting += [inner for inner in bundle.modules if inner.startswith(f"{name}.")]
+        parts = name.split(".")
         for length in range(1, len(parts) + 1):
-            name = ".".join(parts[:length])
-            path = bundle.path_of(name)
-            if path is not None and path not in found:
-                found[path] = bundle.files[path]
-                package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
-                waiting += _imported_modules(found[path], package)
+            path = bundle.path_of(".".join(parts[:length]))
+            if path is None or path in found:
+                continue
+            found[path] = bundle.files[path]
+            scan = _scan(found[path])
+            if scan.is_dynamic:
+                return bundle.files
+            for imported in _imported(scan, _package_of(path)):
+                waiting.append(imported)
+                # `import package` gives its modules as attributes, whoever has imported them.
+                inner = (f"{imported}.{attribute}" for attribute in scan.attributes)
+                if bundle.has_package(imported):
+                    waiting += [each for each in inner if bundle.path_of(each) is not None]
     return dict(sorted(found.items()))
 
 
-def _imported_modules(source: bytes, package: str) -> Iterator[str]:
+def _package_of(path: str) -> str:
+    """The dotted name of the package that a source is in; empty beside the manifest."""
+    return path.rpartition("/")[0].replace("/", ".")
+
+
+def _imported(found: "_Scan", package: str) -> Iterator[str]:
     """The dotted names that a source in `package` may import; those of attributes are among them."""
-    for names, module, level in _imports(source):
+    for names, module, level in found.statements:
         if level is None:
             yield from names
         else:
@@ -123,15 +257,42 @@ def _imported_modules(source: bytes, package: str) -> Iterator[str]:
             yield from (f"{base}.{name}".strip(".") for name in names)
 
 
-def _files_of(root: Path, name: str) -> Iterator[Path]:
-    module, package = root / f"{name}.py", root / name
-    if module.is_file() and not (package / "__init__.py").is_file():
-        yield module
-    elif package.is_dir():
-        for path in sorted(package.rglob("*.py")):
-            inner = path.relative_to(root).parts
-            if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in inner):
+def _is_there(module: Path) -> bool:
+    """Whether there is something under the name of a module, which a reader may have to refuse.
+
+    A link that leads nowhere is nothing. Neither is a folder beside the package of that name.
+    """
+    try:
+        found = module.stat()
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISDIR(found.st_mode) or not module.with_suffix("").is_dir()
+
+
+def _walk(folder: Path, *, depth: int) -> Iterator[Path]:
+    """The modules in a package and in its folders, in order. Links to folders are not followed.
+
+    What has not the name of a module can't be imported, and may be anything.
+    """
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name.isidentifier() and entry.name != "__pycache__":
+                if depth >= reader.FOLDER_DEPTH:
+                    limit = f"packages are nested more than {reader.FOLDER_DEPTH} levels deep"
+                    raise _too_much(Path(entry.path), limit)
+                yield from _walk(Path(entry.path), depth=depth + 1)
+        elif entry.name.endswith(".py") and entry.name.removesuffix(".py").isidentifier():
+            path = Path(entry.path)
+            if path.exists() and not path.is_dir():
                 yield path
+
+
+def _too_much(path: Path, what: str, suggestion: str | None = None) -> OSError:
+    error = BundleError(errno.EFBIG, what, str(path))
+    error.suggestion = suggestion
+    return error
 
 
 def _is_elsewhere(root: Path, name: str) -> bool:
@@ -143,19 +304,6 @@ def _is_elsewhere(root: Path, name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _imported(source: bytes, *, depth: int) -> Iterator[str]:
-    """The top-level names that a source may import; `depth` is the number of packages that it is in."""
-    for statement in _imports(source):
-        if statement.level is None:
-            yield from (name.partition(".")[0] for name in statement.names)
-        elif statement.level == 0 or statement.level > depth:
-            # A relative import inside a package stays there, unless it climbs out of it to a sibling.
-            if statement.module is None:
-                yield from statement.names
-            else:
-                yield statement.module.partition(".")[0]
-
-
 class _Statement(NamedTuple):
     """`import names`, which has no level, or `from module import names`."""
 
@@ -164,30 +312,50 @@ class _Statement(NamedTuple):
     level: int | None
 
 
-_known: dict[bytes, tuple[_Statement, ...]] = {}  # by the digest of a source
+class _Scan(NamedTuple):
+    """What a source imports.
+
+    `is_dynamic` says that it may import by names that it computes; `attributes` has all that it reads of
+    anything.
+    """
+
+    statements: tuple[_Statement, ...] = ()
+    is_dynamic: bool = False
+    attributes: frozenset[str] = frozenset()
 
 
-def _imports(source: bytes) -> tuple[_Statement, ...]:
+# Whoever mentions one of these may import, or find, modules by names that no statement has.
+_DYNAMIC = frozenset(
+    {"__import__", "importlib", "import_module", "pkgutil", "runpy", "builtins", "exec", "eval"}
+    | {"modules", "__path__", "__loader__", "__spec__"}
+)
+_known: dict[bytes, _Scan] = {}  # by the digest of a source
+
+
+def _scan(source: bytes, *, seconds: float = SECONDS) -> _Scan:
     """The imports of a source, inside functions too; none where it has a syntax error.
 
-    Files that have not changed are read again and again, and each parsing keeps events waiting.
+    Files that have not changed are read again and again, and parsing delays events: so results are kept. A
+    large source is parsed in a process of its own, within `seconds`. Raises TooCostly, and OSError if no
+    process can be started.
     """
     digest = hashlib.sha256(source).digest()
     found = _known.get(digest)
     if found is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        found = _known[digest] = tuple(_statements(source))
+        found = _known[digest] = _statements(source, seconds)
     return found
 
 
-def _statements(source: bytes) -> Iterator[_Statement]:
+def _statements(source: bytes, seconds: float) -> _Scan:
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it tells what is wrong
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield _Statement(tuple(alias.name for alias in node.names), None, None)
-        elif isinstance(node, ast.ImportFrom):
-            yield _Statement(tuple(alias.name for alias in node.names), node.module, node.level)
+        if len(source) > LARGE_BYTES:
+            imports, names, attributes = scan_apart(source, seconds=seconds)
+        else:
+            imports, names, attributes = scan(source)
+    except MemoryError:  # deep nesting: the import of it says so
+        return _Scan()
+    statements = tuple(_Statement(tuple(each), module, level) for each, module, level in imports)
+    is_dynamic = not _DYNAMIC.isdisjoint([*names, *attributes])
+    return _Scan(statements, is_dynamic, frozenset(attributes) if statements else frozenset())

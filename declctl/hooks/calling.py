@@ -44,11 +44,13 @@ class Implementation:
 class EventTarget:
     """What one handler calls for a change: for each type its implementations, in their order.
 
-    `declctl_event` comes before the hook of the type; within one hook, ranks count.
+    `declctl_event` comes before the hook of the type; within one hook, ranks count. `disabled` says why
+    nothing is called at all (`onError: Disable`); it is empty otherwise.
     """
 
-    def __init__(self, implementations: tuple[Implementation, ...]) -> None:
+    def __init__(self, implementations: tuple[Implementation, ...], *, disabled: str = "") -> None:
         self.implementations = implementations
+        self.disabled = disabled
         self.all_async = bool(implementations) and all(i.is_async for i in implementations)
         ordered = sorted(implementations, key=lambda i: i.rank)
         self._by_type = {

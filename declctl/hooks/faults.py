@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from declctl.errors import EntryPointError
+from declctl.hooks.apart import NotCompiled
 from declctl.hooks.bundle import Bundle
 
 MODULE_NOT_FOUND = "DCL040"
@@ -37,6 +38,8 @@ NAMESPACE = "_declctl_gen"
 """The package under which generations live; messages show names without it."""
 
 _PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
+_DEFINITION = re.compile(r"^(?:async +def|def|class) +([^\W_]\w*)", re.MULTILINE)
+_MACHINERY = ("declctl", "importlib", "_frozen_importlib", "_frozen_importlib_external")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Place = tuple[str, int, int]
 
@@ -45,6 +48,15 @@ def closest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that was probably meant."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def defined_in(source: str) -> list[str]:
+    """The public functions and classes that a source defines at its top.
+
+    They are found by the look of lines, as parsing costs too much for a suggestion: a line of a text may look
+    like a definition.
+    """
+    return _DEFINITION.findall(source)
 
 
 def told(error: BaseException) -> str:
@@ -58,48 +70,67 @@ def told(error: BaseException) -> str:
 
 
 def told_with_place(error: BaseException) -> str:
-    """As `told`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`.
+    """As `told`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`."""
+    place = place_of(error)
+    return f"{told(error)} ({place})" if place else told(error)
+
+
+def place_of(error: BaseException) -> str:
+    """The line of foreign code that raised, such as `handlers.py:7`; empty if there is none.
 
     That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
     """
     private, other = "", ""
-    trace = error.__traceback__
+    if isinstance(error, SyntaxError) and error.filename:
+        other = f"{error.filename}:{error.lineno or 1}"
+    trace = error.__traceback__ if not other else None
     while trace is not None:
         file, module = trace.tb_frame.f_code.co_filename, str(trace.tb_frame.f_globals.get("__name__", ""))
         if module.startswith(f"{NAMESPACE}."):
             private = f"{file}:{trace.tb_lineno}"
-        elif module.partition(".")[0] != "declctl":
+        elif module.partition(".")[0] not in _MACHINERY:
             other = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    place = private or other
-    return f"{told(error)} ({place})" if place else told(error)
+    return private or other
 
 
 def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:
     """The fault behind an exception that came out of `doing`, such as "importing handlers.pods"."""
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
         place: _Place | None = (error.filename, error.lineno or 1, max(1, error.offset or 1))
+        if isinstance(error, NotCompiled):
+            return _located(error.msg, SYNTAX, place, error.suggestion)
         return _located(f"this is not valid Python: {error.msg}", SYNTAX, place, None)
     place = _innermost(error.__traceback__, bundle)
     if isinstance(error, SystemExit):
         argument = repr(error.code) if error.code is not None else ""
         message = f"{doing} ends the process: it raises SystemExit({argument})"
         return _located(message, ENDED_PROCESS, place, 'guard scripts with `if __name__ == "__main__":`')
-    return _located(f"{doing} raises {told(error)}", IMPORT_RAISED, place, _advice(error, bundle))
+    what = told(error) if place is not None else told_with_place(error)
+    return _located(f"{doing} raises {what}", IMPORT_RAISED, place, _advice(error, bundle))
 
 
 def of_parameter(
     function: Callable[..., Any], parameter: str, message: str, suggestion: str, bundle: Bundle
 ) -> EntryPointError:
     """A parameter that its hook doesn't have, located at its name in the `def`."""
-    return _located(message, UNKNOWN_PARAMETER, _place(function, parameter, bundle), suggestion)
+    place = _place(function, parameter, bundle)
+    message = message if place else f"{message}{_elsewhere(function)}"
+    return _located(message, UNKNOWN_PARAMETER, place, suggestion)
+
+
+def _elsewhere(function: Callable[..., Any]) -> str:
+    """File and line of a function that is not in the bundle, such as that of an installed plugin."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
 
 
 def of_function(
     function: Callable[..., Any], message: str, *, code: str, suggestion: str | None, bundle: Bundle
 ) -> EntryPointError:
     """A fault of a whole function, located at its name in the `def`."""
-    return _located(message, code, _place(function, None, bundle), suggestion)
+    place = _place(function, None, bundle)
+    return _located(message if place else f"{message}{_elsewhere(function)}", code, place, suggestion)
 
 
 def _located(message: str, code: str, place: _Place | None, suggestion: str | None) -> EntryPointError:
@@ -145,7 +176,18 @@ def _place(function: Callable[..., Any], parameter: str | None, bundle: Bundle) 
 
 
 def _definition(source: str, name: str, first: int) -> _Function | None:
-    for node in ast.walk(ast.parse(source)):
+    """The function that begins at line `first` with its decorators; None for a lambda.
+
+    Only its own lines are parsed: the whole source may be large, or nested deeper than `ast` goes.
+    """
+    try:
+        lines = inspect.getblock([f"{line}\n" for line in source.split("\n")[first - 1 :]])
+        is_method = lines[0][:1].isspace()
+        header = ["if True:\n"] if is_method else []  # an indented block can't be parsed alone
+        tree = ast.parse("".join([*header, *lines]))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(ast.increment_lineno(tree, first - 1 - len(header))):
         # A decorated function's code begins at its first decorator.
         if isinstance(node, _Function) and node.name == name and _first_line(node) == first:
             return node

@@ -14,6 +14,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from declctl.hooks.apart import LARGE_BYTES, NotCompiled, TooCostly, compile_apart
 from declctl.hooks.bundle import Bundle
 
 _Lines = tuple[int, None, list[str], str]
@@ -140,9 +141,19 @@ def _code_of(source: bytes, display: str) -> CodeType:
 def _compiled(source: bytes, display: str) -> CodeType:
     try:
         # Of text Python counts columns in characters, of bytes not always.
-        return compile(decode_source(source), display, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        text = decode_source(source)
+        if len(source) > LARGE_BYTES:
+            return compile_apart(text, display)
+        return compile(text, display, "exec", dont_inherit=True)
+    except TooCostly as error:
+        raise NotCompiled.because(str(error), display, error.suggestion) from error
+    except OSError as error:
+        reason = f"no process can be started for it: {error.strerror or error}"
+        raise NotCompiled.because(reason, display) from error
+    except (RecursionError, MemoryError) as error:  # the parser raises either, for deep nesting
+        raise NotCompiled.too_deep(display) from error
+    except (SyntaxError, ValueError, OverflowError) as error:
         if isinstance(error, SyntaxError) and error.filename is not None:
             raise
-        # Not a text, or nested too deep: Python has no place for it, and it is wrong all the same.
-        raise SyntaxError(str(error) or "it is nested too deep", (display, 1, 1, None)) from error
+        # Not a text, for example: Python has no place for it, and it is wrong all the same.
+        raise SyntaxError(str(error) or type(error).__name__, (display, 1, 1, None)) from error

@@ -91,15 +91,34 @@ class GenerationNamespace:
         _forget_loggers(self.prefix)
 
     def _not_found(self, name: str) -> EntryPointError:
-        near = faults.closest(name, self.bundle.modules)
         where = self.bundle.root or "."
         return EntryPointError(
             f"there is no module {name!r}, neither beside the manifest ({where}) nor installed",
             code=faults.MODULE_NOT_FOUND,
-            suggestion=f'did you mean "{near}"?'
-            if near
-            else f"create {name.replace('.', '/')}.py beside the manifest",
+            suggestion=self._instead_of(name),
         )
+
+    def _instead_of(self, name: str) -> str:
+        """What to write instead of a module that there is not."""
+        module, _, attribute = name.rpartition(".")
+        if module:
+            known = self._names_in(module)
+            meant = attribute if attribute in known else faults.closest(attribute, known)
+            if meant is not None:
+                return f'did you mean "{module}:{meant}"? A colon stands before what is in a module'
+        near = faults.closest(name, {*self.bundle.modules, *self.bundle.beside()})
+        return (
+            f'did you mean "{near}"?' if near else f"create {name.replace('.', '/')}.py beside the manifest"
+        )
+
+    def _names_in(self, module: str) -> list[str]:
+        """The functions and classes of a module of the bundle, or of one that is imported already."""
+        path = self.bundle.path_of(module)
+        if path is not None:
+            return faults.defined_in(self.bundle.source(self.bundle.display(path)) or "")
+        return [
+            name for name, value in vars(sys.modules.get(module, None) or object).items() if callable(value)
+        ]
 
     def _no_attribute(self, name: str, attribute: str, module: ModuleType) -> EntryPointError:
         known = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]

@@ -4,6 +4,7 @@ A plugin that can't be loaded is told with its reason and takes nobody else down
 imports none of them.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -73,6 +74,8 @@ def load(plugin: InstalledPlugin) -> object:
     Raises EntryPointError with the reason.
     """
     try:
+        if plugin.entry.module not in sys.modules:
+            importlib.invalidate_caches()  # it may have been installed a moment ago
         loaded: Any = plugin.entry.load()
         _remember(plugin)
         loaded = loaded() if isinstance(loaded, type) else loaded
@@ -81,7 +84,7 @@ def load(plugin: InstalledPlugin) -> object:
         raise
     except BaseException as error:  # foreign code
         raise EntryPointError(
-            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {faults.told(error)}",
+            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {faults.told_with_place(error)}",
             code=faults.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
         ) from error

@@ -92,6 +92,11 @@ class GenerationPlugins:
             )
         self._add(name, plugin, self._members(plugin))
 
+    def discard(self, name: str) -> None:
+        """Forget a plugin that has turned out to be unusable: none of its hooks is called."""
+        self._implementations.pop(name, None)
+        self._objects = {key: owner for key, owner in self._objects.items() if owner[0] != name}
+
     def names(self) -> tuple[str, ...]:
         """The plugins in the order in which they were added."""
         return tuple(self._implementations)

@@ -10,6 +10,15 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.calling import Implementation
 
 _PREFIX = "declctl_"
+_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    **{name: ("obj", f'obj["{name}"]') for name in ("spec", "status", "metadata")},
+    **{name: ("obj", f"obj.{name}") for name in ("name", "namespace", "uid", "labels", "annotations")},
+    **{name: ("ctx", f"ctx.{name}") for name in ("log", "memo", "listers", "client", "config")},
+    **{name: ("change", f"change.{name}") for name in ("key", "type", "reason")},
+    "meta": ("obj", 'obj["metadata"]'),
+    "logger": ("ctx", "ctx.log"),
+}
+"""The parameter and the expression for what other frameworks pass as a parameter."""
 
 
 def _arguments(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -79,9 +88,20 @@ def _unknown(
     listed = ", ".join(known) or "no arguments"
     name = getattr(function, "__name__", repr(function))
     message = f"{name} takes {parameter.name!r}, which {hook} does not give"
-    near = faults.closest(parameter.name, known)
-    suggestion = f'did you mean "{near}"? {hook} gives {listed}' if near else f"{hook} gives {listed}"
+    suggestion = f"{_instead_of(parameter.name, known)}{hook} gives {listed}"
     if parameter.name in known:
         message = f"{name} takes {parameter.name!r} by position only, and hooks are given arguments by name"
         suggestion = "remove the `/` from its parameters"
     return faults.of_parameter(function, parameter.name, message, suggestion, bundle)
+
+
+def _instead_of(name: str, known: tuple[str, ...]) -> str:
+    """What to write for a parameter that a hook does not give: the beginning of a sentence, or nothing."""
+    parameter, read = _ELSEWHERE.get(name, ("", ""))
+    if parameter in known:
+        return f'write "{parameter}" and read {read}; '
+    near = faults.closest(name, known)
+    if near is not None and near[0] == name[0]:
+        return f'did you mean "{near}"? '
+    # Likely the kind of the object, such as pod; or what another framework calls it, such as body.
+    return 'write "obj" for the object, whatever its kind; ' if "obj" in known else ""

@@ -6,6 +6,7 @@ by `factory`. What knows HTTP, manifests or plugins does not belong here.
 
 from typing import TYPE_CHECKING
 
+from declctl.informer.applying import RelistDifferences
 from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
@@ -118,6 +119,7 @@ __all__ = [
     "ReflectorStatistics",
     "ReflectorStore",
     "Registration",
+    "RelistDifferences",
     "Reprojection",
     "ResourceEventHandler",
     "ResourceEventHandlerFuncs",

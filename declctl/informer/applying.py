@@ -1,17 +1,26 @@
-"""From deltas to the store, and from the store to notifications: here the cache changes.
+"""Applies deltas to the store, and makes the notifications of what has changed by them.
 
-What is told is what changed: an object that comes again as it is stored is not told, one that was
-deleted and made again is told as two changes (client-go tells an update whose uid has changed, and
-so do we where it is asked for).
+An object that comes again as it is stored makes no notification. One that was deleted and made again makes
+two, Deleted and Added. (client-go makes one update, whose uid has changed; `uid_change="update"` does that.)
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+from declctl.errors import MalformedAnswer
 from declctl.informer.queues import Replacement
 from declctl.informer.stores import Indexer
-from declctl.objects import ChangeReason, ChangeType, Delta, DeltaType, Notification, Record
+from declctl.objects import (
+    ChangeReason,
+    ChangeType,
+    Delta,
+    DeltaType,
+    Notification,
+    Record,
+    newer_version,
+)
 
 _SLICE = 500  # objects of a replacement until the loop may do something else
 
@@ -25,7 +34,7 @@ UidChange = Literal["recreate", "update"]
 
 
 class Additions:
-    """The notifications of objects that are all new. Each is made when it is read: for whoever listens."""
+    """The notifications of objects that are all new. Each is made when a listener reads it."""
 
     __slots__ = ("_now", "_reason", "_records")
 
@@ -44,28 +53,65 @@ class Additions:
 
 
 Told = list[Notification] | Additions
-"""What listeners have to be told, in its order."""
+"""Notifications for the listeners, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelistDifferences:
+    """How many objects the lists after the first have brought that differ from what was held.
+
+    Each stands for one change or more. States in between were not seen, nor were objects that came and went
+    in between. An object that was made anew counts as `deleted` and as `added`.
+    """
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: "RelistDifferences") -> "RelistDifferences":
+        return RelistDifferences(
+            self.added + other.added, self.modified + other.modified, self.deleted + other.deleted
+        )
+
+    def __sub__(self, other: "RelistDifferences") -> "RelistDifferences":
+        return RelistDifferences(
+            self.added - other.added, self.modified - other.modified, self.deleted - other.deleted
+        )
+
+    def __str__(self) -> str:
+        return f"{self.added:,} added, {self.modified:,} modified, {self.deleted:,} deleted"
+
+
+NO_DIFFERENCES = RelistDifferences()
 
 
 class Applier:
     """Applies changes to a store, its only writer. `now` is in seconds since the epoch.
 
-    `uid_change` says how another uid under a key is told: as a delete and an add, or as an update.
+    `uid_change` says what another uid under a key becomes: Deleted and Added, or an update. `differences`
+    counts what lists after the first have found. `in_order` says that deltas come in the order of their
+    versions, over all keys, as those of a RealFIFO do.
     """
 
-    def __init__(self, indexer: Indexer, *, uid_change: UidChange = "recreate") -> None:
+    def __init__(
+        self, indexer: Indexer, *, uid_change: UidChange = "recreate", in_order: bool = True
+    ) -> None:
+        self._in_order = in_order
+        self.differences = NO_DIFFERENCES
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
         self._held = indexer.held
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Told:
-        """Apply deltas in their order; what listeners have to be told of them."""
+        """Apply deltas in their order; returns their notifications."""
         told: list[Notification] = []
+        relisted = False  # a DeltaFIFO brings lists as deltas
         for delta in deltas:
             kind, key, record = delta.type, delta.key, delta.record
             if kind is _GONE:
                 last = None if delta.final_state_unknown or delta.out_of_scope else record
                 self._remove(key, last, told, _reason_of(delta), now)
+                relisted |= delta.final_state_unknown
             elif kind is _SYNC:
                 if (held := self._held(key)) is not None:
                     told.append(resync_of(held, now))
@@ -73,18 +119,20 @@ class Applier:
                 reason = _WATCH
                 if kind is _REPLACED:
                     reason = _INITIAL if delta.initial else _RELIST
+                    relisted |= not delta.initial
                 held = self._held(record.key)
                 if held is not record:
                     self._put(record, held, told, reason, now)
-        last_record = deltas[-1].record if deltas else None
-        if last_record is not None:
-            self._indexer.bookmark(last_record.resource_version)
+        self._reach(deltas)
+        if relisted:
+            self.differences += _found([each for each in told if each.reason is _RELIST])
         return told
 
     def replace(self, replacement: Replacement, now: float) -> Iterator[Told]:
-        """Make the store hold these objects, compared in place, a slice at a time.
+        """Make the store hold these objects and no others; yields notifications, a slice at a time.
 
-        After each slice the store has what was told and nothing else. What is missing goes first.
+        After each slice the store has exactly the changes of the notifications so far. Objects that are not
+        in the list go first.
         """
         indexer = self._indexer
         listed = {record.key for record in replacement.records} if indexer.known() else ()
@@ -94,11 +142,27 @@ class Applier:
             told: list[Notification] = []
             for key in keys:
                 self._remove(key, None, told, _RELIST, now)
+            self.differences += _found(told)
             yield told
         reason, records = _INITIAL if replacement.initial else _RELIST, replacement.records
         for start in range(0, len(records), _SLICE):
-            yield self._put_all(records[start : start + _SLICE], reason, now)
+            put = self._put_all(records[start : start + _SLICE], reason, now)
+            if reason is _RELIST:
+                self.differences += _found(put)
+            yield put
         indexer.bookmark(replacement.resource_version)
+
+    def _reach(self, deltas: Sequence[Delta]) -> None:
+        """The store has reached the version of these deltas."""
+        reached = "" if self._in_order else self._indexer.last_store_sync_resource_version
+        for delta in reversed(deltas):
+            # A resync brings what is stored, which is older than what the store has reached.
+            if delta.record is None or delta.type is _SYNC:
+                continue
+            reached = newer_version(reached, delta.record.resource_version)
+            if reached and self._in_order:
+                break
+        self._indexer.bookmark(reached)
 
     def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Told:
         if self._held(records[0].key) is None:
@@ -118,10 +182,13 @@ class Applier:
         """`held` is what the store has of the object, and another record."""
         if held is None:
             told.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
-        elif held.revision == record.revision and held.resource_version:
+        elif held.revision == record.revision and (held.resource_version or _same(held, record)):
             if held.layout is record.layout:
-                return
-            # The same object, decoded anew: nobody has to hear of it.
+                if _same_content(held, record):
+                    return
+                # A server that was put back to a backup gives the same version to another state.
+                told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
+            # Else the same object, decoded anew: nobody has to hear of it.
         elif self._recreates and held.uid != record.uid:
             told.append(_tombstone(held, reason, now))
             told.append(Notification(_ADDED, record, None, False, False, reason, now))
@@ -147,6 +214,30 @@ class Applier:
 def resync_of(record: Record, now: float) -> Notification:
     """The notification that replays a record; its old state is the same."""
     return Notification(_RESYNC, record, reason=_RESYNCED, received_at=now)
+
+
+def _same_content(held: Record, record: Record) -> bool:
+    """Whether two records of one version are equal. Lists give back the held record, but after a rollback."""
+    try:
+        return held.decode() == record.decode()
+    except MalformedAnswer:
+        return True  # a record that can't be read is replaced by its next version
+
+
+def _found(told: Told) -> RelistDifferences:
+    """The differences that a list has found, by the notifications that it made."""
+    if isinstance(told, Additions):
+        return RelistDifferences(added=len(told))
+    kinds = [notification.type for notification in told]
+    return RelistDifferences(kinds.count(_ADDED), kinds.count(_MODIFIED), kinds.count(_DELETED))
+
+
+def _same(held: Record, record: Record) -> bool:
+    """Whether two states without a version are the same: a list or a watch may bring an object again."""
+    if held.layout is not record.layout or held.labels_json != record.labels_json:
+        return False
+    codec = record.layout.codec  # which compresses otherwise once it has learned from the first objects
+    return held.frame == record.frame or codec.decode(held.frame) == codec.decode(record.frame)
 
 
 def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:

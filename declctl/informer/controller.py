@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Literal
 
-from declctl.errors import QueueClosed
+from declctl.errors import CacheError, QueueClosed
 from declctl.informer.queues import (
     Bookmark,
     DeltaFIFO,
@@ -24,6 +24,7 @@ from declctl.informer.queues import (
 from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock, Latch, SystemClock
+from declctl.kit.callbacks import must_propagate, plain, refuse_async
 from declctl.objects import Known, Record, nothing_known
 
 BATCH = 500  # entries that are processed before the loop may do something else
@@ -77,13 +78,14 @@ class ControllerStatistics:
 class Controller:
     """Runs a reflector and processes what it queues, in order.
 
-    `process` may be a generator, which lets the loop do something else wherever it yields, or
-    return something to be awaited. The reflector goes on filling the queue meanwhile: it waits for
-    nobody. What `process` raises ends `run` and comes out of it as it is (client-go 166). `synced`
-    opens when what came first is processed.
+    `process` may be a generator; wherever it yields, the loop does other work. It may also return an
+    awaitable. Meanwhile the reflector goes on filling the queue: it never waits for `process`. What `process`
+    raises ends `run`, which raises the same (client-go 166); for a CancelledError without a cancellation of
+    `run` it raises a CacheError. `synced` opens when the first list is processed.
     """
 
     def __init__(self, config: Config) -> None:
+        refuse_async(config.should_resync, "should_resync")
         self.config = config
         self.queue = config.queue
         self.synced = Latch(config.name or "controller")
@@ -133,20 +135,29 @@ class Controller:
                     await asyncio.sleep(0)  # a queue that is never empty shall not keep others from running
 
     def hold(self) -> None:
-        """Process nothing until `let_go` was called as often; what comes is queued."""
+        """Process nothing until `let_go` was called as often as `hold`; changes stay in the queue."""
         self._holds += 1
         self._free.clear()
 
     def let_go(self) -> None:
-        """Go on, in the next turn of the loop, if nobody else holds it."""
+        """Take back one `hold`. After the last one, processing goes on in the next turn of the loop."""
         self._holds -= 1
         if not self._holds:
             self._free.set()
 
     @property
     def has_synced(self) -> bool:
-        """Whether what came first is processed."""
+        """Whether the first list is processed."""
         return self.synced.is_open
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.config.name or self.config.source.description
+
+    def why_not_synced(self) -> str:
+        """Why the first list is not processed; empty if it is. From any thread."""
+        return "" if self.has_synced else self.reflector.progress()
 
     @property
     def last_sync_resource_version(self) -> str:
@@ -165,7 +176,7 @@ class Controller:
         began = self._clock.monotonic()
         result = self.config.process(batch)
         if not isinstance(result, GeneratorType) and isinstance(result, Awaitable):  # the common case first
-            await result
+            await self._awaited(result)
         elif result is not None:
             for _ in result:
                 self._timed(began, size)
@@ -174,6 +185,16 @@ class Controller:
                     await self._free.wait()
                 began = self._clock.monotonic()
         self._timed(began, size)
+
+    async def _awaited(self, result: Awaitable[None]) -> None:
+        try:
+            await result
+        except asyncio.CancelledError as fault:
+            if must_propagate(fault):
+                raise
+            # Nobody has cancelled `run`: as it is, its task would end as if somebody had, without a word.
+            name = self.config.name or self.config.source.description
+            raise CacheError(f"{name}: the process function raised CancelledError") from fault
 
     def _timed(self, began: float, size: int) -> None:
         now = self._clock.monotonic()
@@ -198,7 +219,7 @@ class Controller:
     async def _resync_all(self) -> None:
         while True:
             await self._clock.sleep(self.config.full_resync_period)
-            if self.config.should_resync is None or self.config.should_resync():
+            if self.config.should_resync is None or plain(self.config.should_resync(), "should_resync"):
                 self.queue.resync()
 
 

@@ -2,24 +2,38 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from declctl.objects import ObjectKey, ObjectView
+from declctl.kit.callbacks import plain, refuse_async
+from declctl.objects import KubeObject, ObjectKey, ObjectView
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedFinalStateUnknown:
+class DeletedFinalStateUnknown(Mapping[str, Any]):
     """A delete that the watch missed.
 
     `obj` is the last state that was seen, which may not be the last one there was; it is always
-    there (client-go's may be missing). Key, name and namespace can be read as from an object, so that
-    a handler which needs no more has no case for it (client-go 97, 111).
+    there (client-go's may be missing). Everything that can be read from an object can be read from
+    this, and is that of `obj`: a handler that does not care how a delete was seen has no case for it
+    (client-go 97, 111). `isinstance` tells it from an ObjectView.
     """
 
     key: ObjectKey
     obj: ObjectView
+
+    def __getitem__(self, field: str) -> Any:
+        return self.obj[field]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.obj)
+
+    def __len__(self) -> int:
+        return len(self.obj)
+
+    def __bool__(self) -> bool:
+        return True  # as of an object: nothing is decoded to know
 
     @property
     def name(self) -> str:
@@ -31,11 +45,36 @@ class DeletedFinalStateUnknown:
         """The namespace in the key; None for a cluster-scoped object."""
         return self.key.namespace
 
+    @property
+    def uid(self) -> str:
+        """`metadata.uid` of the last known state."""
+        return self.obj.uid
+
+    @property
+    def resource_version(self) -> str:
+        """`metadata.resourceVersion` of the last known state."""
+        return self.obj.resource_version
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """`metadata.labels` of the last known state, read-only."""
+        return self.obj.labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """`metadata.annotations` of the last known state, read-only. Decodes."""
+        return self.obj.annotations
+
+    def to_dict(self) -> KubeObject:
+        """A private deep copy of the last known state."""
+        return self.obj.to_dict()
+
 
 class ResourceEventHandler(Protocol):
     """What is called. Methods may be sync or async.
 
-    `on_delete` receives DeletedFinalStateUnknown where the watch missed the delete.
+    `on_delete` receives DeletedFinalStateUnknown, which reads like an object, where the watch missed the
+    delete.
     """
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
@@ -80,11 +119,13 @@ class ResourceEventHandlerFuncs:
 class FilteringResourceEventHandler:
     """Passes on to `handler` what a filter accepts.
 
-    Entering it is an add, leaving it a delete (client-go 96).
+    Entering it is an add, leaving it a delete (client-go 96). `accepts` is a plain function of an object:
+    an asynchronous one raises TypeError, here or, where it can't be recognised, when it is called.
     """
 
     def __init__(self, accepts: Callable[[ObjectView], bool], handler: ResourceEventHandler) -> None:
-        self._accepts = accepts
+        refuse_async(accepts, f"the filter {name_for_handler(accepts)}")
+        self._function = accepts
         self.handler = handler
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
@@ -102,13 +143,34 @@ class FilteringResourceEventHandler:
 
     def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
         """Pass on what is accepted."""
-        last = obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
-        return self.handler.on_delete(obj) if self._accepts(last) else None
+        return self.handler.on_delete(obj) if self._accepts(_last_state(obj)) else None
+
+    def on_merged_delete(self, before: ObjectView, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
+        """Pass on a delete with which updates were merged, because the listener's buffer was full.
+
+        The handler knows the object if `before`, its state before those updates, was accepted: the states
+        in between were never delivered.
+        """
+        if not self._accepts(before):
+            return None
+        if isinstance(self.handler, FilteringResourceEventHandler):
+            return self.handler.on_merged_delete(before, obj)
+        return self.handler.on_delete(obj)
 
     @property
     def is_async(self) -> bool:
         """Whether the handler behind the filter is asynchronous."""
         return is_async(self.handler)
+
+    def _accepts(self, obj: ObjectView) -> bool:
+        answer = self._function(obj)
+        if answer is True or answer is False:
+            return answer  # no name is made for what is nearly always so
+        return bool(plain(answer, f"the filter {name_for_handler(self._function)}"))
+
+
+def _last_state(obj: ObjectView | DeletedFinalStateUnknown) -> ObjectView:
+    return obj.obj if isinstance(obj, DeletedFinalStateUnknown) else obj
 
 
 def is_async(handler: ResourceEventHandler) -> bool:

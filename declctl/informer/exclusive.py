@@ -1,7 +1,7 @@
 """An informer for one user: a cache and a handler, without sharing (client-go's NewInformer).
 
-Everything happens in one row: the cache changes, the handler is called, then comes the next change.
-Whoever wants handlers that are slow, fail or come and go takes the shared informer.
+One change is worked on at a time: the cache changes, the handler is called, and then comes the next change.
+For handlers that are slow, that fail, or that come and go there is the shared informer.
 """
 
 import asyncio
@@ -36,22 +36,25 @@ def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
     uid_change: UidChange = "recreate",
     clock: Clock | None = None,
     name: str = "",
+    require_sync: bool = True,
 ) -> tuple[Lister, Controller]:
     """A cache to read, and the controller that fills it while it runs (NewInformer, NewIndexerInformer).
 
     The handler is called on the loop of `Controller.run`, and awaited if it is asynchronous. When it
     is called for a change that the watch brought, the cache stands exactly there (client-go 172). A
-    handler that raises ends `run`, which raises the same: nobody is left who would miss a change
-    unnoticed (client-go 166). `has_synced` says that the handler is through with the first list.
-    `resync_period` is in seconds, 0 for never.
+    handler that raises ends `run`, which raises the same, so that no change is missed unnoticed
+    (client-go 166). `has_synced` says that the handler was called for all of the first list.
+    `resync_period` is in seconds, 0 for never. A read before `has_synced` raises NotSynced; a handler that
+    reads the cache while the first list comes in asks for it without `require_sync`.
     """
     indexer = Indexer(index_functions(indexers or {}))
     made = make_queue(queue, indexer.known)
     clock = clock or SystemClock()
+    applier = Applier(indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
     config = Config(
         queue=made,
         source=source,
-        process=_Inline(indexer, Applier(indexer, uid_change=uid_change), handler, clock).process,
+        process=_Inline(indexer, applier, handler, clock).process,
         options=options,
         full_resync_period=resync_period,
         on_fault=on_fault,
@@ -59,7 +62,9 @@ def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
         clock=clock,
         name=name,
     )
-    return Lister([indexer]), Controller(config)
+    controller = Controller(config)
+    lister = Lister([indexer], name=controller.name, filled_by=(controller,) if require_sync else ())
+    return lister, controller
 
 
 class _Inline:

@@ -5,7 +5,8 @@ It also does what client-go has three factories for: informers by kind, by the n
 """
 
 import asyncio
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -15,7 +16,7 @@ from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.stores import FieldIndex
 from declctl.informer.wait import SyncResult, wait_for_cache_sync
-from declctl.kit import Clock, Latch, SystemClock
+from declctl.kit import Clock, Latch, SystemClock, call_on, running_loop
 from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind, Projection, Transform
 
 _Watched = tuple[Selection, Transform | None]
@@ -29,6 +30,7 @@ class _Member:
         self.informer = informer
         self.options = options
         self.users = 0
+        self.unused = Latch(f"no user of {informer.name}")  # a new latch each time that a user comes back
         self.task: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.ended = Latch(f"end of {informer.name}")
@@ -52,6 +54,7 @@ class _Member:
     def start(self) -> None:
         """List and watch, unless that was begun before."""
         if self.task is None:
+            self.informer.bind()
             self.task = asyncio.create_task(self._run(), name=self.name)
             self.task.add_done_callback(lambda _: self.ended.open())
 
@@ -63,13 +66,43 @@ class _Member:
         await self.informer.run()
 
 
+class _Awaited:
+    """A member that is waited for, until it has synced or has no users any longer."""
+
+    def __init__(self, member: _Member) -> None:
+        self.member = member
+        self.unused = member.unused
+        self.name = member.name
+        self.synced = Latch(member.name)
+        self.ended = member.ended
+        self._sources = (member.synced, self.unused)
+        for latch in self._sources:
+            latch.on_open(self.synced.open)
+
+    def why_not_synced(self) -> str:
+        """Of the member."""
+        return self.member.why_not_synced()
+
+    @property
+    def counts(self) -> bool:
+        """Whether somebody still wants to know: it has synced, or is used."""
+        return self.member.synced.is_open or not self.unused.is_open
+
+    def forget(self) -> None:
+        """It is waited for no longer."""
+        for latch in self._sources:
+            latch.forget(self.synced.open)
+
+
 class SharedInformerFactory:
     """Informers by what they watch, started and stopped together. Used on one loop.
 
-    Asking twice for the same watch gives the same informer. As an async context manager it starts
-    each informer as soon as it was asked for, and stops all of them at its end; else `start` starts
-    those that were asked for until then. Field indexers that are added before an informer runs are
-    projected: they cost no decoding. `options` are those of `FactoryOptions`.
+    Informers may be asked for before that loop runs; `informer`, `start` and `release` may be called
+    from any thread while it does. Asking twice for the same watch gives the same informer. As an async
+    context manager it starts each informer as soon as it was asked for, and stops all of them when the
+    last of those who have entered it leaves; else `start` starts those that were asked for until then.
+    Field indexers that are added before an informer runs are projected: they cost no decoding. `options`
+    are those of `FactoryOptions`.
     """
 
     def __init__(self, client: SourceProvider, **options: Unpack[FactoryOptions]) -> None:
@@ -78,17 +111,23 @@ class SharedInformerFactory:
         self._clock: Clock = options.get("clock") or SystemClock()
         self._members: dict[SharedIndexInformer, _Member] = {}
         self._shared: dict[_Watched, _Member] = {}
-        self._entered = self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # on which its informers run
+        self._entered = 0  # how many blocks are in it
+        self._ended = False
 
     async def __aenter__(self) -> Self:
-        self._entered, self._ended = True, False
+        self._entered += 1
+        self._ended = False
         self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.shutdown()
+        if self._entered > 1:
+            self._entered -= 1  # somebody else is in it still
+        else:
+            await self.shutdown()
 
     def informer(
         self, api_version: str, kind: str, **options: Unpack[InformerOptions]
@@ -96,8 +135,11 @@ class SharedInformerFactory:
         """The informer of a watch. The kind need not be served yet: it is waited for.
 
         Raises CacheError after `shutdown`, for an indexer whose name is taken by another function,
-        and for other reflector options than those of the informer that is there.
+        and for other reflector options than those of the informer that is there. From any thread.
         """
+        return call_on(self._loop, lambda: self._informer(api_version, kind, options))
+
+    def _informer(self, api_version: str, kind: str, options: InformerOptions) -> SharedIndexInformer:
         if self._ended:
             raise CacheError("the factory was shut down: enter it again, or make another one")
         watched = self._watched(GroupVersionKind.of(api_version, kind), options)
@@ -113,6 +155,8 @@ class SharedInformerFactory:
             )
         member.informer.share_indexers(options.get("indexers", {}))
         member.users += 1
+        if member.unused.is_open:
+            member.unused = Latch(member.unused.name)
         if member.closing is not None:
             member.closing.cancel()
             member.closing = None
@@ -130,19 +174,45 @@ class SharedInformerFactory:
         return self.informer(gvk.api_version, gvk.kind, **options)
 
     def start(self) -> None:
-        """Start what has not been started. May be called again and again; nothing after `shutdown`."""
-        if not self._ended:
-            for member in self._members.values():
-                member.start()
+        """Start what has not been started. May be called again and again; nothing after `shutdown`.
 
-    async def wait_for_cache_sync(self, timeout: float | None = None) -> SyncResult:
-        """Return when every informer that was started by now has its first list.
-
-        Raises NotSynced after `timeout` seconds, or when one ends before, with what is missing and
-        why; the log says so after a while.
+        The loop that runs is the one on which the informers run. From another thread once there is one;
+        raises CacheError where there is none yet.
         """
-        started = [member for member in self._members.values() if member.task is not None]
-        result = await wait_for_cache_sync(*started, timeout=timeout, clock=self._clock)
+        call_on(self._loop, self._start)
+
+    def _start(self) -> None:
+        if self._ended:
+            return
+        self._loop = running_loop()
+        if self._loop is None:
+            raise CacheError(
+                "no event loop runs here on which informers could run: call start() in a coroutine, "
+                "or enter the factory by `async with`"
+            )
+        for member in self._members.values():
+            member.start()
+
+    async def wait_for_cache_sync(
+        self, timeout: float | None = None, *, informers: Iterable[SharedIndexInformer] | None = None
+    ) -> SyncResult:
+        """Return when the informers that were started by now and are used have their first list.
+
+        With `informers`, only these are waited for: where others share the factory, theirs may be refused
+        or take long. One that its last user releases meanwhile is waited for no longer. Raises NotSynced
+        after `timeout` seconds, or when one ends before, with what is missing and why; the log says so
+        after a while. Raises CacheError for an informer that is not of this factory.
+        """
+        awaited = [_Awaited(member) for member in self._wanted(informers)]
+        try:
+            result = await wait_for_cache_sync(*awaited, timeout=timeout, clock=self._clock)
+        finally:
+            for each in awaited:
+                each.forget()
+        by_name = zip(result.synced, awaited, strict=True)
+        result = dataclasses.replace(
+            result, synced={name: each.member.synced.is_open for name, each in by_name if each.counts}
+        )
         error = result.as_error()
         if error is not None:
             raise error
@@ -151,18 +221,31 @@ class SharedInformerFactory:
     def release(self, informer: SharedIndexInformer, *, linger: float = 0.0) -> None:
         """One user less; when nobody has asked for it again `linger` seconds after the last, it stops.
 
-        An informer that is not (or no longer) of this factory is left alone.
+        An informer that is not (or no longer) of this factory is left alone. From any thread.
         """
+        call_on(self._loop, lambda: self._release(informer, linger))
+
+    def _release(self, informer: SharedIndexInformer, linger: float) -> None:
         member = self._members.get(informer)
         if member is None or member.users == 0:
             return
+        if member.users == 1:
+            self._end_later(member, linger)  # first: where it can't be done, nothing has changed
         member.users -= 1
         if member.users == 0:
-            member.closing = asyncio.create_task(self._close(member, linger), name=f"close {informer.name}")
+            member.unused.open()
+
+    def _end_later(self, member: _Member, linger: float) -> None:
+        if running_loop() is not None:
+            member.closing = asyncio.create_task(self._close(member, linger), name=f"close {member.name}")
+        elif member.task is None:
+            self._forget(member)  # no loop has run yet: there is nothing that could linger
+        else:
+            raise CacheError(f"the loop of {member.name} does not run any longer: nothing can be released")
 
     async def shutdown(self) -> None:
         """Stop every informer and return when they have ended. Final, unless the factory is entered again."""
-        self._entered, self._ended = False, True
+        self._entered, self._ended = 0, True
         members = list(self._members.values())
         self._members.clear()
         self._shared.clear()
@@ -178,12 +261,30 @@ class SharedInformerFactory:
     async def _close(self, member: _Member, linger: float) -> None:
         await self._clock.sleep(linger)
         # From here on it is too late to come back: whoever asks gets another one.
-        if self._shared.get(member.watched) is member:
-            del self._shared[member.watched]
+        self._share_no_more(member)
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait([member.task])
+        self._forget(member)
+
+    def _share_no_more(self, member: _Member) -> None:
+        if self._shared.get(member.watched) is member:
+            del self._shared[member.watched]
+
+    def _forget(self, member: _Member) -> None:
+        self._share_no_more(member)
         self._members.pop(member.informer, None)
+
+    def _wanted(self, informers: Iterable[SharedIndexInformer] | None) -> Sequence[_Member]:
+        """Who is waited for."""
+        if informers is None:
+            return [each for each in self._members.values() if each.task is not None and each.users]
+        wanted: list[_Member] = []
+        for informer in dict.fromkeys(informers):
+            if informer not in self._members:
+                raise CacheError(f"{informer.name} is not, or no longer, an informer of this factory")
+            wanted.append(self._members[informer])
+        return wanted
 
     def _watched(self, gvk: GroupVersionKind, asked: InformerOptions) -> _Watched:
         namespace = asked.get("namespace")

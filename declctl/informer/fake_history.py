@@ -40,6 +40,14 @@ class FakeHistory:
         self._compacted = self.version
         self._pages.clear()
 
+    def save(self) -> "FakeHistory":
+        """A copy of what there is now."""
+        saved = FakeHistory()
+        saved.version, saved._compacted = self.version, self._compacted
+        saved.objects, saved.events = dict(self.objects), list(self.events)
+        saved._versions = itertools.count(self.version + 1)
+        return saved
+
     def changed(self, kind: EventType, obj: KubeObject) -> KubeObject:
         """Give an object its version and remember it; returns it as it is stored."""
         self.advance()
@@ -82,7 +90,7 @@ class FakeHistory:
             self._reached(options.resource_version)
         if options.send_initial_events or options.resource_version in (None, "", "0"):
             return len(self.events)
-        version = _number(options.resource_version)
+        version = number_in(options.resource_version)
         if version < self._compacted:
             raise Expired(410, "Expired", f"too old resource version: {version} ({self._compacted})")
         behind = (place for place, event in enumerate(self.events) if event.version > version)
@@ -100,7 +108,7 @@ class FakeHistory:
         return [*then.values()], version
 
     def _reached(self, version: str | None) -> int:
-        asked = _number(version)
+        asked = number_in(version)
         if asked > self.version:
             message = f"Too large resource version: {asked}, current: {self.version}"
             raise TooLargeResourceVersion(504, "Timeout", message, retry_after=1.0)
@@ -118,7 +126,8 @@ def line_of(kind: EventType, obj: KubeObject | bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (kind.value.encode(), raw)
 
 
-def _number(version: str | None) -> int:
+def number_in(version: str | None) -> int:
+    """A version as a number; raises InvalidRequest for what is none."""
     if version and not version.isdecimal():
         raise InvalidRequest(400, "BadRequest", f"invalid resource version {version!r}")
     return int(version or 0)

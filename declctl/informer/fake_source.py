@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import ApiError, InvalidRequest
-from declctl.informer.fake_history import FakeHistory, key_in, line_of
+from declctl.errors import ApiError, InvalidRequest, Unreachable
+from declctl.informer.fake_history import FakeHistory, key_in, line_of, number_in
+from declctl.informer.reflector.continuity import FEW
+from declctl.informer.source import ServerHealth
 from declctl.objects import (
     EventType,
     Known,
@@ -35,6 +37,7 @@ class _Watcher:
     """One open watch: how far it has been told, and how it shall end."""
 
     position: int
+    after: int
     decode: Callable[[bytes], WatchEvent]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     bookmark: bool = False
@@ -47,14 +50,15 @@ class FakeControllerSource:
 
     Versions are integers that count up. A LIST is at any version ("0"), at the newest (none), none
     older than one, or exactly at one; one that has not come yet is too large, one that was
-    compacted is expired. Selectors are not looked at.
+    compacted is expired. Of selectors only `metadata.name` is looked at.
 
     `requests` has the options of every LIST and WATCH in order. `streams` says whether it does
     streaming lists, `watch_cache` whether lists at any version ignore their limit. How it
     misbehaves: `ends_initial_events` False withholds the word that a streaming list is complete;
     `silent` watches are told nothing but what a streaming list begins with; `body` is the answer to
     every LIST; every watch begins with `first_line`; `slams` ends every watch as soon as it has
-    told what it knows.
+    told what it knows. `health` is what it says of its server; None for nothing. `has_selector` is what
+    it says of itself.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class FakeControllerSource:
     ) -> None:
         self.projection = projection or Projection(api_version=api_version, kind=kind)
         self.requests: list[ListOptions | WatchOptions] = []
+        self.health: ServerHealth | None = None
+        self.has_selector = False
         self.streams = True
         self.watch_cache = False
         self.ends_initial_events = True
@@ -96,8 +102,12 @@ class FakeControllerSource:
         return len(self._watchers)
 
     def lists(self) -> Sequence[ListOptions]:
-        """The options of every LIST."""
-        return [request for request in self.requests if isinstance(request, ListOptions)]
+        """The options of every LIST but `checks`."""
+        return [r for r in self.requests if isinstance(r, ListOptions) and not _is_check(r)]
+
+    def checks(self) -> Sequence[ListOptions]:
+        """The options of every LIST that only proves which history the server has."""
+        return [r for r in self.requests if isinstance(r, ListOptions) and _is_check(r)]
 
     def watches(self) -> Sequence[WatchOptions]:
         """The options of every WATCH."""
@@ -154,6 +164,17 @@ class FakeControllerSource:
         """Forget what happened: watches from an older version are expired."""
         self._history.compact()
 
+    def save(self) -> FakeHistory:
+        """A backup of everything, to be put back by `restore`."""
+        return self._history.save()
+
+    def restore(self, backup: FakeHistory) -> None:
+        """Put everything back to a backup: versions are given again. Open watches are cut."""
+        self.cut(Unreachable("the server was stopped"))
+        for watcher in self._watchers:
+            watcher.position = len(self._history.events)
+        self._history = backup.save()
+
     def bookmark(self) -> None:
         """Tell every open watch the newest version."""
         for watcher in self._watchers:
@@ -172,6 +193,8 @@ class FakeControllerSource:
         if self.body is not None:
             return self.projection.page(self.body, known=known)
         items, version = self._history.listed(options)
+        name = options.field_selector.partition("metadata.name=")[2]
+        items = [obj for obj in items if name in ("", obj["metadata"]["name"])]
         limit = options.limit
         if self.watch_cache and options.resource_version == "0":
             limit = None
@@ -193,7 +216,9 @@ class FakeControllerSource:
         decode = self.projection.event if known is None else partial(self.projection.event, known=known)
         if options.send_initial_events and not self.streams:
             raise InvalidRequest(422, "Invalid", "sendInitialEvents is forbidden")
-        watcher = _Watcher(self._history.begin(options), decode)
+        asked = number_in(options.resource_version)
+        after = asked if asked > self._history.version else -1
+        watcher = _Watcher(self._history.begin(options), after, decode)
         anything = options.resource_version in (None, "", "0") and not self.silent
         begins_with_all = options.send_initial_events or anything
         # As of now: what changes from here on follows as an event, and is told once.
@@ -244,7 +269,9 @@ class FakeControllerSource:
         events: list[WatchEvent] = []
         try:
             for event in behind:
-                events.append(watcher.decode(event.line))  # noqa: PERF401 - those before a fault are told
+                # A watch from a version that was not reached yet is told what comes after it.
+                if event.version > watcher.after:
+                    events.append(watcher.decode(event.line))  # noqa: PERF401 - those before a fault are told
         except ApiError as fault:
             return events, fault
         if not behind and watcher.bookmark:
@@ -270,3 +297,8 @@ class FakeControllerSource:
     def _wake(self) -> None:
         for watcher in self._watchers:
             watcher.changed.set()
+
+
+def _is_check(options: ListOptions) -> bool:
+    few = options.resource_version_match == "Exact" and options.limit is not None and options.limit <= FEW + 1
+    return few or (options.limit == 1 and "metadata.name=" in options.field_selector)

@@ -7,12 +7,13 @@ objects no order is promised beyond that in which the server told.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 from declctl.errors import CacheError
-from declctl.informer.applying import Applier, UidChange
+from declctl.informer.applying import NO_DIFFERENCES, Applier, UidChange
 from declctl.informer.controller import Config, Controller, QueueKind, alone, make_queue
 from declctl.informer.decoding import Decoding
 from declctl.informer.event_handlers import ResourceEventHandler
@@ -27,14 +28,19 @@ from declctl.informer.slices import Slices
 from declctl.informer.source import Source
 from declctl.informer.stores import IndexBuild, Indexer, Lister
 from declctl.informer.wait import signalled
-from declctl.kit import Clock, Latch, SystemClock
+from declctl.kit import Clock, Latch, SystemClock, call_on
+from declctl.kit.callbacks import refuse_async
 from declctl.objects import Delta, Projection, Transform
+
+_notices = logging.getLogger("declctl.informer.notices")
 
 
 class SharedIndexInformer:
     """One resource, cached, indexed, and told to any number of listeners.
 
-    Used on one loop; listers are for any thread. `indexers` are functions of an object, or field
+    Used on one loop. Before that runs it may be made, and given handlers and indexes; handlers and
+    indexes may come and go from any thread: the call returns when the loop has done it. Listers are for
+    any thread. `indexers` are functions of an object, or field
     indexes, which cost no decoding where the source projects their path. `uid_change` says how
     another uid under a key is told: as a delete and an add, or as client-go does, as an update.
     `synced` opens when the first list is in the cache, `ended` when it has stopped.
@@ -60,7 +66,7 @@ class SharedIndexInformer:
         self._clock: Clock = clock or SystemClock()
         self._decoding = Decoding(source)
         self.processor = SharedProcessor(self._clock)
-        self._applier = Applier(self.indexer, uid_change=uid_change)
+        self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
         self._slices = Slices()
         self._queue = make_queue(queue, self.indexer.known)
         self._controller = Controller(
@@ -92,6 +98,7 @@ class SharedIndexInformer:
         if self._started:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
+        self.bind()
         if self._transform is not None:
             self.reproject(self.source.projection.with_transform(self._transform))
         try:
@@ -104,21 +111,31 @@ class SharedIndexInformer:
             self._stop()
             await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
 
+    def bind(self) -> None:
+        """Belong to the loop that runs here, and let what joined before it ran belong to it."""
+        loop = self.processor.loop = asyncio.get_running_loop()
+        for listener in self._workers:
+            listener.bind(loop)
+
     def set_transform(self, transform: Transform) -> None:
         """Pass every object through a transform before it is stored (client-go's SetTransform).
 
         It runs once for each object that the server sends, not for a resync. It takes the place of
-        the transform that the source's projection has. Raises CacheError after the start.
+        the transform that the source's projection has. Raises CacheError after the start, and TypeError
+        for an asynchronous one.
         """
         self._refuse_started("another transform")
+        refuse_async(transform, "the transform")
         self._transform = transform
 
     def set_watch_error_handler(self, handler: Callable[[Exception], None] | None) -> None:
         """Call this with each fault of the watch, in the place of `on_fault`.
 
-        (client-go's SetWatchErrorHandler.) Raises CacheError after the start.
+        (client-go's SetWatchErrorHandler.) Raises CacheError after the start, and TypeError for an
+        asynchronous one.
         """
         self._refuse_started("another watch error handler")
+        refuse_async(handler, "the watch error handler")
         self._controller.reflector.on_fault = handler
 
     def reproject(self, projection: Projection) -> None:
@@ -155,9 +172,12 @@ class SharedIndexInformer:
             case [Replacement() as replacement]:
                 if self._reprojection is not None:
                     replacement = yield from self._reprojection.replacement(replacement)
+                before = self._applier.differences
                 for told in self._applier.replace(replacement, now):
                     self.processor.distribute(told)
                     yield
+                if (found := self._applier.differences - before) != NO_DIFFERENCES:
+                    _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
             case [Bookmark() as bookmark]:
                 self.indexer.bookmark(bookmark.resource_version)
             case [SyncAll()]:
@@ -170,8 +190,16 @@ class SharedIndexInformer:
 
     @property
     def lister(self) -> Lister:
-        """A read-only view of the cache."""
-        return Lister([self.indexer])
+        """A read-only view of the cache. A read before it has synced raises NotSynced."""
+        return self.get_lister()
+
+    def get_lister(self, *, require_sync: bool = True) -> Lister:
+        """A read-only view of the cache.
+
+        Without `require_sync` it never raises NotSynced: before the first list is in, it gives those
+        objects that have come so far, so that what it lacks may well be in the cluster.
+        """
+        return Lister([self.indexer], name=self.name, filled_by=(self,) if require_sync else ())
 
     @property
     def has_synced(self) -> bool:
@@ -188,16 +216,20 @@ class SharedIndexInformer:
         """The newest version that the reflector has seen."""
         return self._controller.last_sync_resource_version
 
+    @property
+    def fault(self) -> Exception | None:
+        """The fault of its LISTs and WATCHes that lasts, such as Forbidden; None while there is none."""
+        return self._controller.reflector.fault
+
     def why_not_synced(self) -> str:
-        """Why the first list is not in the cache; empty if it is."""
+        """Why the first list is not in the cache, from any thread; empty if it is."""
         if self.has_synced:
             return ""
         if self.is_stopped:
             return "it was stopped"
         if not self._started:
             return "it was not started"
-        figures = self._controller.reflector.statistics()
-        return f"{figures.state}: {figures.error or f'{figures.items_listed} objects so far'}"
+        return self._controller.why_not_synced()
 
     def add_event_handler(
         self, handler: ResourceEventHandler, *, resync_period: float | None = None, name: str | None = None
@@ -205,8 +237,13 @@ class SharedIndexInformer:
         """Tell a library user's handler at its own pace, with the cache first. Any number of times.
 
         `resync_period` in seconds is its own (0 for never, below 1 s it is 1 s), `name` is for logs.
-        Raises CacheError when the informer has stopped.
+        From any thread. Raises CacheError when the informer has stopped.
         """
+        return call_on(self.processor.loop, lambda: self._add_event_handler(handler, resync_period, name))
+
+    def _add_event_handler(
+        self, handler: ResourceEventHandler, resync_period: float | None, name: str | None
+    ) -> Registration:
         self._refuse_stopped()
         listener = ProcessorListener(handler, clock=self._clock, name=name)
         self._workers[listener] = None
@@ -232,7 +269,7 @@ class SharedIndexInformer:
         self._refuse_stopped()
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
-            self.synced.on_open(registration.given.open)
+            self._give_with_sync(registration)
         elif at_once:
             self._introduce(registration)
         else:
@@ -253,9 +290,9 @@ class SharedIndexInformer:
         """Tell a listener no more, at once; what a library handler has pending is dropped.
 
         Nothing happens if it is another informer's or was removed (client-go 184, 186). The handler
-        may still be in a call.
+        may still be in a call. From any thread.
         """
-        self.processor.remove_listener(registration)
+        call_on(self.processor.loop, lambda: self.processor.remove_listener(registration))
 
     async def shutdown_event_handler(self, registration: Registration) -> None:
         """Tell a listener no more, and return when its handler is called no more.
@@ -267,11 +304,13 @@ class SharedIndexInformer:
             await registration.shutdown()
 
     def add_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
-        """Add indexes at any time.
+        """Add indexes at any time, from any thread.
 
-        Complete at once. A name that is taken raises CacheError and changes nothing.
+        Complete at once. A name that is taken raises CacheError and changes nothing; what is no plain
+        function raises TypeError.
         """
-        self.indexer.add_indexers(index_functions(indexers))
+        wanted = index_functions(indexers)
+        call_on(self.processor.loop, lambda: self.indexer.add_indexers(wanted))
 
     def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
         """Add those indexes that are not there; one that is there by another function raises CacheError."""
@@ -280,8 +319,9 @@ class SharedIndexInformer:
         self.indexer.add_indexers({n: f for n, f in wanted.items() if there.get(n) != f})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
-        """Forget indexes."""
-        self.indexer.remove_indexers(names)
+        """Forget indexes. From any thread."""
+        gone = tuple(names)
+        call_on(self.processor.loop, lambda: self.indexer.remove_indexers(gone))
 
     def build_index(self, name: str, function: AnyIndexFunc) -> IndexBuild:
         """Begin an index that is filled in slices."""
@@ -295,7 +335,8 @@ class SharedIndexInformer:
     def statistics(self) -> InformerStatistics:
         """The figures of this moment."""
         stations = (self.indexer, self._controller, self.processor)
-        return informer_statistics(self.name, self._decoding.statistics(), *stations, self._clock)
+        found = self._applier.differences
+        return informer_statistics(self.name, self._decoding.statistics(), *stations, found, self._clock)
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
         return self.processor.add_listener(
@@ -309,7 +350,15 @@ class SharedIndexInformer:
 
     def _introduction(self, registration: Registration) -> Iterator[None]:
         yield from self.processor.introduce(registration, self.indexer.known())
-        self.synced.on_open(registration.given.open)
+        self._give_with_sync(registration)
+
+    def _give_with_sync(self, registration: Registration) -> None:
+        """All cached objects are queued for it. Once the cache has synced, it was given its first sync."""
+        if registration.removed:
+            return
+        given = registration.given.open
+        self.synced.on_open(given)
+        registration.ended.on_open(lambda: self.synced.forget(given))
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from declctl.informer.applying import RelistDifferences
 from declctl.informer.controller import Controller, ControllerStatistics
 from declctl.informer.processor import ProcessorStatistics, SharedProcessor
 from declctl.informer.reflector import ReflectorStatistics
@@ -16,9 +17,10 @@ class InformerStatistics:
     """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames.
 
     `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
-    says that the server does not have the kind, `forbidden` that it does not let us see it. What
-    each station says of itself is in `projection` (what was decoded, since the start), `reflector`,
-    `controller` (the queue and its processing) and `processor` (the listeners).
+    says that the server does not have the kind, `forbidden` that it does not let us see it.
+    `relist_differences` is what lists after the first have found. What each station says of itself is in
+    `projection` (what was decoded, since the start), `reflector`, `controller` (the queue and its
+    processing) and `processor` (the listeners).
     """
 
     name: str
@@ -43,6 +45,7 @@ class InformerStatistics:
     reflector: ReflectorStatistics
     controller: ControllerStatistics
     processor: ProcessorStatistics
+    relist_differences: RelistDifferences
 
 
 def informer_statistics(
@@ -51,6 +54,7 @@ def informer_statistics(
     indexer: Indexer,
     controller: Controller,
     processor: SharedProcessor,
+    relist_differences: RelistDifferences,
     clock: Clock,
 ) -> InformerStatistics:
     """The figures of this moment."""
@@ -79,4 +83,5 @@ def informer_statistics(
         reflector=reflector,
         controller=controller.statistics(),
         processor=processor.statistics(),
+        relist_differences=relist_differences,
     )

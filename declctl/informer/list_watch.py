@@ -5,7 +5,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from declctl.informer.source import Progress, Source, list_page, stop_listening, supports_watch_list
+from declctl.informer.source import (
+    Progress,
+    ServerHealth,
+    Source,
+    health_of,
+    list_page,
+    stop_listening,
+    supports_watch_list,
+)
 from declctl.objects import (
     Known,
     ListOptions,
@@ -112,6 +120,11 @@ class FilteredListWatch:
     def description(self) -> str:
         """The other source's."""
         return self._source.description
+
+    @property
+    def health(self) -> ServerHealth | None:
+        """The other source's."""
+        return health_of(self._source)
 
     def is_watch_list_semantics_unsupported(self) -> bool:
         """What the other source says."""

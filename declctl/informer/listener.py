@@ -10,12 +10,13 @@ from typing import Any, Protocol
 from declctl.errors import CacheError
 from declctl.informer.event_handlers import (
     DeletedFinalStateUnknown,
+    FilteringResourceEventHandler,
     ResourceEventHandler,
     is_async,
     name_for_handler,
 )
 from declctl.informer.worker import LoopWorker, ThreadWorker, current_call
-from declctl.kit import Clock, Lanes, Latch
+from declctl.kit import Clock, Lanes, Latch, running_loop
 from declctl.kit.lanes import Ticket
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
@@ -57,8 +58,9 @@ class ProcessorListener:
     Beyond `limit` bytes of pending frames, pending notifications of one key are merged and counted.
     A handler with an async method is called on `loop` (by default the one that runs), any other in
     a thread of its own; what such a one returns to be awaited is awaited on `loop`. `synced` opens
-    when the first sync is dealt with, raised or not; `ended` when it was closed and calls nobody any
-    more. Everything but `statistics` belongs to the loop on which it was made.
+    when the first sync is dealt with, raised or not, and never if it is closed before; `ended` when it
+    was closed and calls nobody any more. Everything but `statistics` belongs to the loop on which it was
+    made; one that was made where no loop runs is given one by `bind`, before the first notification.
     """
 
     def __init__(
@@ -79,11 +81,18 @@ class ProcessorListener:
         self.lanes: Lanes[Notification] = Lanes(
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
-        self._home = asyncio.get_running_loop()
+        self._home = running_loop()
         worker = LoopWorker if is_async(handler) else ThreadWorker
         self._worker = worker(self, loop or self._home)
+        self._bound = loop is not None  # the worker has a loop of its own
         self._failed = 0
         self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to this loop from now on; nothing happens if it does already."""
+        self._home = loop
+        if not self._bound:
+            self._worker.loop = loop
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what happened; the worker starts with the first."""
@@ -103,7 +112,7 @@ class ProcessorListener:
         """
         if self.closed:
             return 0
-        self.closed = True
+        self.closed = True  # before what is pending goes, which would look like the end of the first sync
         dropped = self.lanes.clear()
         self._worker.close()
         return dropped
@@ -147,10 +156,11 @@ class ProcessorListener:
 
     def look(self) -> None:
         """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
-        if self._initial is not None and not self.lanes.outstanding(self._initial):
+        epoch = self._initial
+        # Closed is looked at last: whoever closes it drops what is pending, and has not dealt with it.
+        if epoch is not None and not self.lanes.outstanding(epoch) and not self.closed:
             self._initial = None
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-                self._home.call_soon_threadsafe(self.synced.open)
+            self._open(self.synced)
 
     def unfinished(self) -> int:
         """How many notifications of the first sync are not dealt with."""
@@ -158,8 +168,14 @@ class ProcessorListener:
 
     def worker_ended(self) -> None:
         """The worker calls nobody any more. From any thread."""
-        with contextlib.suppress(RuntimeError):  # as above
-            self._home.call_soon_threadsafe(self.ended.open)
+        self._open(self.ended)
+
+    def _open(self, latch: Latch) -> None:
+        if self._home is None:
+            latch.open()  # the listener was never bound to a loop, so that only one thread knows it
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            self._home.call_soon_threadsafe(latch.open)
 
 
 def call_handler(handler: ResourceEventHandler, notification: Notification) -> Any:
@@ -173,8 +189,11 @@ def call_handler(handler: ResourceEventHandler, notification: Notification) -> A
         case ChangeType.RESYNC:
             return handler.on_update(obj, obj)
         case ChangeType.DELETED:
-            unknown = notification.final_state_unknown
-            return handler.on_delete(DeletedFinalStateUnknown(obj.key, obj) if unknown else obj)
+            gone = DeletedFinalStateUnknown(obj.key, obj) if notification.final_state_unknown else obj
+            if notification.old is not None and isinstance(handler, FilteringResourceEventHandler):
+                # Updates were merged into this delete. The filter judges the state that the handler knows.
+                return handler.on_merged_delete(ObjectView(notification.old), gone)
+            return handler.on_delete(gone)
 
 
 async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from declctl.informer.applying import Told, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
-from declctl.kit import Clock, Latch
+from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
 _SHORTEST_PERIOD = 1.0  # seconds, as in client-go
@@ -43,7 +43,9 @@ class Registration:
     """A listener's place at an informer. The same listener may have several, independent ones.
 
     `given` opens when the listener was given the whole first sync; `synced` when it has dealt with
-    it, where it can say so, else together with `given`; `ended` when it was removed.
+    it, where it can say so, else together with `given`; `ended` when it was removed. What is removed
+    before it has synced never has. `remove` and `retime` may be called by any thread, the rest belongs
+    to the informer's loop.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Registration:
 
     def remove(self) -> None:
         """Be told no more, at once; a call that runs goes on (client-go 196). Twice is harmless."""
-        self.processor.remove_listener(self)
+        call_on(self.processor.loop, lambda: self.processor.remove_listener(self))
 
     async def shutdown(self) -> None:
         """Be told no more, and return when the handler is called no more (client-go's ShutDownEventHandler).
@@ -105,13 +107,14 @@ class Registration:
 
     def retime(self, resync_period: float) -> None:
         """Another resync period (seconds, 0 for none); it counts from the last resync."""
-        self.processor.retime(self, resync_period)
+        call_on(self.processor.loop, lambda: self.processor.retime(self, resync_period))
 
 
 class SharedProcessor:
     """The listeners of an informer, in the order in which they came."""
 
     def __init__(self, clock: Clock) -> None:
+        self.loop = running_loop()  # to which it belongs; of one made before, that of the informer's `run`
         self._clock = clock
         self._registrations: dict[Registration, None] = {}
         self._syncing: dict[Registration, None] = {}
@@ -154,6 +157,8 @@ class SharedProcessor:
         notifications = tuple(changes)
         resyncs = any([n.type is _RESYNC for n in notifications])  # noqa: C419 - a generator costs twice as much
         for registration in tuple(self._registrations):
+            if registration.removed:
+                continue  # by a listener that was told just now
             told: Sequence[Notification] = notifications
             if resyncs and registration not in self._syncing:
                 told = [n for n in told if n.type is not _RESYNC]

@@ -1,4 +1,4 @@
-"""Work in slices: the first one at once, the rest while the loop does other things too."""
+"""Work in slices: the first slice at once, each other one in a turn of the loop of its own."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 class Slices:
     """Runs iterators to their end, a step at a time. Used on one loop.
 
-    What needs only one step costs no task, and can be started where no loop runs.
+    Work of only one step makes no task, and can be started without a running loop.
     """
 
     def __init__(self) -> None:

@@ -39,8 +39,8 @@ class Source(Protocol):
     ) -> AsyncIterator[Sequence[WatchEvent]]:
         """Events in batches until the server ends the watch.
 
-        An empty batch says that the watch is open. Whoever stops listening calls `aclose` if there is
-        one, which closes the connection. `known` is given for a streaming list, as for `list`.
+        An empty batch says that the watch is open. The caller ends a watch by its `aclose`, if it has one,
+        which closes the connection. `known` is given for a streaming list, as for `list`.
         """
         ...
 
@@ -78,3 +78,56 @@ class WatchListSemantics(Protocol):
 def supports_watch_list(source: object) -> bool:
     """Whether streaming lists may be asked for: unless the source says that it can't do them."""
     return not (isinstance(source, WatchListSemantics) and source.is_watch_list_semantics_unsupported())
+
+
+@runtime_checkable
+class SelectsObjects(Protocol):
+    """A source that says whether it selects objects by labels or fields."""
+
+    @property
+    def has_selector(self) -> bool:
+        """True: to answer a LIST with a limit, the server may have to read all objects of the resource."""
+        ...
+
+
+def has_selector(source: object) -> bool:
+    """Whether a source selects objects by labels or fields; True for a source that does not say."""
+    return source.has_selector if isinstance(source, SelectsObjects) else True
+
+
+class ServerHealth(Protocol):
+    """Whether a server can be reached, for all reflectors that list and watch there. Used on one loop."""
+
+    def suspect(self) -> None:
+        """A request failed as if the server were away: find out whether it is."""
+        ...
+
+    async def wait(self, seconds: float) -> bool:
+        """Return after `seconds`, but not while the server is away.
+
+        True if it was away and has returned; then this is sooner than `seconds`, maybe.
+        """
+        ...
+
+    def subscribe(self, call: Callable[[str], None]) -> Callable[[], None]:
+        """Call this with a sentence when the server's history was replaced; returns what ends that."""
+        ...
+
+    def history_replaced(self, why: str) -> None:
+        """The server's history was found to be another one than before: tell all who subscribed."""
+        ...
+
+
+@runtime_checkable
+class SharedHealth(Protocol):
+    """A source that knows how its server is, as all sources of one client do."""
+
+    @property
+    def health(self) -> ServerHealth | None:
+        """How the server is; None if nobody knows."""
+        ...
+
+
+def health_of(source: object) -> ServerHealth | None:
+    """How the server of a source is; None for a source that does not say."""
+    return source.health if isinstance(source, SharedHealth) else None

@@ -1,8 +1,8 @@
-"""Knowing when the first sync has been dealt with, and values that are computed when asked for.
+"""Trackers of the first sync, and values that are computed when they are asked for.
 
-client-go's tools/cache/synctrack, for whoever processes the first sync elsewhere than in a handler:
-in a work queue, in threads, in batches. Our own listeners count by epochs of their lanes instead,
-which also know of changes that were merged away.
+They are client-go's tools/cache/synctrack, for code that processes the first sync outside of a handler: in a
+work queue, in threads, in batches. Our own listeners count by epochs of their lanes instead, which also take
+account of changes that were merged.
 """
 
 import asyncio

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from declctl.kit import Lanes
+from declctl.kit import Lanes, running_loop
+from declctl.kit.callbacks import must_propagate
 from declctl.kit.lanes import Ticket
 from declctl.objects import Notification
 
@@ -45,9 +46,9 @@ class Served(Protocol):
 class ThreadWorker:
     """Calls a handler in a thread of its own, which starts when there is something to do."""
 
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop  # None until the listener is bound to one, before the first notification
         self._served = served
-        self._loop = loop
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -93,7 +94,10 @@ class ThreadWorker:
         try:
             result = served.call(ticket.value)
             if result is not None and inspect.isawaitable(result):
-                asyncio.run_coroutine_threadsafe(_await(result), self._loop).result()
+                assert self.loop is not None
+                fault = asyncio.run_coroutine_threadsafe(_awaited(result), self.loop).result()
+                if fault is not None:
+                    raise fault
         except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
             served.failed(ticket.value)
         finally:
@@ -104,9 +108,9 @@ class ThreadWorker:
 class LoopWorker:
     """Calls a handler on a loop, in one task, which starts when there is something to do."""
 
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop  # None until the listener is bound to one, before the first notification
         self._served = served
-        self._loop = loop
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -126,18 +130,15 @@ class LoopWorker:
         """Return: a task that has ended its work is gone."""
 
     def _on_loop(self, does: Callable[[], None]) -> None:
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if self._loop is running:
+        if self.loop is None or self.loop is running_loop():
             does()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(does)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(does)
 
     def _go(self) -> None:
         if self._task is None and not self._served.closed:
-            self._task = self._loop.create_task(self._run(), name=f"listener {self._served.name}")
+            assert self.loop is not None
+            self._task = self.loop.create_task(self._run(), name=f"listener {self._served.name}")
         self._ready.set()
 
     def _end(self) -> None:
@@ -167,8 +168,8 @@ class LoopWorker:
                 result = served.call(ticket.value)
                 if result is not None and inspect.isawaitable(result):
                     await result
-            except (Exception, SystemExit, asyncio.CancelledError) as fault:
-                if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+            except BaseException as fault:
+                if must_propagate(fault):
                     raise  # the loop ends; otherwise the handler awaited something that was cancelled
                 served.failed(ticket.value)
             finally:
@@ -180,10 +181,12 @@ class LoopWorker:
                 await asyncio.sleep(0)
 
 
-async def _await(result: Awaitable[Any]) -> None:
-    await result
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _awaited(result: Awaitable[Any]) -> BaseException | None:
+    """What awaiting it raised, as a value: SystemExit that comes out of a task would end the whole loop."""
+    try:
+        await result
+    except BaseException as fault:
+        if must_propagate(fault):
+            raise
+        return fault
+    return None

@@ -8,7 +8,7 @@ from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock
 from declctl.kit.lanes import Lanes, LanesStatistics
 from declctl.kit.latch import Latch
-from declctl.kit.loops import LoopThread, to_its_end
+from declctl.kit.loops import LoopThread, call_on, running_loop, to_its_end
 
 __all__ = [
     "Breath",
@@ -20,5 +20,7 @@ __all__ = [
     "ManualClock",
     "SystemClock",
     "breathe",
+    "call_on",
+    "running_loop",
     "to_its_end",
 ]

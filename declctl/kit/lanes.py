@@ -120,8 +120,18 @@ class Lanes(Generic[T]):
             self._epochs.leave(ticket.epoch)
             return self._release(ticket)
 
+    def drop(self, ticket: Ticket[T]) -> bool:
+        """As `done`, for a value that nothing was done with: it counts as dropped, and not as taken."""
+        with self._lock:
+            self._taken -= 1
+            self._dropped += 1
+        return self.done(ticket)
+
     def retry(self, ticket: Ticket[T], delay: float) -> None:
-        """Hold the key and hand the value out again in `delay` seconds, in what is the newest epoch then."""
+        """Hand the value out again in `delay` seconds. Its key stays held until that has been done.
+
+        Until it is due, the value belongs to no epoch; then to the one that is the newest at that moment.
+        """
         with self._lock:
             self._come_back(ticket)
             ticket.attempts += 1
@@ -131,6 +141,18 @@ class Lanes(Generic[T]):
             if self.keyed:
                 ticket.fixed = False
                 self._absorb_newer(ticket)
+
+    def hurry(self, chosen: Callable[[Ticket[T]], bool]) -> bool:
+        """Make due now what backs off and is `chosen`; whether there was any. O(n) in what backs off."""
+        now, found = self._now(), False
+        with self._lock:
+            for at, (due, order, ticket) in enumerate(self._due):
+                if due > now and chosen(ticket):
+                    ticket.due = now
+                    self._due[at] = (now, order, ticket)
+                    found = True
+            heapq.heapify(self._due)
+        return found
 
     def overlook(self, ticket: Ticket[T]) -> None:
         """Wait no longer for one that is out: another may be handed out in its place, but none of its key."""
@@ -171,7 +193,10 @@ class Lanes(Generic[T]):
             return self._epochs.pending.get(epoch, 0)
 
     def clear(self) -> int:
-        """Drop all that waits or backs off; returns how many. What is running goes on."""
+        """Drop all that waits or backs off; returns how many. What is running goes on.
+
+        All of them count as dropped: one that backs off counts as taken no longer.
+        """
         with self._lock:
             resting = [*self._released, *(ticket for _, _, ticket in self._due)]
             left = [*resting, *(ticket for ticket in self._ready if not ticket.gone)]
@@ -188,7 +213,8 @@ class Lanes(Generic[T]):
             self._released.clear()
             self._due.clear()
             self._vanished = 0
-            self._dropped += sum(1 for ticket in left if ticket.attempts == 0)
+            self._dropped += len(left)
+            self._taken -= sum(1 for ticket in left if ticket.attempts)
             return len(left)
 
     @property

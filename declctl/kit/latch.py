@@ -1,20 +1,27 @@
 """A door that opens once: for "synced", "ready" and "stopped"."""
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
+
+from declctl.kit.callbacks import must_propagate, plain
+
+_log = logging.getLogger("declctl.kit")
 
 
 class Latch:
     """Open or not; once open it stays open. Asked from any thread, opened and waited for on one loop.
 
     `on_open` calls back at once if it is open already, so that nobody can come too late
-    (client-go's HasSyncedChecker).
+    (client-go's HasSyncedChecker). What a callback raises when the latch opens is logged: it harms
+    neither the other callbacks nor whoever opens it.
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self._open = False
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: deque[Callable[[], object]] = deque()
 
     def __bool__(self) -> bool:
         """Refused: `if latch:` looks like a question about the door and is one about the object."""
@@ -30,18 +37,23 @@ class Latch:
         if self._open:
             return
         self._open = True
-        waiters, self._waiters = self._waiters, []
-        for call in waiters:
-            call()
+        while self._waiters:  # one by one: a callback may let another one be forgotten
+            call = self._waiters.popleft()
+            try:
+                plain(call(), "a callback of a latch")
+            except BaseException as fault:
+                if must_propagate(fault):
+                    raise
+                _log.exception("a callback of the latch %s raised", self.name or "without a name")
 
-    def on_open(self, call: Callable[[], None]) -> None:
-        """Call `call` when it opens, or now."""
+    def on_open(self, call: Callable[[], object]) -> None:
+        """Call `call` when it opens, or now; what it raises now is raised."""
         if self._open:
             call()
         else:
             self._waiters.append(call)
 
-    def forget(self, call: Callable[[], None]) -> None:
+    def forget(self, call: Callable[[], object]) -> None:
         """Do not call `call` when it opens: nobody waits there any longer."""
         if call in self._waiters:
             self._waiters.remove(call)

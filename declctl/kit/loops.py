@@ -2,11 +2,45 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread; None if none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def call_on(loop: asyncio.AbstractEventLoop | None, function: Callable[[], T]) -> T:
+    """What a function returns or raises when it is called on a loop. From any thread.
+
+    It is called at once in the thread of that loop, and where the loop does not run (yet, or any more):
+    then there is only one thread to care for. Else the caller waits until the loop has called it.
+    Raises RuntimeError if the loop ends before.
+    """
+    if loop is None or running_loop() is loop or not loop.is_running():
+        return function()
+    called: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            called.set_result(function())
+        except BaseException as fault:  # noqa: BLE001 - it is raised where the caller waits
+            called.set_exception(fault)
+
+    loop.call_soon_threadsafe(call)
+    while not wait([called], timeout=_LOOK_SECONDS).done:
+        if not loop.is_running():
+            raise RuntimeError("the event loop has ended before it could do what another thread asked for")
+    return called.result()
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Ticket(msgspec.Struct, Generic[T], eq=False):
-    """One pending value on its way. Only `Lanes` changes it; who took it reads it.
+    """One pending value on its way. Only `Lanes` changes it; who took it reads it, and may set `retry`.
 
     `epoch` says before which cut it was added, `attempts` how often it was retried.
     """
@@ -26,6 +26,7 @@ class Ticket(msgspec.Struct, Generic[T], eq=False):
     passed: bool = False  # its turn came while its key was held: it follows when the key is free
     fixed: bool = False  # seen by a worker: nothing may be merged into it
     overlooked: bool = False  # out, and not waited for any longer
+    retry: Any = None  # what its taker remembers until it takes it again; `Lanes` do not look at it
     # The neighbours of its key, none of which is done or gone.
     before: "Ticket[T] | None" = None
     after: "Ticket[T] | None" = None
@@ -36,7 +37,10 @@ class Ticket(msgspec.Struct, Generic[T], eq=False):
 
 @dataclass(frozen=True, slots=True)
 class LanesStatistics:
-    """What went through: added = taken for the first time + waiting for it + merged + dropped."""
+    """What went through: added = taken + waiting to be taken for the first time + merged + dropped.
+
+    A value is taken once, however often it is retried, and no longer counts as taken once it is dropped.
+    """
 
     added: int
     taken: int

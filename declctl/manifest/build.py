@@ -219,4 +219,7 @@ _RELOAD: _Table = {
     "maxErrorRatio": ("max_error_ratio", float),
     "informerLinger": ("informer_linger", parse_duration),
 }
-_ADMIN: _Table = {"bindAddress": ("bind_address", parse_address)}
+_ADMIN: _Table = {
+    "bindAddress": ("bind_address", parse_address),
+    "allowedHosts": ("allowed_hosts", _texts),
+}

@@ -8,13 +8,18 @@ A code is never used again for something else. The families:
     values written as text                DCL08x  installed plugins DCL04x  entry points and handler
     files
 
-`docs/errors.md` explains each with an example; a test says that it is complete. Who finds a fault
-is not this module's business: the runtime uses DCL04x, DCL05x and DCL08x.
+`docs/errors.md` explains each with an example; a test says that it is complete. The package contains that
+page, and `declctl explain DCL012` prints one section of it. Who finds a fault is not this module's business:
+the runtime uses DCL04x, DCL05x and DCL08x.
 """
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+from declctl.errors import UsageError
 
 UNREADABLE: Final = "DCL000"
 SYNTAX: Final = "DCL001"
@@ -65,6 +70,7 @@ BAD_INDEX_DECLARATION: Final = "DCL049"
 UNKNOWN_KIND: Final = "DCL050"
 FORBIDDEN: Final = "DCL051"
 CLUSTER_UNREACHABLE: Final = "DCL052"
+UNKNOWN_NAMESPACE: Final = "DCL053"
 
 MODE_RECONCILE: Final = "DCL060"
 FILTER: Final = "DCL061"
@@ -135,6 +141,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         UNKNOWN_KIND: "The cluster doesn't serve this kind.",
         FORBIDDEN: "The cluster doesn't allow to list and watch this resource.",
         CLUSTER_UNREACHABLE: "The cluster didn't answer, so that kinds and permissions could not be checked.",
+        UNKNOWN_NAMESPACE: "A namespace of the manifest is not in the cluster (a warning).",
         MODE_RECONCILE: "`mode: Reconcile` is not done yet by this version.",
         FILTER: "`filter.expression` (CEL) is not done yet by this version.",
         INCLUDE_SNAPSHOTS: "`includeSnapshotsFrom` is not done yet by this version.",
@@ -159,3 +166,51 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Each code with its meaning in one sentence."""
+
+CODE_PATTERN: Final = re.compile(r"DCL\d{3}", re.IGNORECASE)
+"""What a code looks like; `explain` tells codes from field paths by it."""
+
+_PACKAGE = Path(__file__).parents[1]
+_PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")  # installed; in a checkout
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+def explain_code(code: str) -> str:
+    """The section of `docs/errors.md` about a code, as plain text that ends with a line end.
+
+    Upper and lower case are the same. Raises UsageError for a code that does not exist; the message names
+    the codes of the same family, or the first and the last of all.
+    """
+    wanted = code.upper()
+    if wanted not in CODES:
+        family = [known for known in sorted(CODES) if known[:5] == wanted[:5]]
+        known = f"the codes near it are {', '.join(family)}" if family else _range_of_codes()
+        raise UsageError(f"There is no code {wanted}; {known}.")
+    page = next(page for page in _PAGES if page.is_file()).read_text(encoding="utf-8")
+    section = page.split(f"\n### {wanted}\n", 1)[1]
+    section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    return f"{wanted}\n\n{_as_text(section)}\n"
+
+
+def how_to_explain(code: str) -> str:
+    """Where a person reads more about a code."""
+    return f"`declctl explain {code}`"
+
+
+def _range_of_codes() -> str:
+    codes = sorted(CODES)
+    return f"codes are {codes[0]} to {codes[-1]}, and each fault shows its own"
+
+
+def _as_text(markdown: str) -> str:
+    """Markdown as a terminal shows it: examples are indented, the rest has no marks."""
+    lines: list[str] = []
+    in_example = False
+    for line in markdown.splitlines():
+        if line.startswith("```"):
+            in_example = not in_example
+        elif in_example:
+            lines.append(f"    {line}".rstrip())
+        else:
+            lines.append(_LINK.sub(r"\1", line).replace("**", ""))
+    return "\n".join(lines)

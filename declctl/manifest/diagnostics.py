@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from declctl.kit.text import one_line, visible
+
 Severity = Literal["error", "warning"]
 
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "help": "\x1b[36m", "place": "\x1b[1m"}
 _PLAIN = "\x1b[0m"
+_LONGEST_LINE = 240  # characters of a source line that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +70,42 @@ def _render_one(diagnostic: Diagnostic, *, color: bool) -> str:
     def paint(text: str, name: str) -> str:
         return f"{_COLOURS[name]}{text}{_PLAIN}" if color else text
 
-    place = paint(f"{diagnostic.file}:{diagnostic.line}:{diagnostic.column}:", "place")
-    word = paint(f"{diagnostic.severity} {diagnostic.code}:", diagnostic.severity)
-    lines = [f"{place} {word} {diagnostic.message}"]
+    place = paint(f"{one_line(diagnostic.file)}:{diagnostic.line}:{diagnostic.column}:", "place")
+    word = paint(f"{diagnostic.severity} {one_line(diagnostic.code)}:", diagnostic.severity)
+    lines = [f"{place} {word} {_indented(diagnostic.message)}"]
     if diagnostic.source_line is not None:
         number = str(diagnostic.line)
         margin = " " * len(number)
         caret = paint("^", diagnostic.severity)
-        lines.append(f"  {number} | {_visible(diagnostic.source_line)}".rstrip())
-        lines.append(f"  {margin} | {_caret_indent(diagnostic.source_line, diagnostic.column)}{caret}")
+        line, column = _excerpt(diagnostic.source_line, diagnostic.column)
+        lines.append(f"  {number} | {one_line(line)}".rstrip())
+        lines.append(f"  {margin} | {_caret_indent(line, column)}{caret}")
     if diagnostic.suggestion is not None:
-        lines.append(f"  {paint('help:', 'help')} {diagnostic.suggestion}")
+        lines.append(f"  {paint('help:', 'help')} {_indented(diagnostic.suggestion)}")
     return "\n".join(lines)
 
 
-def _visible(line: str) -> str:
-    """The line without characters that would move a terminal's cursor; each gives one visible character."""
-    return "".join(
-        char if char == "\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line
-    )
+def _excerpt(line: str, column: int) -> tuple[str, int]:
+    """What is shown of a line around a column, and the column in it: a line may be the whole text."""
+    if len(line) <= _LONGEST_LINE:
+        return line, column
+    begin = max(0, min(column - _LONGEST_LINE // 2, len(line) - _LONGEST_LINE))
+    end = begin + _LONGEST_LINE
+    before, after = "…" if begin else "", "…" if end < len(line) else ""
+    return f"{before}{line[begin:end]}{after}", column - begin + len(before)
+
+
+def _indented(text: str) -> str:
+    """A text in which others may have written; a further line of it is not taken for another fault."""
+    return visible(text).replace("\n", "\n    ")
 
 
 def _caret_indent(line: str, column: int) -> str:
     """As wide as the text before the column, whatever the tab stops are and however wide the letters."""
-    return "".join(_blank(char) for char in line[: column - 1])
+    before = line[: column - 1]
+    if before.isascii() and "\t" not in before:
+        return " " * len(before)
+    return "".join(_blank(char) for char in before)
 
 
 def _blank(char: str) -> str:
@@ -117,6 +132,7 @@ def _workflow_command(diagnostic: Diagnostic) -> str:
 
 def _escaped(text: str, *, also: str = "") -> str:
     """As GitHub wants it: percent, line ends, and in properties the separators."""
+    text = visible(text.replace("\r\n", "\n"))
     for char in f"%\r\n{also}":
         text = text.replace(char, f"%{ord(char):02X}")
     return text

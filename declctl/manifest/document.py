@@ -6,6 +6,7 @@ is read and kept in `faults`.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -84,5 +85,10 @@ class Document:
 
     def has_environment_within(self, path: Path) -> bool:
         """Whether this value, or anything in it, came out of the environment."""
-        below = (other for other in self.nodes if other[: len(path)] == path)
-        return any(self.from_environment(other) is not None for other in below)
+        return path in self._around_environment
+
+    @cached_property
+    def _around_environment(self) -> frozenset[Path]:
+        """Every path at or above a value out of the environment; a manifest may have thousands of each."""
+        found = [path for path in self.nodes if self.from_environment(path) is not None]
+        return frozenset(path[:length] for path in found for length in range(len(path) + 1))

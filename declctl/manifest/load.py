@@ -21,7 +21,7 @@ from declctl.manifest.reading import read_document
 from declctl.manifest.shape.controller import API_VERSION
 from declctl.manifest.source_text import Position, SourceText
 from declctl.manifest.sources import ManifestSource, decode
-from declctl.manifest.suggestions import closest
+from declctl.manifest.suggestions import bounded_suggestions, closest
 from declctl.manifest.yaml_nodes import Node, UnreadableYaml, parse_documents
 
 _GROUP = API_VERSION.partition("/")[0]
@@ -76,7 +76,8 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     first, *more = found.candidates
     errors += [_second(first, other) for other in more]
     document = read_document(first.source, first.root, os.environ if environ is None else environ)
-    diagnostics = check(document)
+    with bounded_suggestions():
+        diagnostics = check(document)
     errors += [fault for fault in diagnostics if fault.severity == "error"]
     if errors:
         warnings = [fault for fault in diagnostics if fault.severity == "warning"]

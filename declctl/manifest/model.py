@@ -270,9 +270,13 @@ class ReloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class AdminSpec:
-    """Where probes, status, metrics and the page are served."""
+    """Where probes, status, metrics and the page are served.
+
+    `allowed_hosts` are names that a request may be sent to, besides those of this machine and IP addresses.
+    """
 
     bind_address: Address = Address("127.0.0.1", 8081)
+    allowed_hosts: tuple[str, ...] = ()
     path: Path = field(default=(), compare=False, repr=False)
 
 

@@ -1,5 +1,6 @@
 """Where a manifest comes from: a file, a folder, standard input, or bytes that somebody else has read."""
 
+import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -8,13 +9,13 @@ from pathlib import Path as FilePath
 import msgspec
 
 from declctl.errors import ManifestErrors
+from declctl.kit import files as reader
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import Diagnostic
 from declctl.manifest.source_text import Position, SourceText
 
 _SUFFIXES = (".yaml", ".yml")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_LARGEST = 4 * 1024 * 1024  # bytes; a ConfigMap holds one
 
 
 class ManifestSource(msgspec.Struct, frozen=True):
@@ -34,11 +35,12 @@ class ManifestSource(msgspec.Struct, frozen=True):
         Raises ManifestErrors if it can't be read.
         """
         if manifest == "-":
-            return cls("<stdin>", sys.stdin.buffer.read())
+            # One byte more than is allowed: what has no end is not read to its end.
+            return cls("<stdin>", sys.stdin.buffer.read(reader.MANIFEST_BYTES + 1))
         path = FilePath(manifest)
         if not path.is_dir():
             return _file(path)
-        files = [_file(file) for file in sorted(path.iterdir()) if _is_manifest(file)]
+        files = _folder(path)
         if not files:
             message = f"the folder {manifest} holds no YAML file"
             raise ManifestErrors(
@@ -65,8 +67,8 @@ class ManifestSource(msgspec.Struct, frozen=True):
 
 def decode(file: ManifestSource) -> SourceText:
     """The text of one file; raises ManifestErrors if it isn't text."""
-    if len(file.data) > _LARGEST:
-        message = f"the file has {len(file.data):,} bytes, and a manifest has {_LARGEST:,} at most"
+    if len(file.data) > reader.MANIFEST_BYTES:
+        message = f"it has more than {reader.MANIFEST_BYTES:,} bytes, which is the limit for a manifest"
         raise ManifestErrors([_unreadable(file.name, message, "is it the right file?")])
     try:
         source = SourceText(file.name, file.data.decode("utf-8-sig"))
@@ -88,19 +90,40 @@ def _is_manifest(file: FilePath) -> bool:
     return file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
+def _folder(path: FilePath) -> list[ManifestSource]:
+    try:
+        names = [file for file in sorted(path.iterdir()) if _is_manifest(file)]
+    except OSError as error:
+        raise ManifestErrors([_not_read(path, error)]) from error
+    files: list[ManifestSource] = []
+    size = 0
+    for name in names:
+        files.append(file := _file(name))
+        size += len(file.data)
+        if len(files) > reader.MANIFEST_FILES or size > reader.BUNDLE_BYTES:
+            message = (
+                f"the folder {reader.shown(path)} has more than {reader.MANIFEST_FILES:,} YAML files or "
+                f"{reader.BUNDLE_BYTES:,} bytes of YAML"
+            )
+            advice = "name the file that holds the Controller, or keep it in a folder of its own"
+            raise ManifestErrors([_unreadable(reader.shown(path), message, advice)])
+    return files
+
+
 def _file(path: FilePath) -> ManifestSource:
     try:
-        return ManifestSource(str(path), path.read_bytes())
+        data = reader.read_file(path, most=reader.MANIFEST_BYTES)
     except OSError as error:
-        reason = (error.strerror or "it can't be read").lower()
-        advice = "check the name; a manifest is a file, a folder or - for standard input"
-        raise ManifestErrors(
-            [_unreadable(str(path), f"the manifest can't be read: {reason}", advice)]
-        ) from error
-    except ValueError as error:  # a zero byte in the name
-        raise ManifestErrors(
-            [_unreadable(str(path), f"this is no file name: {error}", "check the name")]
-        ) from error
+        raise ManifestErrors([_not_read(path, error)]) from error
+    return ManifestSource(reader.shown(path), data)
+
+
+def _not_read(path: FilePath, error: OSError) -> Diagnostic:
+    reason = (error.strerror or "it can't be read").lower()
+    advice = "check the name; a manifest is a file, a folder or - for standard input"
+    if error.errno == errno.EFBIG:
+        advice = "is it the right file?"
+    return _unreadable(reader.shown(path), f"the manifest can't be read: {reason}", advice)
 
 
 def _unreadable(name: str, message: str, suggestion: str) -> Diagnostic:

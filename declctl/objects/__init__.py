@@ -34,12 +34,12 @@ from declctl.objects.projection import (
     ProjectionStatistics,
     nothing_known,
 )
-from declctl.objects.record import KubeObject, Layout, Record
+from declctl.objects.record import NO_ORDER, KubeObject, Layout, Record, newer_version, version_order
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind, Resource
 from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
 from declctl.objects.status import status_error
 from declctl.objects.transforming import Transform
-from declctl.objects.view import ObjectView
+from declctl.objects.view import ObjectView, record_of
 
 if TYPE_CHECKING:
     from declctl.objects.mutations import Difference, Mutation, MutationDetector
@@ -48,6 +48,7 @@ else:  # only caches that keep objects decoded are looked after
 
 __all__ = [
     "MANAGED_FIELDS",
+    "NO_ORDER",
     "PARTIAL_OBJECT_METADATA",
     "Change",
     "ChangeReason",
@@ -90,6 +91,9 @@ __all__ = [
     "key_of",
     "merge",
     "meta_namespace_key",
+    "newer_version",
     "nothing_known",
+    "record_of",
     "status_error",
+    "version_order",
 ]

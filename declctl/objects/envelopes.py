@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from declctl.errors import MalformedAnswer
+from declctl.objects import limits
 from declctl.objects.events import EventType, WatchEvent
 from declctl.objects.reading import UNREADABLE, decoded, json_object, mapping
 from declctl.objects.record import Record
@@ -18,6 +19,7 @@ CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, Eve
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _OPENED = re.compile(rb'\{"type":"([A-Z]+)","object":(.*)\}\s*', re.DOTALL)
 _WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
+_SHOWN = 120  # characters of a name that a server made up
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,13 @@ class Envelopes:
         except msgspec.ValidationError as fault:
             raise _no_list(fault, body) from fault
         except UNREADABLE as fault:
+            if len(body) > limits.OBJECT_BYTES:  # looking for the item at fault would take minutes
+                raise _no_list(fault, body) from fault
             page = _one_by_one(body, fault)
         if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
             # Taken for an empty list, it would empty the cache.
             raise MalformedAnswer(
-                f"the answer to a LIST is a {page.kind or 'thing'} that holds no objects; "
+                f"the answer to a LIST is a {page.kind[:_SHOWN] or 'thing'} that holds no objects; "
                 f"it begins with {body[:120]!r}"
             )
         return page.metadata, map(bytes, page.items or ())
@@ -140,7 +144,8 @@ class Envelopes:
         if found.kind in ("", self._own[1]) and found.apiVersion in ("", self._own[0]):
             return None
         api_version, kind = self._own
-        reason = f"an object is a {found.kind} ({found.apiVersion}) and not a {kind} ({api_version})"
+        said = f"{found.kind[:_SHOWN]} ({found.apiVersion[:_SHOWN]})"
+        reason = f"an object is a {said} and not a {kind} ({api_version})"
         return Foreign(reason, found.metadata.resourceVersion)
 
 

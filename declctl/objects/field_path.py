@@ -27,14 +27,21 @@ _TOKEN = re.compile(
       | (?P<name>[A-Za-z_$][\w$-]*)""",
     re.VERBOSE,
 )
+_DOTTED_KEY = re.compile(
+    r"\.?(?P<map>metadata\.(?:labels|annotations))\.(?P<key>[\w-]*[./][\w./-]*)", re.ASCII
+)
 
 
 class FieldPathError(ValueError):
-    """The text is no field path; `column` is the offset (from 0) at which it stops being one."""
+    """The text is no field path; `column` is the offset (from 0) at which it stops being one.
 
-    def __init__(self, message: str, column: int) -> None:
+    `suggestion` is what to write instead, where that is known.
+    """
+
+    def __init__(self, message: str, column: int, *, suggestion: str | None = None) -> None:
         super().__init__(message)
         self.column = column
+        self.suggestion = suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class FieldPath:
     @classmethod
     def parse(cls, text: str) -> "FieldPath":
         """The path that `text` writes; raises FieldPathError with the column of the fault."""
+        _refuse_dotted_key(text)
         steps: list[Step] = []
         at = 1 if text.startswith(".") else 0
         while at < len(text):
@@ -95,6 +103,17 @@ class FieldPath:
             else:
                 text += "[*]" if isinstance(step, Wildcard) else f"[{step}]"
         return text
+
+
+def _refuse_dotted_key(text: str) -> None:
+    """Labels and annotations are texts: what has dots below them is meant as one key."""
+    found = _DOTTED_KEY.fullmatch(text)
+    if found is not None:
+        raise FieldPathError(
+            f"the key {found['key']!r} has to stand in brackets and quotes, as it holds dots or slashes",
+            found.start("key"),
+            suggestion=f"write {found['map']}['{found['key']}']",
+        )
 
 
 def scalars(found: Any) -> Iterator[str]:

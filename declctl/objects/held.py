@@ -1,7 +1,8 @@
 """Held objects: what `cache: {mode: Objects}` keeps, so that a read neither decompresses nor parses.
 
-All readers of a held object share what is inside, and could change it. So its frame stays beside it:
-nobody can change that, a private copy is made from it, and `mutations` puts right what was changed.
+All readers of a held object share what is inside. Views refuse writes; code that reaches past one could
+change it. So its frame stays beside it: nobody can change that, a private copy is made from it, and
+`mutations` puts right what was changed.
 """
 
 import weakref

@@ -8,15 +8,19 @@ items that are broken, or that hold something that begins as they do.
 
 The last item, and what stands around the items, are left to the decoder of whole answers; so is
 everything where the bytes are not written as API servers write them.
+
+What is held is limited, what passes is not: an item may have `limits.OBJECT_BYTES`, and a list that can't
+be cut `limits.LIST_BYTES`.
 """
 
 import re
 
 from declctl.errors import MalformedAnswer
+from declctl.objects import limits
 from declctl.objects.envelopes import ListPage
 from declctl.objects.items import ListItems
 from declctl.objects.reading import decoded
-from declctl.objects.splitting import end_of
+from declctl.objects.splitting import BracketScan
 
 _ITEMS = b'"items":['
 # As far into an item as all items of a list are the same: what is longer is found faster.
@@ -31,14 +35,19 @@ class ItemCutter:
     parts, and the same as if it had been decoded whole.
     """
 
-    def __init__(self, items: ListItems) -> None:
+    def __init__(
+        self, items: ListItems, *, longest: int = limits.OBJECT_BYTES, most: int = limits.LIST_BYTES
+    ) -> None:
         self._items = items
+        self._longest = longest  # bytes of one item
+        self._most = most  # bytes of a list that can't be cut
         self._head = b""  # what stands before the items, once they have begun
         self._body = bytearray()  # what comes after what was cut
         self._separator = b""
         self._searched = 0
         self._patience = 0  # bytes of the body that are needed to make sense of it
         self._cutting = True
+        self._scan: BracketScan | None = None  # of the item at the beginning, while its end is looked for
 
     @property
     def held(self) -> int:
@@ -50,14 +59,24 @@ class ItemCutter:
         self._body += part
 
     def cut(self) -> None:
-        """Read the items that are complete, but for the last one."""
-        if not self._cutting or len(self._body) < self._patience:
-            return
-        if self._separator or self._begin():
+        """Read the items that are complete, but for the last one.
+
+        Raises MalformedAnswer for an item, or a list that can't be cut, that is too long to be held.
+        """
+        body = self._body
+        if self._cutting and len(body) >= self._patience and (self._separator or self._begin()):
             at = self._cut_items()
+            if self._cutting and len(body) - at > self._longest:
+                at = self._cut_by_brackets(at)
             if at:
-                del self._body[:at]
-                self._searched -= at
+                del body[:at]
+                self._searched = max(self._searched - at, 0)
+        if len(body) > self._most:
+            raise MalformedAnswer(
+                f"a LIST is longer than {limits.in_mebibytes(self._most)} and not written as API servers "
+                "write it, so that it can't be read item by item; it begins with "
+                f"{(self._head + body[:120])[:120]!r}. Ask for less: by namespace, or by a selector"
+            )
 
     def page(self) -> ListPage:
         """The page, when everything is here; raises MalformedAnswer where there is none to be had."""
@@ -86,6 +105,11 @@ class ItemCutter:
         """Read items from the beginning of the body; returns where the first one begins that was not read."""
         body, separator, read = self._body, self._separator, self._items.read
         at, searched = 0, self._searched
+        if self._scan is not None:
+            after = self._measure(0)
+            if after is None:
+                return 0
+            at = searched = after
         with memoryview(body) as view:
             while (end := body.find(separator, searched)) >= 0:
                 try:
@@ -102,21 +126,52 @@ class ItemCutter:
         self._searched = searched
         return at
 
+    def _cut_by_brackets(self, at: int) -> int:
+        """The same for items that do not begin as the first one did; at least half of an item stays.
+
+        Slow, and only for lists that nobody has seen yet: without it they would be held whole.
+        """
+        while self._cutting and len(self._body) - at > self._longest // 2:
+            after = self._measure(at)
+            if after is None:
+                break
+            at = after
+        self._searched = max(self._searched, at)
+        return at
+
     def _measure(self, at: int) -> int | None:
-        """Read the item that begins at `at` by its brackets; where the next one begins, None if not here."""
+        """Read the item that begins at `at` by its brackets; where the next one begins, None if not here.
+
+        Raises MalformedAnswer for an item that is too long.
+        """
         body = self._body
-        end = end_of(body, at)
+        scan = self._scan or BracketScan()
+        try:
+            end = scan.end_of(body, at)
+        except ValueError as fault:
+            raise self._unusable(at, str(fault)) from fault
+        held = len(body) - at
+        if (held if end is None else end - at) > self._longest:
+            raise self._unusable(at, f"is longer than {limits.in_mebibytes(self._longest)}")
         if end is None or end + 2 > len(body):
-            # Not before twice as much is here, so that a list that is one big riddle is measured a few
-            # times and not with each part that comes.
-            self._patience = 2 * (len(body) - at)
+            self._scan = None if end is not None else scan
+            # A string without an end is scanned from its beginning: not before twice as much of it is here.
+            self._patience = min(held + held - scan.scanned, self._longest + 1)
             return None
+        self._scan = None
         if not body.startswith(b",{", end):
             self._cutting = False
             return None
         self._patience = 0
         self._items.read_or_skip(bytes(body[at:end]))
         return end + 1
+
+    def _unusable(self, at: int, what: str) -> MalformedAnswer:
+        begin = bytes(self._body[at : at + 120])
+        return MalformedAnswer(
+            f"an item of a LIST {what}, as no object of an API server; it begins with {begin!r}. "
+            "Make the object smaller, or leave it out by a selector"
+        )
 
 
 def _is_head(head: bytes) -> bool:

@@ -7,6 +7,9 @@ from declctl.objects.envelopes import Envelopes, ListPage
 from declctl.objects.record import Record
 from declctl.objects.whole import WholeObjects
 
+_MOST_REASONS = 1000  # of what was skipped; a list of empty braces would hold a hundred bytes for each
+_LIKE_OTHERS = "an object can't be used, as many before it"
+
 
 class ListItems:
     """The items of one answer. Made by `Projection.items`.
@@ -30,7 +33,7 @@ class ListItems:
         What is accepted is one whole object: neither a part of one nor more than one.
         """
         if (foreign := self._envelopes.foreign_item(raw)) is not None:
-            self._skipped.append(foreign.reason)
+            self._skip(foreign.reason)
             return
         record = self._record(raw)
         if self._whole.oddity:
@@ -43,7 +46,10 @@ class ListItems:
         try:
             self.read(raw)
         except MalformedAnswer as fault:
-            self._skipped.append(str(fault))
+            self._skip(str(fault))
+
+    def _skip(self, reason: str) -> None:
+        self._skipped.append(reason if len(self._skipped) < _MOST_REASONS else _LIKE_OTHERS)
 
     def page(self, body: bytes) -> ListPage:
         """The page, where `body` is the answer without the items that were read already.

@@ -1,15 +1,17 @@
 """Dictionaries whose values are decoded when somebody reads them.
 
-To Python they are dictionaries. C code may look into one past its methods, as orjson and pydantic do. It
-finds something else than JSON where a value has not been read, and where keys are missing, and usually
-refuses that. So whoever gives one away has to give a plain one instead where its reader raises, or seems not
-to have read it: `SelectiveReader.ask`.
+To Python they are dictionaries, and as read-only as others of a view. C code may look into one past its
+methods, as orjson and pydantic do. It finds something else than JSON where a value has not been read, and
+where keys are missing, and usually refuses that. So whoever gives one away has to give one with all decoded
+instead where its reader raises, or seems not to have read it: `SelectiveReader.ask`.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
 import msgspec
+
+from declctl.objects.read_only import read_only, refuse
 
 _Raw = msgspec.Raw
 _decode = msgspec.json.Decoder().decode
@@ -23,7 +25,7 @@ _update = dict[str, Any].update
 
 
 def _whole(method: Callable[..., Any], *, walks: bool = True) -> Any:
-    """A method of a dictionary, to be called when all keys are there; decoded, if it walks over them."""
+    """A method that reads, to be called when all keys are there; decoded, if it walks over them."""
 
     def complete_first(self: "LazyDict", *arguments: Any, **more: Any) -> Any:
         self.read = True
@@ -31,8 +33,7 @@ def _whole(method: Callable[..., Any], *, walks: bool = True) -> Any:
         if walks:
             self.walked = True
             for key, value in _items(self):
-                if type(value) is _Raw:
-                    _set(self, key, _decode(value))
+                _set(self, key, read_only(_decode(value) if type(value) is _Raw else value))
         return method(self, *arguments, **more)
 
     return complete_first
@@ -65,7 +66,8 @@ class LazyDict(dict[str, Any]):
 
     Who reads a value decodes it, once; who looks for a key that was not looked for before gets all of
     them; who walks over it, compares or copies it decodes all. A copy is plain. Raises
-    msgspec.MsgspecError or UnicodeDecodeError where a value can't be decoded.
+    msgspec.MsgspecError or UnicodeDecodeError where a value can't be decoded, and TypeError where
+    somebody writes; values are read-only as well.
 
     `source` says where it stands. `read` says whether somebody has looked into it, and is None until its
     maker has given it away; `walked` says whether all of it was decoded. `plain` is the JSON of the whole
@@ -87,6 +89,9 @@ class LazyDict(dict[str, Any]):
             value = _item(self, key)
         if type(value) is _Raw:
             value = _decode(value)
+            _set(self, key, value)
+        if type(value) is dict or type(value) is list:
+            value = read_only(value)
             _set(self, key, value)
         return value
 
@@ -134,21 +139,15 @@ class LazyDict(dict[str, Any]):
     __ne__ = _whole(dict.__ne__)
     __hash__ = None  # type: ignore[assignment]
     __or__ = _whole(dict.__or__)
-    __ior__ = _whole(dict.__ior__, walks=False)  # type: ignore[assignment]
     __len__ = _whole(dict.__len__, walks=False)
     __repr__ = _whole(dict.__repr__)
-    __setitem__ = _whole(dict.__setitem__, walks=False)
-    __delitem__ = _whole(dict.__delitem__, walks=False)
     fromkeys = dict.fromkeys  # type: ignore[assignment] - what it makes is plain
-    clear = _whole(dict.clear, walks=False)
     copy = _whole(dict.copy)
     items = _whole(dict.items)
     keys = _whole(dict.keys)
-    pop = _whole(dict.pop)
-    popitem = _whole(dict.popitem)
-    setdefault = _whole(dict.setdefault)
-    update = _whole(dict.update, walks=False)
     values = _whole(dict.values)
+    __setitem__ = __delitem__ = __ior__ = refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = refuse  # type: ignore[assignment]
 
 
 def lazily(source: Source, raw: Mapping[str, Any], plain: Any) -> LazyDict:

@@ -1,6 +1,7 @@
 """Mutation detection: what readers have changed in objects that they share (client-go's MutationDetector).
 
-Only held objects are shared: with frames every reader has a copy of its own, and nothing can be spoilt.
+Only held objects are shared, and only code that reaches past a view can change one. With frames every
+reader has a copy of its own, and nothing can be spoilt.
 """
 
 import marshal

@@ -9,7 +9,8 @@ class ListOptions:
 
     `resource_version` None is the most recent (quorum read), "0" is any version.
     `resource_version_match` is `Exact` or `NotOlderThan`. The selectors leave something of what the
-    source gives.
+    source gives, and so does `namespace` where the source is of all namespaces; a source that does not
+    know it ignores it.
     """
 
     resource_version: str | None = None
@@ -18,6 +19,7 @@ class ListOptions:
     continue_token: str | None = None
     label_selector: str = ""
     field_selector: str = ""
+    namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from declctl.objects.held import Codec
 from declctl.objects.interning import Interning
 from declctl.objects.items import ListItems
 from declctl.objects.partial import PartialDecoder
+from declctl.objects.read_only import teach_yaml
 from declctl.objects.reading import UNREADABLE, no_name
 from declctl.objects.record import NO_LABELS, Known, Layout, Record, nothing_known, revision_of
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
@@ -68,6 +69,7 @@ class Projection:
         codec: Codec | None = None,
         metadata_only: bool = False,
     ) -> None:
+        teach_yaml()  # before anybody reads, and writes as YAML, an object of it
         self._partial = PartialDecoder(dict.fromkeys(paths))
         self.layout = Layout(
             api_version=api_version, kind=kind, positions=self._partial.positions, codec=codec or FrameCodec()

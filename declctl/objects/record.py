@@ -62,8 +62,40 @@ REVISION_BREAK = "\n"
 
 
 def revision_of(uid: str, resource_version: str) -> str:
-    """Which state of which object: equal for the same. A line feed in a uid, which nobody writes, is lost."""
+    """Identifies one state of one object.
+
+    Line feeds in the uid are dropped, because a line feed separates the two parts.
+    """
     return f"{uid.replace(REVISION_BREAK, '')}{REVISION_BREAK}{resource_version}"
+
+
+NO_ORDER = (0, "")
+"""The order of a version that can't be compared; it is before every other."""
+
+
+def version_order(version: str) -> tuple[int, str]:
+    """The order of a resource version among those of the same resource of one server: to be compared.
+
+    A resource version is a number of any length, without a sign and without leading zeros (Kubernetes 1.35,
+    KEP-5504; apimachinery's CompareResourceVersion). Everything else is opaque and has the order NO_ORDER:
+    the empty version, "0", which asks for any version, and versions of servers that count otherwise.
+    """
+    if version.isdecimal() and version.isascii() and version[0] != "0":
+        return len(version), version
+    return NO_ORDER
+
+
+def newer_version(version: str, other: str) -> str:
+    """Returns the newer of two resource versions.
+
+    If one is empty, the other one; if they can't be compared, `other`.
+    """
+    if not version or not other:
+        return other or version
+    order, other_order = version_order(version), version_order(other)
+    if NO_ORDER in (order, other_order):
+        return other
+    return version if order > other_order else other
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

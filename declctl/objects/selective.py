@@ -13,6 +13,7 @@ import msgspec
 
 from declctl.objects.held import FILLED_IN, HeldObject
 from declctl.objects.lazy import LazyDict, Source, lazily
+from declctl.objects.read_only import ReadOnlyDict, read_only
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import KubeObject, Record
 from declctl.objects.view import ObjectView
@@ -203,7 +204,9 @@ class _SelectiveView(ObjectView, kw_only=True):
             part = self._part
             if field in part:
                 value = part[field]
-                if type(value) is LazyDict and value.read is None:
+                if type(value) is not LazyDict:
+                    value = part[field] = read_only(value)
+                elif value.read is None:
                     value.read = False
                 return value
             if field in self._learned.fields:
@@ -239,12 +242,12 @@ class _SelectiveView(ObjectView, kw_only=True):
         return self._body
 
     def _complete(self) -> KubeObject:
-        # What was given before stays the reader's own: it may have changed it.
+        # What was given before is given again: it is known then what of it was read.
         part = self._part.items()
         kept = {
             field: value for field, value in part if type(value) is not LazyDict or value.read is not None
         }
-        body = self._body = {**self._record.read(), **kept}
+        body = self._body = ReadOnlyDict({**self._record.read(), **kept})
         return body
 
 

@@ -8,10 +8,12 @@ hundred times slower than decoding, and is only asked when that has failed.
 import re
 from collections.abc import Iterator
 
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+# Possessive: a string without an end is not searched backwards, which would hold each of its escapes.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _KEY = re.compile(rb'\s*"([^"\\]*)"\s*:\s*')  # names that matter here have no escapes
 _STRING, _COMMA = b'",'
 _OPEN, _CLOSE = b"[{", b"]}"
+_DEEPEST = 10_000  # levels: Go's decoder, and so an API server, reads no deeper
 
 
 def elements(raw: bytes) -> Iterator[bytes]:
@@ -36,18 +38,38 @@ def member(raw: bytes, name: str) -> bytes:
 
 def end_of(raw: bytes | bytearray, start: int) -> int | None:
     """Where the object or array that begins at `start` ends; None where its end is not there."""
-    depth = 0
-    for token in _TOKEN.finditer(raw, start):
-        mark = raw[token.start()]
-        if mark in _OPEN:
-            depth += 1
-        elif mark in _CLOSE:
-            depth -= 1
-            if depth == 0:
-                return token.end()
-        elif mark == _STRING and token.end() - token.start() == 1:
-            return None  # a string has no end
-    return None
+    return BracketScan().end_of(raw, start)
+
+
+class BracketScan:
+    """Finds the end of one object or array that comes in parts, and scans nothing twice."""
+
+    def __init__(self) -> None:
+        self.scanned = 0  # bytes from its beginning
+        self._depth = 0
+
+    def end_of(self, raw: bytes | bytearray, start: int) -> int | None:
+        """Where it ends, if it begins at `start`; None where its end is not there.
+
+        Raises ValueError for one that nests deeper than any API server reads.
+        """
+        depth = self._depth
+        for token in _TOKEN.finditer(raw, start + self.scanned):
+            at = token.start()
+            mark = raw[at]
+            if mark in _OPEN:
+                depth += 1
+                if depth > _DEEPEST:
+                    raise ValueError(f"nests deeper than {_DEEPEST} levels")
+            elif mark in _CLOSE:
+                depth -= 1
+                if depth == 0:
+                    return token.end()
+            elif mark == _STRING and token.end() - at == 1:
+                self.scanned, self._depth = at - start, depth
+                return None  # a string has no end
+        self.scanned, self._depth = len(raw) - start, depth
+        return None
 
 
 def _parts(raw: bytes, opener: bytes) -> Iterator[bytes]:

@@ -4,15 +4,20 @@ from collections.abc import Callable
 
 import msgspec
 
+from declctl.kit.callbacks import refuse_async
 from declctl.objects.record import KubeObject
 
 Transform = Callable[[KubeObject], KubeObject | None]
 
 
 class Transforming:
-    """Applies a transform, or none. `dropped` and `failed` count objects that are not to be cached."""
+    """Applies a transform, or none. `dropped` and `failed` count objects that are not to be cached.
+
+    Raises TypeError for a transform that is asynchronous.
+    """
 
     def __init__(self, transform: Transform | None) -> None:
+        refuse_async(transform, "the transform")
         self.transform = transform
         self.dropped = self.failed = 0
         self.last_fault: str | None = None
@@ -27,12 +32,12 @@ class Transforming:
             if result is None:
                 self.dropped += 1
                 return None
-            plain = msgspec.json.encode(result)
+            written = msgspec.json.encode(result)
         except Exception as fault:  # noqa: BLE001 - the user's function; the object is dropped, counted and told
             return self.failure(f"the transform raised {type(fault).__name__} on {name}: {fault}")
-        if not plain.startswith(b"{"):
+        if not written.startswith(b"{"):
             return self.failure(f"the transform returned a {type(result).__name__} for {name}, not an object")
-        return plain
+        return written
 
     def failure(self, message: str) -> None:
         """An object can't be transformed: it is dropped, counted and told."""

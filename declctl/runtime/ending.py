@@ -37,9 +37,16 @@ async def shut_down(
 ) -> None:
     """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
     generation = reloader.active
-    left = await slots.stop(_DRAIN_SECONDS)
-    if left:
-        log.warning(f"not waited for any longer: {', '.join(left)}")
+    running, waited = await slots.stop(_DRAIN_SECONDS)
+    if running:
+        log.warning(f"not waited for any longer: {', '.join(running)}")
+    if waited:
+        each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
+        log.warning(
+            f"{sum(waited.values()):,} changes that waited are dropped: {each}; the next start tells every "
+            "object that is there again, but not which ones were deleted",
+            dropped=sum(waited.values()),
+        )
     if generation is None:
         return
     await lifecycle.call_each(

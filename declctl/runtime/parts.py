@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
@@ -54,10 +55,12 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     restart: Callable[[str], None],
     clock: Clock,
     log: Log,
+    user_log: Any = None,
 ) -> Parts:
     """The parts of the controller of that name.
 
-    `handlers` is the loop of asynchronous hooks; `restart` is the announcer's. Informers run in `tasks`.
+    `user_log` is the structlog logger that `ctx.log` is bound from. `handlers` is the loop of asynchronous
+    hooks; `restart` is the announcer's. Informers run in `tasks`.
     """
     recorder = EventRecorder(client, component=name, clock=clock, log=log)
     caches = Caches(client, tasks=tasks, clock=clock, log=log)
@@ -68,14 +71,17 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         caches=caches,
         cluster=ClusterDoor(client, recorder),
         log=log,
-        user_log=structlog.get_logger("declctl.handler"),
+        user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(handlers, log)
     reloader = Reloader(
         files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
     )
-    observer = Observer(name, reloader, caches=caches, slots=slots, clock=clock, log=log)
+    server = client.health.status
+    observer = Observer(
+        name, reloader, caches=caches, slots=slots, recorder=recorder, server=server, clock=clock, log=log
+    )
     announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
     attempts = Attempts(reloader, digest=files.digest, finished=announcer.attempted, clock=clock)
     return Parts(

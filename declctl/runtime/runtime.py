@@ -34,6 +34,7 @@ from declctl.runtime.reporting.history import History
 from declctl.runtime.reporting.observer import Observer
 from declctl.runtime.reporting.status import Status
 from declctl.runtime.signals import SignalHandlers
+from declctl.runtime.threads import in_thread
 from declctl.transport import Client
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -59,12 +60,14 @@ class Runtime:
         children: Children | None = None,
         clock: Clock | None = None,
         log: Log | None = None,
+        user_log: Any = None,
     ) -> None:
         self.options = options
         self._connect = connect
         self._fronts = fronts
         self._clock: Clock = clock or SystemClock()
         self._log: Log = log or structlog.get_logger("declctl")
+        self._user_log = user_log
         self._machinery = LoopThread("declctl-machinery")
         self._handlers = LoopThread("declctl-handlers")
         self._stopping = asyncio.Event()
@@ -152,7 +155,9 @@ class Runtime:
         generation = self._reloader.active if self._reloader is not None else None
         if generation is None or self._caches is None:
             return None
-        return running(generation, self._caches.all())
+        handlers = [handler.statistics() for handler in self._wired.slots.handlers()]
+        waiting = {handler.name: handler.queued + handler.running for handler in handlers}
+        return running(generation, self._caches.all(), waiting)
 
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""
@@ -188,7 +193,7 @@ class Runtime:
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
             first = await parts.reloader.start(checked)
-            self._history.add(Outcome(Result.APPLIED, first.number, first.inputs.digest, reason="Started"))
+            self._history.add(_started(first))
             del first  # it is not to be kept alive by this frame
             recording = tasks.create_task(parts.recorder.run(), name="events")
             background = self._background(files, parts, tasks)
@@ -218,6 +223,7 @@ class Runtime:
             restart=self._start_again,
             clock=self._clock,
             log=self._log,
+            user_log=self._user_log,
         )
 
     def _background(
@@ -236,6 +242,7 @@ class Runtime:
         probation = Probation(parts.reloader, finished=parts.announcer.attempted, clock=self._clock)
         return [
             tasks.create_task(parts.observer.run(), name="observer"),
+            tasks.create_task(parts.reloader.first_sync(), name="first sync"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
@@ -257,7 +264,9 @@ class Runtime:
             self._stopping.set()
 
     async def _checked(self, files: InputFiles) -> Checked:
-        checked = await import_in_child(await asyncio.to_thread(read_files, files), self._children)
+        checked = await import_in_child(
+            await in_thread(lambda: read_files(files), name="declctl-read"), self._children
+        )
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:
@@ -282,6 +291,11 @@ class Runtime:
             self.stop()
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
+
+
+def _started(first: Generation) -> Outcome:
+    """The start, as the first attempt of the history."""
+    return Outcome(Result.APPLIED, first.number, first.inputs.digest, reason="Started", imports=first.imports)
 
 
 def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:

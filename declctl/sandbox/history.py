@@ -137,6 +137,12 @@ class Collection:
         if len(self._log) > self._limit:
             self.compact(self._log[len(self._log) // 2].version)
 
+    def copy(self) -> "Collection":
+        """Another one with the same objects and changes."""
+        other = Collection(self._limit, self.floor)
+        other.objects, other._log, other._sorted = dict(self.objects), list(self._log), None
+        return other
+
     def compact(self, version: int) -> None:
         """Forget the changes up to and including `version`."""
         self.floor = max(self.floor, version)
@@ -172,6 +178,15 @@ class Collection:
                     objects[change.new.key] = change.old
             self._past = Snapshot(version, sorted(objects), objects)
         return self._past
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a history was at one moment: to be put back."""
+
+    version: int
+    floor: int
+    collections: Mapping[ResourceId, Collection]
 
 
 class History:
@@ -228,6 +243,19 @@ class History:
         A later one under the same name remembers nothing of it.
         """
         self._collections[resource] = Collection(self._remembered, self.version)
+
+    def save(self) -> Backup:
+        """What there is now, as a snapshot of etcd has it."""
+        copies = {resource: found.copy() for resource, found in self._collections.items()}
+        return Backup(self.version, self._floor, copies)
+
+    def restore(self, backup: Backup) -> None:
+        """Go back to what there was: versions that were given since then are given again, to other changes.
+
+        Subscribers are not told.
+        """
+        self.version, self._floor = backup.version, backup.floor
+        self._collections = {resource: kept.copy() for resource, kept in backup.collections.items()}
 
     def subscribe(self, call: Callable[[ResourceId, Change], None]) -> Callable[[], None]:
         """Call `call` with every change from now on; returns what ends it."""

@@ -1,7 +1,7 @@
 """The sandbox: an API server in memory behind real HTTP. Here its parts meet.
 
 It keeps its objects while it is stopped, and listens on the same port when it is started again. Plain HTTP,
-no authentication: for tests and demos on loopback, never for a network.
+no authentication: for tests and demos on loopback, never for a network. Web pages in a browser are refused.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from declctl.objects import KubeObject
 from declctl.sandbox import crds
 from declctl.sandbox.churn import Churn
 from declctl.sandbox.faults import Faults
-from declctl.sandbox.history import Change
+from declctl.sandbox.history import Backup, Change
 from declctl.sandbox.kinds import ResourceId
 from declctl.sandbox.ledger import Ledger
 from declctl.sandbox.server import Api, Parts
@@ -80,6 +80,7 @@ class Sandbox:
                 f"the sandbox can't listen on {host}:{port}: {error.strerror or error}"
             ) from error
         self._runner = runner
+        self._api.host = host.lower()
         self._address = (host, runner.addresses[0][1])
         self._bookmarks = asyncio.create_task(self._send_bookmarks(), name="sandbox bookmarks")
         return self.url
@@ -94,6 +95,18 @@ class Sandbox:
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
         """Create objects; see `ObjectStore.load`."""
         return self.store.load(documents)
+
+    def save(self) -> Backup:
+        """A backup of all objects and their history, as a snapshot of etcd is."""
+        return self.store.history.save()
+
+    def restore(self, backup: Backup) -> None:
+        """Put everything back to a backup, as an operator does with etcd: all watches are cut.
+
+        Versions go back, and are given again to other changes. Definitions of custom kinds stay as they are.
+        """
+        self.faults.cut_watches()
+        self.store.history.restore(backup)
 
     def kubeconfig(self) -> KubeObject:
         """A kubeconfig for this server; context and user are called `sandbox`."""

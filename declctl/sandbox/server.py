@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from declctl.kit import Clock
+from declctl.kit.hosts import is_literal, is_same_origin, parse_authority
 from declctl.objects import KubeObject
 from declctl.sandbox import bodies, control, patching, reviews, scaling, status, validation
 from declctl.sandbox.faults import Faults
@@ -52,10 +53,11 @@ class Parts:
 
 
 class Api:
-    """The aiohttp application of one sandbox."""
+    """The aiohttp application of one sandbox. `host` is the name or address that it listens on."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.host = ""
         self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._next_connection = itertools.count(1)
         self._verbs = {
@@ -84,6 +86,7 @@ class Api:
             return _json(refusal.document(), code=refusal.code, headers=headers)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self._check_sender(request)
         path, params = request.rel_url.raw_path, dict(request.query)
         if path.startswith("/sandbox/"):
             return await self._control(request, path, params)
@@ -107,6 +110,20 @@ class Api:
             raise refusal
         with validation.readable(call.kind.kind):
             return await self._verbs[call.verb](request, call, params)
+
+    def _check_sender(self, request: web.Request) -> None:
+        """Refuse what a web page sends: under a name of its own that points here, or from another host.
+
+        There is no authentication: whoever may ask may do everything. The port may be that of a forward.
+        """
+        given = request.headers.getall("Host", [])
+        host = parse_authority(given[0]) if len(given) == 1 else None
+        if host is None or not (is_literal(host.host) or host.host in ("localhost", self.host)):
+            raise status.not_for_us(
+                "the sandbox answers to localhost and to IP addresses, not to other names"
+            )
+        if not all(is_same_origin(origin, host) for origin in request.headers.getall("Origin", [])):
+            raise status.not_for_us("web pages may not ask the sandbox")
 
     def _record(self, request: web.Request, call: Call, params: Mapping[str, str]) -> None:
         transport = request.transport

@@ -133,6 +133,11 @@ def forbidden(kind: Named, name: str, why: str, causes: Sequence[Cause] = ()) ->
     return Refusal(403, "Forbidden", f"{subject} is forbidden: {why}", details)
 
 
+def not_for_us(why: str) -> Refusal:
+    """403: sent to another name, or by a web page."""
+    return Refusal(403, "Forbidden", why, {})
+
+
 def invalid(kind: str, name: str, causes: Sequence[Cause], *, group: str = "") -> Refusal:
     """422: fields that are missing or wrong; one cause for each."""
     parts = [f"{cause.field}: {cause.message}" for cause in causes]

@@ -10,6 +10,7 @@ from declctl.errors import SandboxError
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox.faults import Faults
+from declctl.sandbox.history import Backup
 from declctl.sandbox.ledger import Ledger
 from declctl.sandbox.patching import MERGE_PATCH
 from declctl.sandbox.sandbox import Sandbox
@@ -98,6 +99,14 @@ class SandboxThread:
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
         """Create objects; see `ObjectStore.load`."""
         return self._call(lambda: self._sandbox.load(documents))
+
+    def save(self) -> Backup:
+        """A backup of all objects and their history."""
+        return self._call(self._sandbox.save)
+
+    def restore(self, backup: Backup) -> None:
+        """Put everything back to a backup; see `Sandbox.restore`."""
+        self._call(lambda: self._sandbox.restore(backup))
 
     def create(self, obj: KubeObject) -> KubeObject:
         """Create an object."""

@@ -64,6 +64,7 @@ class Watcher:
     def __init__(self, subscription: Subscription, *, bookmarks: bool, wake: Callable[[], None]) -> None:
         self.subscription = subscription
         self.ended = False
+        self.after = 0  # what is not newer is not told, as by a watch cache
         self.bookmarks = bookmarks
         self._wake = wake
         self._backlog: Iterator[bytes] = iter(
@@ -165,6 +166,7 @@ class Hub:
             wanted = options.initial_events and options.bookmarks and initial_end
             watcher.begin(chain(self._initial(subscription), end if wanted else ()))
         elif options.version:
+            watcher.after = options.version
             missed = self._history.collection(subscription.kind.resource).since(options.version)
             watcher.begin(text for change in missed if (text := seen(change, subscription)) is not None)
         self._watchers.setdefault(subscription.kind.resource, {}).setdefault(subscription, []).append(watcher)
@@ -185,7 +187,8 @@ class Hub:
             text = seen(change, subscription, written)
             if text is not None:
                 for watcher in tuple(group):
-                    watcher.put(text)
+                    if change.version > watcher.after:
+                        watcher.put(text)
 
     def bookmark(self, resource: str | None = None) -> int:
         """Send a bookmark to every watch that allows them (of one resource, by its plural).

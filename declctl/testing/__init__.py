@@ -11,6 +11,7 @@ What runs is what `declctl run --sandbox` runs, in threads of the test's process
 `declctl.testing.pytest_plugin`. Nothing here is for production.
 """
 
+from declctl.kit import ManualClock
 from declctl.testing.bundle import BundleDir
 from declctl.testing.configmap import ConfigMapDir, configmap_dir
 from declctl.testing.controller import ControllerUnderTest, running
@@ -23,6 +24,7 @@ __all__ = [
     "ControllerUnderTest",
     "Line",
     "Logged",
+    "ManualClock",
     "configmap_dir",
     "running",
     "until",

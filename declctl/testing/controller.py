@@ -1,12 +1,14 @@
 """A whole controller in the test's process: the runtime in threads, over an API server in memory."""
 
 import asyncio
+import atexit
+import os
 import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +17,7 @@ from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject, Mutation
+from declctl.runtime.checking.children import Children
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
@@ -30,9 +33,37 @@ _LOOK_SECONDS = 5.0
 _TURNS = 20  # of the machinery's loop: what the reflector has read is in the caches by then
 
 
+def inherited_by_children() -> object:
+    """The current folder and the environment, without what pytest sets for each phase of a test."""
+    folder = None
+    with suppress(FileNotFoundError):  # a test has removed it
+        folder = Path.cwd()
+    return folder, {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+class SharedChildren(Children):
+    """The children of all pre-flights of a process that runs tests. They are forked from one process.
+
+    To load that process takes longer than all else that a short test does. So it stays from test to test, and
+    ends with the process that runs the tests. Another one is begun where `inherited` gives another value: a
+    test has changed the environment or the current folder. No child is patient: a test waits for it.
+    """
+
+    def __init__(self, inherited: Callable[[], object] = inherited_by_children) -> None:
+        super().__init__(inherited, patience=False)
+        atexit.register(super().close)
+
+    def close(self) -> None:
+        """Does nothing: each child has ended with its pre-flight, and the next test needs the process."""
+
+
+_CHILDREN = SharedChildren()
+
+
 class ControllerUnderTest:
     """A controller that runs from `start` to `stop`; use it in a with statement.
 
+    `log` keeps the lines of declctl, and those that handlers write with `ctx.log`.
     `manifest` is a file or a folder; a text of several lines is taken for the manifest itself, for
     controllers without handler files. Without a `sandbox` it makes one of its own, and fills it
     with `objects`. Files are only watched if `watch` says so: a test asks with `reload`. A handler
@@ -76,8 +107,10 @@ class ControllerUnderTest:
             RunOptions(manifest=self._path(), watch=self._watch, mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
             fronts=[self._front],
+            children=_CHILDREN,
             clock=self._clock,
             log=self.log,
+            user_log=self.log.user_logger(),
         )
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()

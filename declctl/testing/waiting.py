@@ -7,18 +7,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.01
+_FIRST_PAUSE_SECONDS = 0.001  # most of what a test waits for comes within some milliseconds
 
 
 def until(
     what: str, condition: Callable[[], T], *, timeout: float = 10.0, every: float = _PAUSE_SECONDS
 ) -> T:
-    """The first true value of `condition`, asked `every` few seconds for at most `timeout` seconds.
+    """The first true value of `condition`, asked for at most `timeout` seconds.
 
-    Raises AssertionError that names `what` was waited for and the last value.
+    The pauses between two calls grow from a millisecond to `every` seconds. Raises AssertionError that names
+    `what` was waited for and the last value.
     """
     deadline = time.monotonic() + timeout
+    pause = min(_FIRST_PAUSE_SECONDS, every)
     while not (value := condition()):
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout:g} s: {what}; last: {value!r}")
-        time.sleep(every)
+        time.sleep(pause)
+        pause = min(2 * pause, every)
     return value

@@ -8,8 +8,17 @@ error, to whoever asked.
 
 from declctl.transport.client import Client
 from declctl.transport.frames import LineSplitter
+from declctl.transport.health import ServerHealth, ServerStatus
 from declctl.transport.identity import Identity
 from declctl.transport.source import ResourceSource
 from declctl.transport.statistics import TransportStatistics
 
-__all__ = ["Client", "Identity", "LineSplitter", "ResourceSource", "TransportStatistics"]
+__all__ = [
+    "Client",
+    "Identity",
+    "LineSplitter",
+    "ResourceSource",
+    "ServerHealth",
+    "ServerStatus",
+    "TransportStatistics",
+]

@@ -10,12 +10,12 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, cast
 
-import msgspec
-
-from declctl.errors import MalformedAnswer, StatusError, from_status
+from declctl.errors import MalformedAnswer, StatusError
+from declctl.kit.text import excerpt
 from declctl.objects import KubeObject, status_error
+from declctl.objects.reading import decoded
 
-_SHOWN = 200  # characters of a body that is no Status
+_SHOWN = 200  # characters of a body that is no Status, and of an address that a server named
 # The reasons of metav1.StatusReason for answers that carry no Status, such as a proxy's.
 _REASONS = {
     400: "BadRequest",
@@ -45,8 +45,24 @@ def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: dat
         return cast(
             "StatusError", status_error({**status, "code": status.get("code") or code}, retry_after=wait)
         )
-    text = " ".join(body[: 4 * _SHOWN].decode("utf-8", "replace").split())
-    return from_status(code, _reason(code), text[:_SHOWN], retry_after=wait)
+    text = excerpt(body[: 4 * _SHOWN].decode("utf-8", "replace"), most=_SHOWN)
+    bare = {"code": code, "reason": _reason(code), "message": text}
+    return cast("StatusError", status_error(bare, retry_after=wait))
+
+
+def redirect_error(code: int, headers: Mapping[str, str], *, server: str) -> StatusError | None:
+    """The error of an answer that points elsewhere; None for one that does not.
+
+    Nobody follows it: what a kubeconfig says of an address, its credentials among it, is for that address.
+    """
+    where = headers.get("Location")
+    if not 300 <= code < 400 or not where:
+        return None
+    message = (
+        f"{server} redirects to {where[:_SHOWN]!r}. Redirects are not followed, because the credentials "
+        "would go along; if that is the API server, name it in the kubeconfig"
+    )
+    return cast("StatusError", status_error({"code": code, "reason": "Redirected", "message": message}))
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
@@ -58,7 +74,7 @@ def retry_after(value: str | None, *, now: datetime) -> float | None:
     except ValueError:
         try:
             moment = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError, TypeError):
             return None
         seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds()
     return seconds if 0 < seconds < float("inf") else None
@@ -72,10 +88,11 @@ def json_object(body: bytes, *, what: str) -> KubeObject:
     if not body.strip():
         return {}
     try:
-        value: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError as fault:
+        value: Any = decoded(body)
+    except MalformedAnswer as fault:
+        why = fault.__cause__ or fault
         raise MalformedAnswer(
-            f"the answer to {what} is no JSON: {fault}; it begins with {body[:120]!r}"
+            f"the answer to {what} is no JSON: {why}; it begins with {body[:120]!r}"
         ) from fault
     if not isinstance(value, dict):
         raise MalformedAnswer(f"the answer to {what} is no JSON object; it begins with {body[:120]!r}")
@@ -84,8 +101,8 @@ def json_object(body: bytes, *, what: str) -> KubeObject:
 
 def _status(body: bytes) -> KubeObject | None:
     try:
-        value: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        value: Any = decoded(body)
+    except MalformedAnswer:
         return None
     if not isinstance(value, dict):
         return None

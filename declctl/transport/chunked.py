@@ -6,20 +6,20 @@ functions for each. This decoder takes as many of them as one read of the socket
 
 import re
 
+from declctl.objects import limits
 from declctl.transport.request import BrokenBody, Sink
 
-_SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n"
+_SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % limits.CHUNK_HEADER_BYTES
 _FIRST_HEADER = re.compile(_SIZE)
 _HEADER = re.compile(rb"\r\n" + _SIZE)  # with the end of the chunk before it
 _CRLF = b"\r\n"
-_LONGEST_HEADER = 4096  # bytes of a chunk's size and extensions; servers write ten
 
 
 class ChunkDecoder:
-    """Give it what a buffer holds; it gives what is in the chunks to a sink, as far as it is there.
+    """Takes the content of chunks out of a buffer and gives it to a sink, as far as it has come.
 
-    `count` is how many bytes that were. `ended` says that the last chunk, which has no bytes, begins
-    where the use of the buffer ended: it and its trailer fields are not taken.
+    `count` is the number of bytes that the sink got. `ended` is true when the next chunk in the buffer is the
+    last one, which has no content. It stays in the buffer, with its trailer fields.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -63,5 +63,9 @@ class ChunkDecoder:
         # A header need not be here in full; but what is here must be able to become one.
         before = _CRLF if self._header is _HEADER else b""
         follows = begin[len(before) :]
-        if not before.startswith(begin[: len(before)]) or _CRLF in follows or len(begin) > _LONGEST_HEADER:
+        if (
+            not before.startswith(begin[: len(before)])
+            or _CRLF in follows
+            or len(begin) > limits.CHUNK_HEADER_BYTES
+        ):
             raise BrokenBody(f"a chunk begins with {begin.strip()[:40]!r}")

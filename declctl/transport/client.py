@@ -22,7 +22,9 @@ from declctl.transport.answers import json_object
 from declctl.transport.config import Cluster, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
+from declctl.transport.health import ServerHealth
 from declctl.transport.identity import Identity
+from declctl.transport.kubeconfig_checks import Address
 from declctl.transport.official import OfficialClients
 from declctl.transport.request import Request, Wire
 from declctl.transport.source import ResourceSource
@@ -51,6 +53,7 @@ class Client:
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
         self._wire = HttpWire(self._credentials, headers=headers, clock=clock, tally=self._tally)
         self._discovery = Discovery(self._get, server=cluster.identity.server)
+        self._health = ServerHealth(self.version, url=cluster.identity.server, clock=clock)
         self._official = OfficialClients(self._credentials, given=given, user_agent=user_agent)
 
     @classmethod
@@ -73,15 +76,19 @@ class Client:
     def from_api_client(cls, api_client: Any) -> "Client":
         """A client with the configuration of an official ApiClient, which stays its owner's."""
         configuration = api_client.configuration
-        identity = Identity(
-            context=None, server=str(configuration.host), user=None, namespace=None, in_cluster=False
-        )
+        server = Address.of(str(configuration.host)).url
+        identity = Identity(context=None, server=server, user=None, namespace=None, in_cluster=False)
         return cls(Cluster(identity, configuration, None), given=api_client)
 
     @property
     def wire(self) -> Wire:
         """The connections to the server, for sources."""
         return self._wire
+
+    @property
+    def health(self) -> ServerHealth:
+        """Whether the server can be reached, for all who use this client."""
+        return self._health
 
     async def version(self) -> str:
         """The git version of the server, such as `v1.36.3`."""
@@ -178,6 +185,7 @@ class Client:
 
     async def close(self) -> None:
         """Close every connection and every official client made here; twice is harmless."""
+        await self._health.close()
         await self._official.close()
         await self._wire.close()
 

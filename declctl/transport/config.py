@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from declctl.errors import UsageError
+from declctl.kit.files import read_in_time
 from declctl.objects import KubeObject
-from declctl.transport.configuration import OfficialConfiguration, new_configuration
+from declctl.transport.configuration import (
+    OfficialConfiguration,
+    choose_proxy,
+    new_configuration,
+)
 from declctl.transport.credentials import TOKEN, Login, first_login
 from declctl.transport.identity import Identity, token_subject
 from declctl.transport.kubeconfig import Kubeconfig
@@ -39,7 +44,7 @@ async def find_cluster(*, kubeconfig: str | None, context: str | None) -> Cluste
     service account. Raises UsageError with a sentence.
     """
     paths, looked_at = _candidates(kubeconfig)
-    found = [path for path in paths if path.exists()]
+    found = await asyncio.to_thread(_existing, paths)
     if kubeconfig and not found:
         raise UsageError(f"The kubeconfig {kubeconfig} does not exist.")
     asked_for = bool(kubeconfig or os.environ.get("KUBECONFIG") or context)
@@ -67,6 +72,18 @@ def _candidates(kubeconfig: str | None) -> tuple[Sequence[Path], str]:
     return [_DEFAULT.expanduser()], str(_DEFAULT)
 
 
+def _existing(paths: Sequence[Path]) -> Sequence[Path]:
+    """Those that are there. Blocks; raises UsageError, which names the file that can't be looked at."""
+    found: list[Path] = []
+    for path in paths:
+        try:
+            if read_in_time(path, path.exists, name="kubeconfig"):
+                found.append(path)
+        except OSError as fault:
+            raise UsageError(f"The kubeconfig {path} can't be read: {fault.strerror}.") from fault
+    return found
+
+
 async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluster:
     # In a thread: it imports the official client and reads files, which takes half a second the
     # first time.
@@ -80,6 +97,7 @@ async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluste
 async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
     configuration = new_configuration()
     await first_login(login, configuration)
+    choose_proxy(configuration)
     identity = Identity(
         context=kubeconfig.context,
         server=configuration.host,
@@ -93,6 +111,7 @@ async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
 async def _from_service_account(account: ServiceAccount) -> Cluster:
     configuration = await asyncio.to_thread(new_configuration)
     await first_login(account, configuration)
+    choose_proxy(configuration)
     identity = Identity(
         context=None,
         server=configuration.host,

@@ -45,8 +45,8 @@ class Proof:
 class Credentials:
     """The credentials of one client. Used on the client's loop only.
 
-    `configuration` is the official Configuration that everything is read from; without a `login` it
-    is somebody else's, and refreshes itself through its own hook.
+    `configuration` is the official Configuration that everything is read from. Without a `login` it
+    belongs to the caller, whose own hook refreshes it.
     """
 
     def __init__(self, configuration: OfficialConfiguration, *, login: Login | None, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class Credentials:
     async def proof(self) -> Proof:
         """What to show now, renewed if it was due.
 
-        A renewal that fails leaves what there was: the server shall decide.
+        If the renewal fails, the old credentials stay: the server decides.
         """
         await self.keep_fresh()
         return Proof(await self._authorization(), self._files)
@@ -100,7 +100,7 @@ class Credentials:
     async def _authorization(self) -> str | None:
         if self._login is not None:
             return self.configuration.api_key.get(TOKEN)
-        # Somebody else's configuration: asking it this way calls its own hook for refreshing.
+        # The caller's configuration: this call runs its hook, which refreshes the token.
         value = (await self.configuration.auth_settings()).get(TOKEN, {}).get("value")
         return value.strip() if value else None
 

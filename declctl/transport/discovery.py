@@ -8,14 +8,18 @@ import difflib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from declctl.errors import NotFound, UsageError
+import msgspec
+
+from declctl.errors import MalformedAnswer, NotFound, UsageError
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
 
 
+_Document = TypeVar("_Document", bound="_ResourceList | _Group")
+_MOST_CANDIDATES, _LONGEST_NAME = 1000, 63
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
 
@@ -53,6 +57,30 @@ class ResourceName:
         return ".".join(part for part in (self.resource, self.version, self.group) if part)
 
 
+class _Entry(msgspec.Struct):
+    """metav1.APIResource, as far as it matters here. Go writes `null` for an empty list."""
+
+    name: str = "/"
+    kind: str = ""
+    namespaced: bool | None = None
+    verbs: list[str] | None = None
+    singularName: str | None = None  # noqa: N815 - the fields' names on the wire
+    shortNames: list[str] | None = None  # noqa: N815
+
+
+class _ResourceList(msgspec.Struct):
+    resources: list[_Entry] | None = None
+
+
+class _GroupVersion(msgspec.Struct):
+    version: str | None = None
+
+
+class _Group(msgspec.Struct):
+    preferredVersion: _GroupVersion | None = None  # noqa: N815
+    versions: list[_GroupVersion] | None = None
+
+
 class Discovery:
     """Which resource a kind is. `get` fetches JSON from a path; `server` is its name for people."""
 
@@ -73,9 +101,9 @@ class Discovery:
                 f"{self._server} does not serve {gvk.api_version}, and so no {gvk.kind}"
             ) from fault
         for entry in entries:
-            if entry.get("kind") == gvk.kind:
+            if entry.kind == gvk.kind:
                 return self._known.setdefault(gvk, _resource(gvk, entry))
-        near = difflib.get_close_matches(gvk.kind, [str(entry.get("kind")) for entry in entries], n=1)
+        near = _near(gvk.kind, [entry.kind for entry in entries])
         hint = f"; did you mean {near[0]}?" if near else ""
         raise self._missing(f"{self._server} serves {gvk.api_version}, but no {gvk.kind} in it{hint}")
 
@@ -94,10 +122,10 @@ class Discovery:
                 continue
             for entry in entries:
                 if wanted.resource in _names(entry):
-                    gvk = GroupVersionKind(wanted.group, version, str(entry.get("kind")))
+                    gvk = GroupVersionKind(wanted.group, version, entry.kind)
                     return self._known.setdefault(gvk, _resource(gvk, entry))
-            others += [str(entry["name"]) for entry in entries]
-        near = difflib.get_close_matches(wanted.resource, others, n=1)
+            others += [entry.name for entry in entries]
+        near = _near(wanted.resource, others)
         hint = f"; did you mean {near[0]}?" if near else ""
         if not wanted.group:
             hint += "; a resource of another group is named with it, as deployments.apps is"
@@ -115,31 +143,49 @@ class Discovery:
             yield "v1"
         else:
             try:
-                group = await self._get(f"/apis/{wanted.group}")
+                group = await self._document(f"/apis/{wanted.group}", _Group)
             except NotFound:
                 return
-            versions = [group.get("preferredVersion") or {}, *(group.get("versions") or ())]
-            for version in dict.fromkeys(str(each.get("version") or "") for each in versions):
+            for version in dict.fromkeys(
+                each.version for each in (group.preferredVersion, *(group.versions or ())) if each is not None
+            ):
                 if version:
                     yield version
 
-    async def _entries(self, group: str, version: str) -> Sequence[dict[str, Any]]:
-        listed = await self._get(f"/apis/{group}/{version}" if group else f"/api/{version}")
+    async def _entries(self, group: str, version: str) -> Sequence[_Entry]:
+        listed = await self._document(
+            f"/apis/{group}/{version}" if group else f"/api/{version}", _ResourceList
+        )
         # A subresource, such as pods/log, may have the kind of a resource.
-        return [entry for entry in listed.get("resources") or () if "/" not in entry.get("name", "/")]
+        return [entry for entry in listed.resources or () if "/" not in entry.name]
+
+    async def _document(self, path: str, kind: type[_Document]) -> _Document:
+        found = await self._get(path)
+        try:
+            return msgspec.convert(found, kind)
+        except msgspec.ValidationError as fault:
+            raise MalformedAnswer(
+                f"what {self._server} answers to GET {path} is no discovery document: {fault}"
+            ) from fault
 
     def _missing(self, message: str) -> NotFound:
         return NotFound(404, "NotFound", message)
 
 
-def _names(entry: dict[str, Any]) -> set[str]:
-    return {str(entry["name"]), str(entry.get("singularName") or ""), *(entry.get("shortNames") or ())}
+def _near(word: str, names: Sequence[str]) -> list[str]:
+    # What a server calls its kinds may be long, and much: comparing costs the product of both lengths.
+    candidates = [name for name in names[:_MOST_CANDIDATES] if len(name) <= _LONGEST_NAME]
+    return difflib.get_close_matches(word[:_LONGEST_NAME], candidates, n=1)
 
 
-def _resource(gvk: GroupVersionKind, entry: dict[str, Any]) -> Resource:
+def _names(entry: _Entry) -> set[str]:
+    return {entry.name, entry.singularName or "", *(entry.shortNames or ())}
+
+
+def _resource(gvk: GroupVersionKind, entry: _Entry) -> Resource:
     return Resource(
         gvk=gvk,
-        plural=str(entry["name"]),
-        namespaced=bool(entry.get("namespaced")),
-        verbs=frozenset(str(verb) for verb in entry.get("verbs") or ()),
+        plural=entry.name,
+        namespaced=bool(entry.namespaced),
+        verbs=frozenset(entry.verbs or ()),
     )

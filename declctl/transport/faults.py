@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from declctl.errors import Unreachable
+from declctl.kit.text import excerpt
 from declctl.transport.request import BrokenBody
 
 # What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be
@@ -57,11 +58,11 @@ def _cause(fault: OSError) -> str:
 
 
 def _text(fault: BaseException) -> str:
-    return _line(str(fault)) or type(fault).__name__
+    return _part(str(fault)) or type(fault).__name__
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:_SHOWN].rstrip(".")
+def _part(text: str) -> str:
+    return excerpt(text, most=_SHOWN).rstrip(".")
 
 
 # In this order, because most of these are also an OSError, and some are also another one of these.
@@ -72,7 +73,7 @@ _SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...
     (
         aiohttp.ClientHttpProxyError,
         lambda fault, server: (
-            f"The proxy on the way to {server} refused: {fault.status} {_line(fault.message)}."
+            f"The proxy on the way to {server} refused: {fault.status} {_part(fault.message)}."
         ),
     ),
     (
@@ -104,7 +105,7 @@ _SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...
     ),
     (
         aiohttp.ClientResponseError,
-        lambda fault, server: f"The answer of {server} is no HTTP: {_line(fault.message)}.",
+        lambda fault, server: f"The answer of {server} is no HTTP: {_part(fault.message)}.",
     ),
     (BrokenBody, lambda fault, server: f"The answer of {server} is no HTTP: {_text(fault)}."),
     (OSError, lambda fault, server: f"The connection to {server} broke: {_cause(fault)}."),

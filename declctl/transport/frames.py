@@ -5,9 +5,8 @@ lines.
 """
 
 from declctl.errors import MalformedAnswer
+from declctl.objects import limits
 
-# Bytes; etcd holds objects of 1.5 MiB, so only a broken answer comes near this.
-LONGEST_LINE = 64 * 1024 * 1024
 _NEWLINE = ord("\n")
 
 
@@ -18,16 +17,16 @@ class LineSplitter:
     Empty lines are left out. What comes as one part, as API servers write it, is copied once.
     """
 
-    def __init__(self, *, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, *, longest: int = limits.OBJECT_BYTES) -> None:
         self._longest = longest
         self._lines: list[bytes] = []
-        # Of the line that is not complete yet: joined once, when its end is here.
-        self._pieces: list[bytes] = []
-        self._held = 0
+        # What is here of the line that is not complete yet. One buffer and no list of pieces: a server
+        # that sends single bytes would make each of them an object of fifty.
+        self._held = bytearray()
 
     def feed(self, part: memoryview) -> None:
         """The next bytes; raises MalformedAnswer for a line that is too long."""
-        if self._pieces or part[-1] != _NEWLINE:
+        if self._held or part[-1] != _NEWLINE:
             self._cut(bytes(part))
             return
         line = bytes(part[:-1])
@@ -43,29 +42,38 @@ class LineSplitter:
 
     def close(self) -> None:
         """The stream has ended; raises MalformedAnswer if that was within a line."""
-        if self._pieces:
-            begin = b"".join(self._pieces)[:120]
+        if self._held:
             raise MalformedAnswer(
-                f"a WATCH ended in the middle of a line of {self._held} bytes or more: {begin!r}"
+                f"a WATCH ended in the middle of a line of {len(self._held)} bytes or more: "
+                f"{bytes(self._held[:120])!r}"
             )
 
     def _cut(self, part: bytes) -> None:
         begin = 0
         while (end := part.find(b"\n", begin)) >= 0:  # bytes.split is a tenth as fast
-            self._hold(part[begin:end])
-            if self._pieces:
-                self._lines.append(b"".join(self._pieces))
-                self._pieces.clear()
-                self._held = 0
+            line = part[begin:end]
+            if self._held:
+                line = self._completed(line)
+            elif len(line) > self._longest:
+                raise self._too_long()
+            if line:
+                self._lines.append(line)
             begin = end + 1
-        self._hold(part[begin:])
+        if begin < len(part):
+            self._hold(part[begin:])
+
+    def _completed(self, end: bytes) -> bytes:
+        self._hold(end)
+        line, self._held = bytes(self._held), bytearray()
+        return line
 
     def _hold(self, piece: bytes) -> None:
-        if not piece:
-            return
-        self._pieces.append(piece)
-        self._held += len(piece)
-        if self._held > self._longest:
-            raise MalformedAnswer(
-                f"a line of a WATCH is longer than {self._longest} bytes; the watch is given up"
-            )
+        self._held += piece
+        if len(self._held) > self._longest:
+            raise self._too_long()
+
+    def _too_long(self) -> MalformedAnswer:
+        return MalformedAnswer(
+            f"a line of a WATCH is longer than {limits.in_mebibytes(self._longest)}, which no object of an "
+            "API server is; the watch is given up. Make the object smaller, or leave it out by a selector"
+        )

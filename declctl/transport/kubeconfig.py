@@ -1,19 +1,40 @@
 """Kubeconfig files: read, and logged in with.
 
-Merging, exec plugins, OIDC, token files and certificates are the official loader's; here its faults
-become sentences, and its login can be repeated.
+OIDC, token files and certificates are the official loader's; here files are read, merged and checked as
+strictly as client-go does, faults become sentences, and a login can be repeated.
 """
 
 import copy
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from declctl.errors import UsageError
+from declctl.kit.files import read_file_in_time
 from declctl.objects import KubeObject
 from declctl.transport.configuration import OfficialLoader
+from declctl.transport.kubeconfig_checks import (
+    ClusterSpec,
+    ExecSpec,
+    check_cluster,
+    check_types,
+    check_user,
+    impersonation,
+)
 
+KUBECONFIG_BYTES = 4 * 1024 * 1024
+"""One kubeconfig file; one with two hundred clusters and their certificates has 1.5 MB."""
+_MOST_VALUES = 100_000
+_SECTIONS = ("clusters", "contexts", "users")
 _NOBODY = "(nobody)"  # the user of a context that has none
+# Fields that name files, by section (client-go's GetClusterFileReferences and GetAuthInfoFileReferences).
+_PATHS = {
+    "clusters": ("cluster", ("certificate-authority",)),
+    "users": ("user", ("client-certificate", "client-key", "tokenFile")),
+}
 
 
 class Kubeconfig:
@@ -24,21 +45,30 @@ class Kubeconfig:
         self.where = where
         self.context = _choose_context(merged.value, where=where, context=context)
         self._complete_user()
+        self._check()
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, context: str | None) -> "Kubeconfig":
         """From files, the first of which wins; raises UsageError with the file at fault."""
-        from kubernetes.aio.config.kube_config import KubeConfigMerger  # late: see `configuration`
+        from kubernetes.aio.config.kube_config import ConfigNode  # late: see `configuration`
 
         where = " and ".join(str(path) for path in paths)
         contents = {path: content for path in paths if (content := _read(path))}
         if not contents:
             raise UsageError(f"{where} is empty: it names no cluster.")
-        merged: Any = KubeConfigMerger(":".join(str(path) for path in contents)).config
-        # The official merger takes the last current-context; kubectl and client-go take the first.
-        current = [str(c["current-context"]) for c in contents.values() if c.get("current-context")]
-        merged.value["current-context"] = current[0] if current else ""
-        return cls(merged, where=where, context=context)
+        # As kubectl and client-go merge: of each name the first entry, and the first current-context.
+        merged: KubeObject = {"current-context": ""}
+        for path, content in contents.items():
+            merged["current-context"] = merged["current-context"] or content.get("current-context") or ""
+            for section in _SECTIONS:
+                entries = merged.setdefault(section, [])
+                known = {entry["name"] for entry in entries}
+                entries += [
+                    ConfigNode(f"{path}/{entry['name']}", _resolved(section, entry, path), str(path))
+                    for entry in content.get(section) or ()
+                    if entry["name"] not in known
+                ]
+        return cls(ConfigNode(where, merged, str(paths[0])), where=where, context=context)
 
     @classmethod
     def of(cls, config: KubeObject) -> "Kubeconfig":
@@ -49,14 +79,25 @@ class Kubeconfig:
         _check_shape(config, where=where)
         return cls(ConfigNode("kube-config", copy.deepcopy(config)), where=where, context=None)
 
-    def loader(self) -> OfficialLoader:
-        """A new official loader for the chosen context, which remembers nothing."""
-        from kubernetes.aio.config.kube_config import KubeConfigLoader  # late: see `configuration`
+    def loader(self, folder: str | None = None) -> OfficialLoader:
+        """A new official loader for the chosen context, which remembers nothing.
 
-        # Without a base path, each file's relative paths are relative to that file.
-        loader: Any = KubeConfigLoader
+        It writes what has to be a file into `folder`.
+        """
+        from declctl.transport.exec_plugin import PluginLoader  # late: see `configuration`
+
+        loader: Any = PluginLoader
+        spec = self._user_body.get("exec")
         return cast(
-            "OfficialLoader", loader(self._merged, active_context=self.context, config_base_path=None)
+            "OfficialLoader",
+            loader(
+                self._merged,
+                spec=msgspec.convert(spec, ExecSpec) if spec else None,
+                cluster=msgspec.convert(self._cluster_body, ClusterSpec),
+                temp_file_path=folder,
+                active_context=self.context,
+                config_base_path="",  # of a dict: paths of files are absolute by now
+            ),
         )
 
     def __str__(self) -> str:
@@ -76,12 +117,53 @@ class Kubeconfig:
     @property
     def exec_plugin(self) -> str | None:
         """The command of the user's exec plugin."""
-        user = _named(self._merged.value["users"], self._context_body["user"])["user"]
-        return (user.get("exec") or {}).get("command")
+        return (self._user_body.get("exec") or {}).get("command")
+
+    @property
+    def tls_files(self) -> Mapping[str, Path]:
+        """The files of certificates and of a key that TLS needs, by the field that names each."""
+        if not str(self._cluster_body["server"]).startswith("https"):
+            return {}
+        named = (
+            ("certificate-authority", self._cluster_body),
+            ("client-certificate", self._user_body),
+            ("client-key", self._user_body),
+        )
+        return {field: Path(body[field]) for field, body in named if body.get(field)}
+
+    @property
+    def impersonation(self) -> Sequence[tuple[str, str]]:
+        """The headers that say whose rights are asked for, where that is not the user's own."""
+        return impersonation(self._user_body)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the server's certificate is checked."""
+        return not self._cluster_body.get("insecure-skip-tls-verify")
+
+    @property
+    def _user_body(self) -> KubeObject:
+        return _named(self._merged.value["users"], self._context_body.get("user")).get("user") or {}
+
+    @property
+    def _cluster_body(self) -> KubeObject:
+        name = self._context_body.get("cluster")
+        return _named(self._merged.value.get("clusters") or (), name).get("cluster") or {}
 
     @property
     def _context_body(self) -> KubeObject:
         return _named(self._merged.value["contexts"], self.context).get("context") or {}
+
+    def _check(self) -> None:
+        cluster, user = self._context_body.get("cluster"), self._context_body.get("user")
+        if not _named(self._merged.value.get("clusters") or (), cluster):
+            raise UsageError(
+                f"The context {self.context!r} names the cluster {cluster!r}, "
+                f"which {self.where} does not have."
+            )
+        check_cluster(self._cluster_body, where=f"The cluster {cluster!r} of {self.where}")
+        server = str(self._cluster_body["server"])
+        check_user(self._user_body, where=f"The user {user!r} of {self.where}", server=server)
 
     def _complete_user(self) -> None:
         # The official loader has no notion of a context without a user on a server with TLS: it
@@ -101,31 +183,80 @@ class Kubeconfig:
         user["user"] = user.get("user") or {}
 
 
-def _read(path: Path) -> KubeObject | None:
-    import yaml  # late: only who reads a kubeconfig needs it
+def _resolved(section: str, entry: KubeObject, file: Path) -> KubeObject:
+    """An entry whose paths are absolute: relative ones begin at its file's folder (as ResolveLocalPaths)."""
+    name, fields = _PATHS.get(section, ("", ()))
+    body: KubeObject = dict(entry.get(name) or {})
+    folder = os.path.abspath(os.path.dirname(file))  # noqa: PTH100, PTH120 - as client-go: links stay, `..` goes
+    for field in fields:
+        if body.get(field):
+            body[field] = os.path.normpath(os.path.join(folder, body[field]))  # noqa: PTH118
+    plugin: KubeObject = body.get("exec") or {}
+    # A bare name is looked up in PATH, and by nothing else.
+    if os.sep in (plugin.get("command") or ""):
+        command = os.path.normpath(os.path.join(folder, plugin["command"]))  # noqa: PTH118
+        body["exec"] = {**plugin, "command": command}
+    return {**entry, name: body} if entry.get(name) else entry
 
+
+def _read(path: Path) -> KubeObject | None:
     try:
-        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = read_file_in_time(path, most=KUBECONFIG_BYTES, name="kubeconfig")
+        content = _yaml(raw.decode("utf-8"), path)
     except (OSError, UnicodeDecodeError) as fault:
-        raise UsageError(f"The kubeconfig {path} can't be read: {fault}") from fault
-    except yaml.YAMLError as fault:
-        raise UsageError(f"The kubeconfig {path} is no YAML: {' '.join(str(fault).split())}") from fault
+        why = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise UsageError(f"The kubeconfig {path} can't be read: {why}.") from fault
     if content is None:
         return None
     _check_shape(content, where=str(path))
     return cast("KubeObject", content)
 
 
+def _yaml(text: str, path: Path) -> object:
+    import yaml  # late: only who reads a kubeconfig needs it
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        # A merge key copies what it refers to, so that a few lines can become more than fits into memory.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, loader)) and "<<" in text:
+            raise UsageError(
+                f"The kubeconfig {path} has YAML's merge keys (<<): write out what they stand for."
+            )
+        content: object = yaml.load(text, loader)
+    except yaml.YAMLError as fault:
+        raise UsageError(f"The kubeconfig {path} is no YAML: {' '.join(str(fault).split())}") from fault
+    except (ValueError, OverflowError, RecursionError) as fault:
+        raise UsageError(f"The kubeconfig {path} is no YAML that can be read: {fault}") from fault
+    if _is_larger_than(content, _MOST_VALUES):
+        raise UsageError(
+            f"The kubeconfig {path} has more than {_MOST_VALUES:,} values, with aliases expanded."
+        )
+    return content
+
+
+def _is_larger_than(content: object, most: int) -> bool:
+    waiting, count = [content], 0
+    while waiting and count <= most:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, dict):
+            waiting += cast("KubeObject", value).values()
+        elif isinstance(value, list):
+            waiting += cast("list[object]", value)
+    return count > most
+
+
 def _check_shape(content: object, *, where: str) -> None:
     if not isinstance(content, dict):
         raise UsageError(f"{where} is no kubeconfig: it holds no mapping.")
-    for section in ("clusters", "contexts", "users"):
+    for section in _SECTIONS:
         entries: object = cast("KubeObject", content).get(section) or []
         if not isinstance(entries, list):
             raise UsageError(f"{where} is no kubeconfig: its {section} are no list.")
         for entry in cast("list[object]", entries):
             if not isinstance(entry, dict) or not isinstance(cast("KubeObject", entry).get("name"), str):
                 raise UsageError(f"{where} is no kubeconfig: an entry of its {section} has no name.")
+    check_types(cast("KubeObject", content), where=where)
 
 
 def _choose_context(config: KubeObject, *, where: str, context: str | None) -> str:
@@ -139,7 +270,7 @@ def _choose_context(config: KubeObject, *, where: str, context: str | None) -> s
     return str(chosen)
 
 
-def _named(entries: Sequence[Any], name: str) -> KubeObject:
+def _named(entries: Sequence[Any], name: str | None) -> KubeObject:
     # Entries are dicts, or the official merger's nodes around dicts.
     for entry in entries:
         if entry["name"] == name:

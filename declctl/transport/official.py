@@ -1,8 +1,12 @@
-"""Official API clients for user code: the same cluster, the same fresh credentials."""
+"""Official API clients for user code: the same cluster, the same fresh credentials, and no redirects."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from declctl.errors import UsageError
+from declctl.transport.answers import redirect_error
+from declctl.transport.configuration import asks_loopback
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 
 # What the synchronous Configuration has in common with the asyncio one.
@@ -33,9 +37,16 @@ class OfficialClients:
         self._by_loop: dict[asyncio.AbstractEventLoop, Any] = {}
         self._synchronous: Any = None
         self._home: asyncio.AbstractEventLoop | None = None
+        if given is None:
+            # In the configuration, so that clients which a handler makes from it have it as well.
+            ours = credentials.configuration
+            ours.client_session_kwargs = {
+                **(ours.client_session_kwargs or {}),
+                "middlewares": (refuse_redirect,),
+            }
 
     def live_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say on which loop the credentials are renewed, wherever they are asked for."""
+        """Name the loop on which the credentials are renewed, for requests of all loops and threads."""
         if self._home is None:
             self._home = loop
             if self._given is None:
@@ -64,6 +75,7 @@ class OfficialClients:
         """The kubernetes.client ApiClient, for any thread."""
         if self._synchronous is None:
             from kubernetes.client import ApiClient, Configuration  # late: half a second
+            from urllib3 import Retry
 
             theirs: Any = Configuration()
             ours = self._credentials.configuration
@@ -72,11 +84,16 @@ class OfficialClients:
             if ours.proxy:
                 theirs.proxy = ours.proxy
                 theirs.proxy_headers = ours.proxy_headers
+                theirs.no_proxy = ""  # it has read NO_PROXY, which is not about the proxy of a kubeconfig
+            elif asks_loopback(ours):
+                theirs.proxy = None  # it has read HTTP_PROXY
             for name, key in ours.api_key.items():
                 prefix = ours.api_key_prefix.get(name)
                 theirs.api_key[name] = f"{prefix} {key}" if prefix else key
             theirs.refresh_api_key_hook = self._renew_sync
-            self._synchronous = ApiClient(configuration=theirs)
+            theirs.retries = Retry.DEFAULT.new(redirect=False)  # a redirect is an answer, and an ApiException
+            impersonated = list((ours.client_session_kwargs or {}).get("headers", {}).items())
+            self._synchronous = _impersonating(ApiClient, impersonated)(configuration=theirs)
             self._synchronous.user_agent = self._user_agent
         return self._synchronous
 
@@ -102,10 +119,57 @@ class OfficialClients:
     def _renew_sync(self, theirs: Any) -> None:
         home = self._home
         if home is None or not home.is_running() or _runs_here(home):
-            return  # nobody can wait for a login here: the last token has to do
+            return  # this call would wait for its own loop: the last token has to do
         proof = asyncio.run_coroutine_threadsafe(self._credentials.proof(), home).result(LOGIN_SECONDS + 5)
         if proof.authorization:
             theirs.api_key[TOKEN] = proof.authorization
+
+
+async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    """A middleware of aiohttp: an answer that points elsewhere is an ApiException, and is not followed."""
+    response = await send(request)
+    elsewhere = redirect_error(response.status, response.headers, server=str(request.url.origin()))
+    if elsewhere is None:
+        return response
+    from kubernetes.aio.client import ApiException  # late: half a second
+
+    response.close()
+    error: Any = ApiException(status=response.status, reason=str(elsewhere))
+    error.headers = response.headers
+    raise error
+
+
+def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
+    """The synchronous ApiClient, whose requests have these headers as well."""
+    if not headers:
+        return official
+
+    class ImpersonatingClient(official):
+        def __init__(self, configuration: Any) -> None:
+            super().__init__(configuration=configuration)
+            pool: Any = self.rest_client.pool_manager
+            send = pool.request
+
+            def request(method: str, url: str, **options: Any) -> Any:
+                from urllib3 import HTTPHeaderDict
+
+                shown = HTTPHeaderDict(options.pop("headers", None) or {})
+                for name, value in headers:
+                    shown.add(name, value)  # more than one group is more than one header
+                return send(method, url, headers=shown, **options)
+
+            pool.request = request
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # kubernetes.stream exchanges this method for one that shows nothing but the Authorization.
+            if name == "call_api" and getattr(value, "__self__", None) is not self:
+                raise UsageError(
+                    "kubernetes.stream can't impersonate, and would act with the rights of the real user; "
+                    "kubernetes.aio.stream can, with the configuration of ctx.client in `async def` hooks"
+                )
+            super().__setattr__(name, value)
+
+    return ImpersonatingClient
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

@@ -21,6 +21,7 @@ from declctl.objects import (
     nothing_known,
 )
 from declctl.transport.frames import LineSplitter
+from declctl.transport.health import ServerHealth
 from declctl.transport.request import Channel, Request, Sink, Wire
 
 MOST_EVENTS = 256  # decoded in one go; then the loop breathes
@@ -46,6 +47,11 @@ class Gate(Protocol):
     @property
     def wire(self) -> Wire:
         """The connections to the server."""
+        ...
+
+    @property
+    def health(self) -> ServerHealth:
+        """Whether the server can be reached."""
         ...
 
 
@@ -86,6 +92,16 @@ class ResourceSource:
         selected = "".join(f" with {text}" for text in selectors if text)
         return f"{self._name}{scope}{selected}"
 
+    @property
+    def health(self) -> ServerHealth:
+        """Whether the server can be reached, for all sources of one client."""
+        return self._gate.health
+
+    @property
+    def has_selector(self) -> bool:
+        """Whether it selects objects by labels or fields."""
+        return bool(self._label_selector or self._field_selector)
+
     async def namespaced(self) -> bool:
         """Whether its objects live in namespaces."""
         return (await self._gate.discover(self._gvk)).namespaced
@@ -102,7 +118,7 @@ class ResourceSource:
         `known` tells what the cache holds of a key. `progress` is called whenever more of the answer has
         come.
         """
-        path = await self._path("list")
+        path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
         channel = await self._opened(
             Request(
@@ -179,14 +195,14 @@ class ResourceSource:
                 params[name] = text
         return params
 
-    async def _path(self, verb: str) -> str:
+    async def _path(self, verb: str, namespace: str | None = None) -> str:
         resource = await self._gate.discover(self._gvk)
         self._name = str(resource)
         if verb not in resource.verbs:
             raise InvalidRequest(
                 405, "MethodNotAllowed", f"the server does not let anybody {verb} {resource}"
             )
-        return resource.path(self._namespace)
+        return resource.path(self._namespace or namespace)
 
 
 def _batches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -6,7 +6,7 @@ from typing import Protocol
 import aiohttp
 
 from declctl.errors import Unreachable
-from declctl.transport.compression import Compression, Unpacker
+from declctl.transport.compression import Compression, Unpacker, content_encoding
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
 from declctl.transport.intake import Answer
 from declctl.transport.request import Request, Sink
@@ -41,12 +41,11 @@ class Stream:
         self._compression = compression
         self._open = True
         self._counted = 0
-        packed = response.headers.get("Content-Encoding", "").lower() == "gzip"
-        unpacker = Unpacker(sink) if packed else None
-        taken = response.chunks(unpacker or sink, silence=silence) if isinstance(response, Answer) else None
-        # What aiohttp reads, it has unpacked, too.
-        self._body: _Body = taken or _Content(response, sink, silence=silence)
-        self._unpacker = unpacker if taken else None
+        # Whether gzip was asked for, the wire has seen to.
+        self._unpacker = Unpacker(sink) if content_encoding(response.headers) == "gzip" else None
+        into = self._unpacker or sink
+        taken = response.chunks(into, silence=silence) if isinstance(response, Answer) else None
+        self._body: _Body = taken or _Content(response, into, silence=silence)
         if request.watch_seconds:
             tally.open_watches += 1
         if compression is not None:

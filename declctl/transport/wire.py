@@ -6,24 +6,21 @@ loaded when there is a cluster to talk to.
 """
 
 import asyncio
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
-from copy import copy
 from datetime import datetime
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio.client.rest import RESTClientObject
 
-from declctl.errors import ApiError, Unreachable, UsageError
+from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
-from declctl.transport.answers import answer_error
-from declctl.transport.compression import Compression
-from declctl.transport.configuration import OfficialConfiguration
+from declctl.objects import limits
+from declctl.transport.answers import answer_error, redirect_error
+from declctl.transport.compression import Compression, content_encoding
+from declctl.transport.connections import Connections, keep_alive
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
-from declctl.transport.intake import Answer
+from declctl.transport.kubeconfig_checks import Address
 from declctl.transport.request import Request, Sink
 from declctl.transport.statistics import Tally
 from declctl.transport.stream import Stream
@@ -32,11 +29,9 @@ CONNECT_SECONDS = 10
 SILENCE_SECONDS = 30  # before and within an answer
 TOTAL_SECONDS = 60  # a whole answer that is not a LIST
 HEADERS_SECONDS = 60  # until a LIST or a WATCH begins
-WATCH_SLACK_SECONDS = 30  # a server ends a watch after its timeoutSeconds; later than this it is not going to
-_LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # the other ones are kept here
+WATCH_SLACK_SECONDS = 30  # after the timeoutSeconds of a watch, when the server should have ended it
+_LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # this module keeps the others
 _PLAIN = "identity"
-_ERROR_BYTES = 1024 * 1024
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 class HttpWire:
@@ -46,18 +41,19 @@ class HttpWire:
         self, credentials: Credentials, *, headers: Mapping[str, str], clock: Clock, tally: Tally
     ) -> None:
         self._credentials = credentials
-        self._server: str = credentials.configuration.host
+        self._base = credentials.configuration.host
+        self._server = Address.of(self._base).url  # for people: without the password that may be in it
         self._headers = headers
         self._clock = clock
         self._tally = tally
         self._compression = Compression(clock)
-        self._connections: _Connections | None = None
+        self._connections: Connections | None = None
         self._files: object = None
         self._closed = False
 
     async def fetch(self, request: Request) -> bytes:
         """The body of a successful answer; raises the ApiError family."""
-        body = _Whole()
+        body = _Whole(f"{request.method} {request.path}")
         response = await self._send(request, SILENCE_SECONDS)
         stream = Stream(
             response, body, request, server=self._server, tally=self._tally, silence=SILENCE_SECONDS
@@ -70,7 +66,7 @@ class HttpWire:
             raise self._failed(request, fault) from fault
         finally:
             stream.close()
-        return bytes(body)
+        return bytes(body.data)
 
     async def open(self, request: Request, sink: Sink) -> Stream:
         """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""
@@ -79,7 +75,7 @@ class HttpWire:
             request, HEADERS_SECONDS, encoding=compression.encoding if compression else _PLAIN
         )
         if request.watch_seconds:
-            _keep_alive(response)
+            keep_alive(response)
         return Stream(
             response,
             sink,
@@ -120,6 +116,13 @@ class HttpWire:
                 response = await self._attempt(request, patience, await self._credentials.proof(), encoding)
         if not 200 <= response.status < 300:
             raise await self._refused(request, response)
+        packed = content_encoding(response.headers)
+        if packed and packed != encoding:
+            response.close()
+            raise MalformedAnswer(
+                f"{self._server} answers {request.method} {request.path} packed as {packed[:40]!r}, which "
+                "was not asked for. Is there a proxy that packs what passes?"
+            )
         return response
 
     async def _attempt(
@@ -141,7 +144,7 @@ class HttpWire:
             async with asyncio.timeout(patience):
                 answer = await connections.request(
                     request.method,
-                    f"{self._server}{request.path}{query}",
+                    f"{self._base}{request.path}{query}",
                     headers=headers,
                     body=request.body,
                     _request_timeout=_LIMITS,
@@ -152,26 +155,34 @@ class HttpWire:
         self._tally.answered(request.verb, response.status)
         return response
 
-    async def _connect(self, proof: Proof) -> "_Connections":
+    async def _connect(self, proof: Proof) -> Connections:
         if self._connections is None:
-            self._connections = _Connections(self._credentials.configuration)
+            self._connections = Connections(self._credentials.configuration)
             self._files = proof.files
         elif self._files != proof.files:
             # Certificates rotated. What runs over the old ones ends now, as with client-go's
             # rotating dialer.
-            renewed = _Connections(self._credentials.configuration)
+            renewed = Connections(self._credentials.configuration)
             old, self._connections, self._files = self._connections, renewed, proof.files
             await old.close()
         return self._connections
 
     async def _refused(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
+        if (elsewhere := redirect_error(response.status, response.headers, server=self._server)) is not None:
+            response.close()
+            self._tally.last_error = f"{request.verb} {request.path}: {elsewhere}"
+            return elsewhere
+        body = bytearray()
         try:
             async with response, asyncio.timeout(SILENCE_SECONDS):
-                body = await response.content.read(_ERROR_BYTES)
+                while len(body) < limits.ERROR_BYTES and (part := await response.content.readany()):
+                    body += part
         except CONNECTION_FAULTS as fault:
             return self._failed(request, fault)
+        if packed := content_encoding(response.headers):
+            body = bytearray(f"its text is packed as {packed[:40]!r}, which was not asked for".encode())
         now: datetime = self._clock.now()
-        error = answer_error(response.status, response.headers, body, now=now)
+        error = answer_error(response.status, response.headers, bytes(body[: limits.ERROR_BYTES]), now=now)
         self._tally.last_error = f"{request.verb} {request.path}: {error}"
         return error
 
@@ -181,36 +192,17 @@ class HttpWire:
         return error
 
 
-class _Whole(bytearray):
-    """A sink that keeps everything."""
+class _Whole:
+    """A sink that keeps everything, up to a limit."""
+
+    def __init__(self, what: str) -> None:
+        self.data = bytearray()
+        self._what = what
 
     def feed(self, part: memoryview) -> None:
-        self += part
-
-
-class _Connections(RESTClientObject):
-    # Each watch holds a connection for as long as it runs: a pool with a limit would stall the
-    # one that is too many. Answers are of a class of ours, unless somebody asks for another one.
-
-    def __init__(self, configuration: OfficialConfiguration) -> None:
-        configured = copy(configuration)
-        configured.client_session_kwargs = {
-            "response_class": Answer,
-            **(configuration.client_session_kwargs or {}),
-        }
-        super().__init__(configured)
-        self.maxsize = 0
-
-
-def _keep_alive(response: aiohttp.ClientResponse) -> None:
-    # A peer that vanished without a word is noticed by the kernel, in a minute.
-    transport = response.connection.transport if response.connection is not None else None
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None:
-        return
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, seconds in _KEEPALIVE:
-            option = getattr(socket, name, None)  # not every system has all of them
-            if option is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
+        self.data += part
+        if len(self.data) > limits.BODY_BYTES:
+            raise MalformedAnswer(
+                f"the answer to {self._what} is longer than {limits.in_mebibytes(limits.BODY_BYTES)}. Ask "
+                "for less: with `limit` and `continue`, one namespace, or a selector"
+            )

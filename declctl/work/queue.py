@@ -29,7 +29,9 @@ class QueueShutDown(Exception):
 class QueueStatistics:
     """Figures under client-go's metric names (`workqueue_<field>`); durations are in seconds.
 
-    Of the two histograms the count and the sum are kept.
+    `depth` counts the items that are still to be handed out (adds minus gets, util/workqueue/metrics.go):
+    those that wait, and those that were added again while a worker has them. Of the two histograms the
+    count and the sum are kept.
     """
 
     depth: int
@@ -140,7 +142,7 @@ class WorkQueue(Generic[K]):
         return self._shutting_down
 
     def __len__(self) -> int:
-        """How many items wait; those that are worked on don't count (client-go 234)."""
+        """How many items wait; those that are worked on don't count, added again or not (client-go 234)."""
         return len(self._waiting)
 
     def statistics(self) -> QueueStatistics:
@@ -149,7 +151,7 @@ class WorkQueue(Generic[K]):
             now = self._clock.monotonic()
             running = [now - since for since in self._processing.values()]
             return QueueStatistics(
-                depth=len(self._waiting),
+                depth=len(self._dirty),
                 adds_total=self._adds,
                 retries_total=self._retries,
                 queue_duration_seconds_count=self._taken,

@@ -103,11 +103,16 @@ class Ideal:
         ]
 
     def edit(self, bundle: Bundle) -> list[Heard]:
-        """A bundle takes over. Who was there before hears differences, who is new hears everything."""
+        """A bundle takes over. Who was there before hears differences, who is new hears everything.
+
+        A handler that goes to another kind is a new one. Nothing is told of the old kind.
+        """
         old, self.bundle = self.bundle, bundle
         told: list[Heard] = []
-        for name in bundle.handlers:
-            seen = self._seen(old, name) if name in old.handlers else set[Obj]()
+        for name, handler in bundle.handlers.items():
+            before = old.handlers.get(name)
+            stays = before is not None and before.resource == handler.resource
+            seen = self._seen(old, name) if stays else set[Obj]()
             sees = self._seen(bundle, name)
             told += [self._heard(name, "Deleted", obj, "OutOfScope") for obj in seen - sees]
             told += [self._heard(name, "Added", obj, "Initial") for obj in sees - seen]

@@ -117,6 +117,39 @@ def test_a_mended_edit_is_taken(rig, running) -> None:
     assert running.reload().result == "Applied"
 
 
+def test_an_edit_that_is_taken_back_is_told(rig, running) -> None:
+    """A broken file is put back to what runs: the log and the status say that all is well again."""
+    good = rig.folder.path.joinpath("handlers.py").read_text()
+    rig.folder.write("handlers.py", "def tell(change:\n")
+    assert running.reload().result == "Refused"
+    assert running.condition("Reloaded").status == "False"
+    rig.folder.write("handlers.py", good)
+    assert running.reload().result == "Unchanged"
+    number = running.status().generation
+    assert running.condition("Reloaded").status == "True"
+    assert running.log.events("info").count(f"generation {number} is what the files say again") == 1
+    assert running.reload().result == "Unchanged"
+    assert running.log.events("info").count(f"generation {number} is what the files say again") == 1
+
+
+def test_what_a_handler_logs_is_in_the_controllers_log(rig, config_map) -> None:
+    """A test of a handler reads `ctx.log` where it reads the rest: with fields, level and traceback."""
+    rig.handler("tell")
+    code = (
+        "def tell(change, ctx):\n"
+        "    ctx.log.info('heard of %s', change.key, size=3)\n"
+        "    try:\n        raise KeyError('team')\n"
+        "    except KeyError:\n        ctx.log.bind(more=True).exception('no team')\n"
+    )
+    controller = rig.run(code, objects=[config_map("m")])
+    controller.wait_idle()
+    heard, failed = controller.log.find("heard of default/m"), controller.log.find("no team")
+    bound = {"handler": "tell", "key": "default/m", "generation": 1}
+    assert (heard.level, dict(heard.fields)) == ("info", {**bound, "size": 3})
+    assert (failed.level, failed.fields["more"]) == ("error", True)
+    assert failed.fields["traceback"].endswith("KeyError: 'team'")
+
+
 @pytest.mark.guarantee("G6")
 def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map) -> None:
     """The manifest asks for secrets that the service account may not read: the old manifest goes on."""

@@ -104,7 +104,10 @@ def test_what_objects_take_is_counted_as_json(rig) -> None:
 
 SPOILING = """
 from blackboard import tell as note
+from declctl.objects.view import record_of
 def spoils(change):
+    record_of(change.obj).read()["data"]["color"] = "spoilt"  # past the view, which refuses it
+def writes(change):
     change.obj["data"]["color"] = "spoilt"
 def looks(change):
     note(change.obj["data"]["color"])
@@ -123,6 +126,20 @@ def test_with_frames_a_handler_that_changes_what_it_got_changes_nothing(rig) -> 
     assert {view["data"]["color"] for view in controller.lister("maps").list()} == {"red"}
     assert controller.resource("maps").mutations == 0
     assert controller.mutations == ()
+
+
+@pytest.mark.parametrize("mode", ["Frames", "Objects"])
+def test_a_handler_that_writes_into_an_object_fails_at_that_line(rig, mode) -> None:
+    """It is not lost without a word: the log says what to do, and where; others see the object as it was."""
+    rig.resources = [_resource("maps", mode)]
+    rig.handler("writes", rest="retry: {maxAttempts: 1}")
+    rig.handler("looks")
+    controller = rig.run(SPOILING, objects=[_map("m1")])
+    controller.wait_idle()
+    writes = controller.handler("writes")
+    assert (writes.failed, writes.succeeded, rig.told()) == (1, 0, [("red",)])
+    assert "obj.to_dict() gives a private copy" in str(writes.last_error)
+    assert controller.resource("maps").mutations == 0
 
 
 @pytest.fixture(name="forgiving")
@@ -199,7 +216,7 @@ def test_metadata_is_all_that_is_asked_for_and_the_kind_is_the_real_one(rig, san
     ]
     assert [view.name for view in controller.lister("maps").by_index("byNote", "new")] == ["m1"]
     assert controller.resource("maps").bytes < 2000
-    until("the event is posted", lambda: sandbox.objects("Event"))
+    until("the event is posted", lambda: controller.status().recorded.posted == 1)
     about = sandbox.objects("Event")[0]["involvedObject"]
     assert (about["kind"], about["apiVersion"], about["name"]) == ("ConfigMap", "v1", "m1")
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 
 import pytest
@@ -43,6 +44,96 @@ def plugin(tmp_path, monkeypatch):
     importlib.invalidate_caches()
     yield
     sys.modules.pop("dc_tester", None)
+
+
+def _write_optional(rig) -> None:
+    """A handler of the plugin, which may be left out, beside one of a file."""
+    rig.more = "  plugins:\n    - {name: tester, onError: Disable, config: {level: 1}}\n"
+    rig.handlers = ["- {name: it, resourceRef: {name: maps}, pluginRef: {name: tester}}"]
+    rig.handler("tell")
+    rig.write("def tell(change): ...\n")
+
+
+def _break(tmp_path, code: str) -> None:
+    (tmp_path / "site" / "dc_tester.py").write_text(code)
+    sys.modules.pop("dc_tester", None)
+    importlib.invalidate_caches()
+
+
+_SCHEMA_RAISES = PLUGIN + "@declctl.hookimpl\ndef declctl_config_schema(): raise OSError('no schema')\n"
+
+
+@pytest.mark.parametrize("code", ["import no_such_module\n", _SCHEMA_RAISES], ids=["import", "schema"])
+def test_a_plugin_that_is_left_out_is_told_everywhere(
+    rig, plugin, tmp_path, config_map, controller, code
+) -> None:
+    """`onError: Disable`: a log line, Degraded, its state, and counters that don't call it a success.
+
+    Nothing of it is called, its life-cycle hooks neither.
+    """
+    _break(tmp_path, code)
+    _write_optional(rig)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abc"])
+    runs.wait_ready()
+    runs.sandbox.patch("ConfigMap", "a", {"data": {"x": "y"}})
+    runs.wait_idle()
+    figures, status = runs.handler("it"), runs.status()
+    assert (figures.disabled, figures.delivered, figures.succeeded, figures.dropped) == (True, 0, 0, 4)
+    assert figures.queued == 0
+    assert (runs.handler("tell").disabled, runs.handler("tell").succeeded) == (False, 4)
+    (loaded,) = status.plugins
+    assert (loaded.state, bool(loaded.reason)) == ("Disabled", True)
+    until("it is degraded", lambda: runs.condition("Degraded").status == "True")
+    degraded = runs.condition("Degraded")
+    assert degraded.reason == "PluginDisabled"
+    assert str(loaded.reason) in degraded.message
+    (line,) = [line for line in runs.log.events("warning") if "plugin tester is disabled" in line]
+    assert str(loaded.reason) in line
+    assert "its handlers it are not called" in line
+    assert "`declctl reload` tries it again" in line
+    assert runs.stop() == 0
+    assert rig.board.told == []
+
+
+def test_a_plugin_that_is_mended_hears_what_is_there(rig, plugin, tmp_path, config_map, controller) -> None:
+    """`declctl reload` tries it again with the same files; it hears the cache once, as a late joiner."""
+    _break(tmp_path, "1/0\n")
+    _write_optional(rig)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map("a"), config_map("b")])
+    runs.wait_ready()
+    runs.wait_idle()
+    assert rig.told("event") == []
+    assert runs._on_machinery(runs.runtime.reload(asked=False), 30).result == "Unchanged"
+    _break(tmp_path, PLUGIN)
+    outcome = runs.reload()
+    assert outcome.result == "Applied"
+    assert "~plugin tester (can be loaded now)" in outcome.line
+    assert outcome.lists == 0
+    runs.wait_idle()
+    assert len(rig.told("event")) == 2
+    runs.sandbox.create(config_map("c"))
+    runs.wait_idle()
+    figures = runs.handler("it")
+    assert len(rig.told("event")) == 3
+    assert (figures.disabled, figures.delivered, figures.succeeded, figures.dropped) == (False, 3, 3, 2)
+    assert runs.handler("tell").delivered == 3
+    until("it is degraded no more", lambda: runs.condition("Degraded").status == "False")
+    assert any("plugin tester is loaded" in line for line in runs.log.events("info"))
+    assert runs.reload().result == "Unchanged"
+
+
+def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path, monkeypatch) -> None:
+    """A warning at its name: the manifest is valid, and starts without it."""
+    _break(tmp_path, "1/0\n")
+    _write_optional(rig)
+    rig.reload_policy = "settle: 20ms"
+    rig.write()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
+    checked = check(str(rig.folder.path / "manifest.yaml"))
+    (warning,) = checked.diagnostics
+    assert (warning.severity, warning.code, checked.errors) == ("warning", "DCL083", ())
+    assert "ZeroDivisionError" in warning.message
+    assert "it is left out (onError: Disable)" in warning.message
 
 
 def _write(rig, level: int, code: str = "") -> None:
@@ -106,7 +197,10 @@ def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
     _upgrade(tmp_path / "site", "2.0")
     outcome = runs.reload()
     assert outcome.result == "Unchanged"
-    assert outcome.line.endswith("!plugin tester (1.0 is loaded, 2.0 is installed)")
+    assert outcome.line.endswith(
+        "!plugin tester (1.0 is loaded, 2.0 is installed); "
+        "plugin tester takes effect when the process starts again"
+    )
     _write(rig, 1, "X = 2")
     outcome = runs.reload()
     assert outcome.result == "Applied"

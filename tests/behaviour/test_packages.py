@@ -58,9 +58,16 @@ def test_one_broken_module_keeps_the_whole_package_as_it_was(rig, versions, conf
 
 
 def test_a_module_that_comes_or_goes_is_noticed(rig, versions, config_map) -> None:
-    """A new module in a new folder of the package, and one that is removed: each is a reload."""
+    """A module that is imported before it is there, in a new folder of the package: each step is noticed."""
     running = rig.run(watch=True)
+    words = (rig.folder.path / "app/deep/words.py").read_text()
+    (rig.folder.path / "app/deep/deeper").mkdir()
+    rig.folder.write("app/deep/words.py", f"from .deeper import more\n{words}")
+    until("it is missing", lambda: running.condition("Reloaded").status == "False")
     rig.folder.write("app/deep/deeper/more.py", "X = 1\n")
     until("the new module is there", lambda: running.status().generation == 2)
+    rig.folder.write("app/deep/deeper/unrelated.py", "X = 1\n")  # nothing imports it: no generation
+    rig.folder.write("app/deep/deeper/more.py", "X = 2\n")
+    until("it has changed", lambda: running.status().generation == 3)
     rig.folder.remove("app/deep/deeper/more.py")
-    until("it is gone", lambda: running.status().generation == 3)
+    until("it is gone", lambda: running.condition("Reloaded").status == "False")

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import sys
 import weakref
 
@@ -160,6 +161,97 @@ def test_what_fails_as_much_as_before_stays(rig, run, config_map) -> None:
     _changes(runs, config_map, "abcdefgh")
     assert _edit(rig, runs, BAD, "worse").generation == 3
     until("the new code has failed often", lambda: len(rig.told("worse")) >= 30)
+    assert runs.status().generation == 3
+    _edit(rig, runs, GOOD, "mended")
+    runs.wait_idle()
+
+
+HANGING = """
+from blackboard import tell as note, wait
+def tell(change):
+    note("{name}", str(change.key), change.generation)
+    {does}
+def busy(change): ...
+"""
+
+
+def _hanging(rig, config_map, does: str, *, rest: str, policy: str, busy: int = 60):
+    """New code of `tell` after good code, beside `busy`, which succeeds on ten times as much."""
+    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
+    rig.handler("busy", resource="secrets")
+    rig.handler("tell", rest=rest)
+    rig.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 200ms, {policy}"
+    runs = rig.run(HANGING.format(name="good", does="..."), objects=[config_map("m"), config_map("n")])
+    runs.wait_idle()
+    assert _edit_hanging(rig, runs, does).generation == 2
+    for number in range(busy):
+        runs.sandbox.create(config_map(f"s{number}") | {"kind": "Secret", "data": {}})
+    until("busy has heard of all", lambda: runs.handler("busy").succeeded == busy)
+    return runs
+
+
+def _edit_hanging(rig, runs, does: str):
+    rig.folder.write("handlers.py", HANGING.format(name="new", does=does))
+    return runs.reload()
+
+
+@pytest.mark.guarantee("G21")
+def test_new_code_whose_calls_time_out_is_taken_back_while_they_hang(rig, config_map) -> None:
+    """A call fails at the moment at which its time is over; whether it ever returns is not waited for."""
+    runs = _hanging(
+        rig, config_map, "wait('hang')", rest="timeout: 50ms", policy="probationPeriod: 1h, minCalls: 20"
+    )
+    _changes(runs, config_map, "abcdefgh")
+    until("the good code is back", lambda: runs.status().generation == 3)
+    condition = runs.condition("Reloaded")
+    assert condition.reason == "RolledBack"
+    assert re.search(r"tell (\d+) of \1 calls \(default/", condition.message)
+    assert "it ran longer than its timeout of 0.05 s" in condition.message
+    until("the calls that hang are counted", lambda: runs.handler("tell").zombies >= 5)
+    runs.sandbox.create(config_map("later"))
+    until("the good code works", lambda: ("good", "default/later", 3) in rig.told("good"))
+    rig.board.open_gate("hang")
+    runs.wait_idle()
+    assert runs.handler("tell").zombies == 0
+    assert {f"default/{name}" for name in "abcdefgh"} <= {row[1] for row in rig.told("good")}
+
+
+@pytest.mark.guarantee("G21")
+def test_new_code_that_hangs_without_a_timeout_is_taken_back(rig, config_map) -> None:
+    """Its one worker hangs: it makes a single call, and no share of calls would ever tell."""
+    runs = _hanging(rig, config_map, "wait('hang')", rest="", policy="probationPeriod: 4s", busy=0)
+    _changes(runs, config_map, "ab")
+    until("the good code is back", lambda: runs.status().generation == 3)
+    assert "tell: 1 call hangs for more than 2 s" in runs.condition("Reloaded").message
+    until("what waited goes to the good code", lambda: ("good", "default/b", 3) in rig.told("good"))
+    rig.board.open_gate("hang")
+    runs.wait_idle()
+
+
+@pytest.mark.guarantee("G21")
+def test_one_handler_that_always_fails_is_not_hidden_by_another(rig, config_map) -> None:
+    """5 of 65 calls fail, and they are all that this handler made."""
+    runs = _hanging(
+        rig, config_map, "raise ValueError('no')", rest="", policy="probationPeriod: 1h, minCalls: 20"
+    )
+    _changes(runs, config_map, "abcde")
+    until("the good code is back", lambda: runs.status().generation == 3)
+    runs.wait_idle()
+    assert {f"default/{name}" for name in "abcde"} <= {row[1] for row in rig.told("good")}
+    assert re.search(r"tell (\d+) of \1 calls \(default/", runs.condition("Reloaded").message)
+
+
+@pytest.mark.guarantee("G21")
+def test_what_failed_on_the_code_before_takes_no_new_code_back(rig, run, config_map) -> None:
+    """A poisoned object that is tried again and again is no fault of an edit."""
+    poisoned = GOOD + "    if change.obj.name == 'p': raise ValueError('poison')\n"
+    runs = run()
+    assert _edit(rig, runs, poisoned, "second").result == "Applied"
+    runs._on_machinery(_pass(runs), 10)
+    runs.sandbox.create(config_map("p"))
+    until("it fails", lambda: runs.handler("tell").retried >= 1)
+    assert _edit(rig, runs, poisoned, "third").generation == 3
+    until("it goes on failing", lambda: len(rig.told("third")) >= 20)
     assert runs.status().generation == 3
     _edit(rig, runs, GOOD, "mended")
     runs.wait_idle()

@@ -62,10 +62,12 @@ def test_what_needs_a_new_process_is_told_until_there_is_one(scene: Scene, ask: 
     ended = ask("reload")
     assert (ended.status, ended.err) == (0, "")
     assert ended.out.startswith(f"generation {number + 1}: !admin.bindAddress, 0 LIST, ")
+    assert ended.out.endswith("; admin.bindAddress takes effect when the process starts again\n")
     scene.site.install("2.0")
     scene.bundle.write("handlers.py", f"{HANDLERS}X = 4\n")
     assert "!plugin tester (1.0 is loaded, 2.0 is installed)" in ask("reload").out
-    left = "admin.bindAddress; plugin tester (1.0 is loaded, 2.0 is installed)"
+    what = "admin.bindAddress and plugin tester (1.0 is loaded, 2.0 is installed)"
+    left = f"{what} take effect when the process starts again"
     assert ask("status").out.splitlines()[0] == f"guard generation {number + 2} (RESTART REQUIRED: {left})"
     condition = scene.text.condition("Reloaded")
     assert (condition["status"], condition["reason"], condition["message"]) == (

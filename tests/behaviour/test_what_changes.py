@@ -2,7 +2,8 @@
 
 import pytest
 
-from declctl.testing import until
+from declctl.kit import SystemClock
+from declctl.testing import ControllerUnderTest, until
 
 CODE = """
 from blackboard import tell as note
@@ -236,3 +237,69 @@ def test_edits_within_one_second_and_of_one_size_are_taken(rig, config_map) -> N
         controller.sandbox.create(config_map(f"m{version}"))
         controller.wait_idle()
         assert rig.told("tell")[-1][2:] == (f"default/m{version}", "Watch", version)
+
+
+def test_only_handlers_that_use_a_module_have_new_code(rig) -> None:
+    """Two handlers in files of their own: an edit of one, or of its import, is no change of the other."""
+    rig.handler("one", entry="one:tell")
+    rig.handler("two", entry="two:tell")
+    for name, text in {"one": "import shared", "two": "", "shared": ""}.items():
+        rig.folder.write(f"{name}.py", f"{text}\ndef tell(change): ...\n")
+    controller = rig.run()
+    for name, handlers in [("two", ["two"]), ("one", ["one"]), ("shared", ["one"])]:
+        rig.folder.write(f"{name}.py", f"{'import shared' * (name == 'one')}\ndef tell(change): ...\nX = 1\n")
+        outcome = controller.reload()
+        assert [str(step) for step in outcome.steps] == [f"~handler {each} (code)" for each in handlers]
+
+
+def test_a_transform_is_another_one_with_its_own_code_alone(rig, asked) -> None:
+    """An edit beside the module of a transform or an index lists nothing anew, and builds no index."""
+    transform, index = "{entryPoint: 'trim:trim'}", "{name: byTeam, entryPoint: 'teams:by_team'}"
+    rig.resources = [
+        f"- {{name: maps, apiVersion: v1, kind: ConfigMap, transform: {transform}, indexers: [{index}]}}"
+    ]
+    rig.handler("tell")
+    rig.folder.write("trim.py", "def trim(obj): return obj\n")
+    rig.folder.write("teams.py", "def by_team(obj): return []\n")
+    controller = rig.run("def tell(change): ...\n")
+    before = asked()
+    rig.folder.write("handlers.py", "def tell(change): ...\nX = 1\n")
+    assert [str(step) for step in controller.reload().steps] == ["~handler tell (code)"]
+    assert asked() == before
+    rig.folder.write("teams.py", "def by_team(obj): return ['x']\n")
+    assert [str(step) for step in controller.reload().steps] == ["~index maps.byTeam (code)"]
+    assert asked() == before
+    rig.folder.write("trim.py", "def trim(obj): return dict(obj)\n")
+    outcome = controller.reload()
+    assert [str(step) for step in outcome.steps] == ["-/+resource maps (code of the transform)"]
+    assert asked() == (before[0], before[1] + 1)  # a watch that begins with what there is
+    assert not outcome.unplanned
+
+
+class _Late(SystemClock):
+    """A clock that what is imported can move on."""
+
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.late
+
+
+_SLOW = "import blackboard\nblackboard.clock.late += {}\ndef tell(change): pass\n"
+
+
+@pytest.mark.guarantee("G25")
+def test_an_import_that_takes_long_is_told_with_its_seconds(rig, board, monkeypatch):
+    """Who waits for a reload sees what it waited for, in its line, and in the history from the start on."""
+    clock = _Late()
+    monkeypatch.setattr(board, "clock", clock, raising=False)
+    rig.handler()
+    with ControllerUnderTest(rig.write(_SLOW.format(30)), clock=clock) as runs:
+        runs.wait_ready()
+        rig.folder.write("handlers.py", _SLOW.format(20))
+        outcome = runs.reload()
+        assert outcome.imports.in_preflight == 0  # preflight: Off
+        assert 20 <= outcome.imports.here <= outcome.seconds
+        assert outcome.line.endswith(f"ms (imports took {outcome.imports.here:.0f} s here)")
+        told = runs.runtime.history()["attempts"]
+        assert [int(attempt["importSeconds"]) // 10 for attempt in told] == [3, 2]

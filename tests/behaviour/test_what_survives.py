@@ -147,7 +147,7 @@ def test_a_stuck_call_does_not_keep_a_reload_from_taking_over(rig, config_map) -
     until("the others are told", lambda: len(rig.told("ended")) == 2)
     assert rig.told("ended") == [("ended", "default/m1", 2), ("ended", "default/m2", 2)]
     assert (controller.handler("tell").zombies, controller.status().generations_alive) == (1, 2)
-    assert any("was not drained" in line for line in controller.log.events("warning"))
+    until("the log says so", lambda: any("was not drained" in x for x in controller.log.events("warning")))
     rig.board.open_gate("stuck")
     controller.wait_idle()
     assert rig.told("ended")[2:] == [("ended", "default/m0", 1), ("ended", "default/m0", 2)]

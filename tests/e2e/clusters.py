@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import yaml
@@ -27,11 +27,22 @@ class Cluster(Protocol):
     has_controllers: bool
 
     def asked(self, verb: str, resource: str) -> int:
-        """How many LISTs or WATCHes declctl has asked for, since the beginning."""
+        """How many LISTs or WATCHes declctl has asked for, since the beginning.
+
+        Those that only prove which history the server has, after a connection that failed, don't count.
+        """
         ...
 
     def outage(self) -> None:
         """The API server goes, without a word, and comes back on its port with all it knew."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """A backup of the storage; for the real one, into a folder that is not there yet."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Put the storage back to the backup; the API server is restarted for it."""
         ...
 
     def forget(self) -> None:
@@ -72,11 +83,26 @@ class SandboxCluster:
     def asked(self, verb: str, resource: str) -> int:
         """From the ledger."""
         requests = self.server.ledger.requests(verb, resource=resource)
-        return sum(1 for request in requests if request.user_agent.startswith("declctl/"))
+        return sum(
+            request.user_agent.startswith("declctl/")
+            and request.params.get("limit") != "1"
+            and request.params.get("resourceVersionMatch") != "Exact"
+            for request in requests
+        )
 
     def outage(self) -> None:
         """It stops listening and starts again."""
         self.server.stop()
+        self.server.start()
+
+    def save(self, folder: Path) -> None:
+        """In memory."""
+        self._backup = self.server.save()
+
+    def restore(self, folder: Path) -> None:
+        """It stops listening, goes back, and starts again."""
+        self.server.stop()
+        self.server.restore(self._backup)
         self.server.start()
 
     def forget(self) -> None:
@@ -103,12 +129,21 @@ class RealCluster:
             if entry["verb"] == verb
             and entry.get("objectRef", {}).get("resource") == resource
             and entry.get("userAgent", "").startswith("declctl/")
+            and not {"limit=1", "resourceVersionMatch=Exact"} & set(_parameters(entry))
         )
 
     def outage(self) -> None:
         """It is killed and started again."""
         self.plane.kill_api_server()
         self.plane.start_api_server()
+
+    def save(self, folder: Path) -> None:
+        """A copy of etcd's folder."""
+        self.plane.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """The storage begins with the copy."""
+        self.plane.restore(folder)
 
     def forget(self) -> None:
         """The storage is compacted, and the API server restarted if it remembers by itself."""
@@ -118,6 +153,10 @@ class RealCluster:
         self.plane.kill_api_server()
         self.plane.compact()
         self.plane.start_api_server()
+
+
+def _parameters(entry: dict[str, Any]) -> list[str]:
+    return entry.get("requestURI", "").partition("?")[2].split("&")
 
 
 class GivenCluster:
@@ -137,6 +176,14 @@ class GivenCluster:
     def outage(self) -> None:
         """Not ours to stop."""
         pytest.skip("a given cluster is not stopped")
+
+    def save(self, folder: Path) -> None:
+        """Not ours to stop."""
+        pytest.skip("the storage of a given cluster is not copied")
+
+    def restore(self, folder: Path) -> None:
+        """Not ours to stop."""
+        pytest.skip("the storage of a given cluster is not put back")
 
     def forget(self) -> None:
         """Not ours to compact."""

@@ -7,6 +7,7 @@ writes an audit log in which LISTs and WATCHes are counted.
 
 import json
 import secrets
+import shutil
 import socket
 import subprocess
 import urllib.request
@@ -94,6 +95,27 @@ class ControlPlane:
         process = self._running.pop("kube-apiserver")
         process.kill()
         process.wait()
+
+    def save(self, folder: Path) -> None:
+        """Copy the storage into a folder, while nobody writes: API server and etcd are stopped for it."""
+        self._stop_storage()
+        shutil.copytree(self._folder / "etcd", folder)
+        self._start_etcd()
+        self.start_api_server()
+
+    def restore(self, folder: Path) -> None:
+        """Put the storage back to what it was, as operators do: with the API server stopped."""
+        self._stop_storage()
+        shutil.rmtree(self._folder / "etcd")
+        shutil.copytree(folder, self._folder / "etcd")
+        self._start_etcd()
+        self.start_api_server()
+
+    def _stop_storage(self) -> None:
+        self.kill_api_server()
+        etcd = self._running.pop("etcd")
+        etcd.terminate()
+        etcd.wait()
 
     def compact(self) -> None:
         """Let etcd forget every version but the newest."""

@@ -141,6 +141,15 @@ class Declctl:
         """SIGHUP."""
         self._process.send_signal(signal.SIGHUP)
 
+    def pause(self) -> None:
+        """SIGSTOP, as a node that swaps or a debugger has it; returns when nothing of it runs any longer."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on from where it was paused."""
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self, *, seconds: float = 30.0) -> int:
         """SIGTERM, as a kubelet sends it; returns the exit status."""
         self._process.send_signal(signal.SIGTERM)

@@ -7,10 +7,14 @@ from contextlib import contextmanager, suppress
 
 
 class Proxy:
-    """Between a client and a server. `address` is where the client connects to."""
+    """Between a client and a server. `address` is where the client connects to.
+
+    `accepted` counts connections of the client, also while the server is not there.
+    """
 
     def __init__(self, listening: socket.socket, behind: tuple[str, int]) -> None:
         self.address: tuple[str, int] = listening.getsockname()
+        self.accepted = 0
         self._listening = listening
         self._behind = behind
         self._lock = threading.Lock()
@@ -52,6 +56,7 @@ class Proxy:
                 front, _ = self._listening.accept()
             except OSError:
                 return
+            self.accepted += 1
             with self._lock:
                 if not self._passes:
                     front.close()

@@ -40,7 +40,8 @@ def test_objects_enter_and_leave_a_filter(cluster: Cluster, tmp_path: Path, name
         until("the edit is told", lambda: len(_told(declctl)) == 7)
         assert sorted(_told(declctl)[4:]) == [("Added", "api"), ("Added", "web"), ("Deleted", "db")]
         assert (cluster.asked("list", "pods"), cluster.asked("watch", "pods")) == asked
-        assert any("generation 2: ~handler tell (filter), 0 LIST" in line for line in declctl.err)
+        said = "generation 2: ~handler tell (filter), 0 LIST"
+        until("the log says so", lambda: any(said in line for line in tuple(declctl.err)))
 
         (figures,) = declctl.status()["handlers"]
         assert (figures["delivered"], figures["succeeded"]) == (7, 7)

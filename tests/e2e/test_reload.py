@@ -44,7 +44,8 @@ def test_an_edited_handler_takes_over_without_a_list_or_watch(
         until("the new code tells it", _says(declctl, f"edited Added pods {namespace}/after"))
         assert _asked(cluster) == asked
         assert not _says(declctl, f"edited Added pods {namespace}/before")()
-        assert any("generation 2: ~handler tell (code), 0 LIST" in line for line in declctl.err)
+        said = "generation 2: ~handler tell (code), 0 LIST"
+        until("the log says so", lambda: any(said in line for line in tuple(declctl.err)))
         assert declctl.stop() == 0
 
 

@@ -107,7 +107,9 @@ def test_the_error_that_the_readme_shows_is_real(tmp_path: Path) -> None:
     (manifest,) = [block.text for block in shown if block.language == "yaml"]
     (error,) = [block.text for block in shown if "error DCL" in block.text]
     (tmp_path / "manifest.yaml").write_text(manifest.replace("resourceRef", "resuorceRef", 1), "utf-8")
-    assert _run_declctl("validate", "manifest.yaml", cwd=tmp_path).stderr == f"{error}1 error\n"
+    assert _run_declctl("validate", "manifest.yaml", cwd=tmp_path).stderr == (
+        f"{error}1 error; `declctl explain DCL012` tells more about it\n"
+    )
 
 
 def test_the_readme_runs_something() -> None:

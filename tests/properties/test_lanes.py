@@ -126,6 +126,16 @@ class LanesMachine(RuleBasedStateMachine):
         self.items.remove(item)
 
     @precondition(lambda self: self._running())
+    @rule(pick=PICKS)
+    def drop(self, pick: int) -> None:
+        item = self._pick(pick)
+        assert item.ticket is not None
+        self.lanes.drop(item.ticket)
+        self.items.remove(item)
+        self.taken -= 1
+        self.dropped += 1
+
+    @precondition(lambda self: self._running())
     @rule(pick=PICKS, delay=st.sampled_from([0.0, 1.0, 5.0]))
     def retry(self, pick: int, delay: float) -> None:
         item = self._pick(pick)
@@ -174,7 +184,8 @@ class LanesMachine(RuleBasedStateMachine):
     def clear(self) -> None:
         left = [item for item in self.items if item.ticket is None]
         assert self.lanes.clear() == len(left)
-        self.dropped += sum(1 for item in left if not item.attempts)
+        self.dropped += len(left)
+        self.taken -= sum(1 for item in left if item.attempts)
         self.items = [item for item in self.items if item.ticket is not None]
 
     @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]), at_once=ROOM)

@@ -118,8 +118,11 @@ def test_each_view_is_its_readers_own(records: list[Record], at: int) -> None:
     at %= len(records)
     untouched = [each.decode() for each in records]
     for mine in (views[at], [*views][at], views[at:][0], [*reversed(views)][-1 - at]):
-        mine["spec"]["nodeName"] = "changed"
-        assert mine["spec"]["nodeName"] == "changed"
+        with pytest.raises(TypeError, match="read-only"):
+            mine["spec"]["nodeName"] = "changed"
+        private = mine.to_dict()
+        private["spec"]["nodeName"] = "changed"
+        assert private["spec"]["nodeName"] == "changed"
         assert [each.to_dict() for each in views] == untouched
         assert [dict(each) for each in views] == untouched
 

@@ -1,8 +1,8 @@
-"""The reflector: what to ask the server next, whatever it answers.
+"""The reflector: lists and watches one resource, and decides after each answer what to ask next.
 
-`reflector` is the loop; beside it what it asks with (`options`, `lists`, `pager`, `streams`), what a
-fault leads to (`faults`, `states`, `backoff`, `deadline`), what it counts (`statistics`), and the
-check of its own work (`consistency`).
+`reflector` is the loop. `options`, `lists`, `pager` and `streams` make its requests and read the answers.
+`faults`, `states`, `backoff` and `deadline` say what follows a fault. `continuity` finds out that the server
+was put back to a backup, `consistency` that a streaming list was wrong. `statistics` has the figures.
 """
 
 from declctl.informer.reflector.backoff import Backoff, BackoffFactory, ExponentialBackoff

@@ -7,12 +7,12 @@ from declctl.errors import NotFound, StatusError
 from declctl.kit import Clock
 
 FIRST, FACTOR, LONGEST, QUIET = 0.8, 2.0, 30.0, 120.0  # seconds, as in client-go
-_LONGEST_WHILE_MISSING = 10.0  # a kind may appear at any moment, and shall start soon after that
-_LONGEST_RETRY_AFTER = 300.0  # a server that asks for more is asked again then
+_LONGEST_WHILE_MISSING = 10.0  # seconds: a kind that appears is listed soon after that
+_LONGEST_RETRY_AFTER = 300.0  # seconds: the longest wait that a server can ask for
 
 
 class Backoff(Protocol):
-    """A schedule of waits: one object for each reflector, asked once for each fault."""
+    """A schedule of waits. Each reflector has its own, and calls `seconds` once for each fault."""
 
     def seconds(self, fault: Exception) -> float:
         """The wait after this fault, in seconds."""
@@ -25,9 +25,10 @@ BackoffFactory = Callable[[Clock], Backoff]
 class ExponentialBackoff:
     """`first` seconds, multiplied by `factor` after each fault up to `longest`.
 
-    To each wait d comes a part of d by chance, so that it is in [d, 2d) and a thousand clients do not
-    come back together. After `quiet` seconds without a fault it begins anew. A server that asks for
-    more (Retry-After) gets it, up to five minutes; while a kind is missing, d is ten seconds at most.
+    A wait of d becomes a random one in [d, 2d), so that a thousand clients do not return at the same moment.
+    After `quiet` seconds without a fault the schedule begins at `first` again. Where a server asks for a
+    longer wait (Retry-After), that counts, up to five minutes. While a kind is missing, d is at most ten
+    seconds.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Is the cache what the server has? A LIST that checks a streaming list (client-go's consistencydetector).
+"""Checks a streaming list by a LIST at the same version (client-go's consistencydetector).
 
-Where client-go ends the process, this tells the keys that differ, and everything is listed anew.
+Where they differ, client-go ends the process. Here the keys that differ are logged, and everything is listed
+anew.
 """
 
 import asyncio
@@ -26,9 +27,9 @@ _Identity = tuple[str, str]
 class ConsistencyDetector:
     """Compares a streaming list with a LIST at exactly its version, beside the watch that goes on.
 
-    `difference` is what the last comparison found, until it is `forgotten`; `on_difference` is called
-    with it. A LIST that fails is tried again, five times at most; a version that is gone can't be
-    compared any more. Neither is an error.
+    `difference` is what the last comparison found, until `close` or the next `begin`; `on_difference` is
+    called with it. A LIST that fails is repeated, up to five times in all. If all fail, or if the version has
+    expired, nothing is compared, and that is no error.
     """
 
     def __init__(

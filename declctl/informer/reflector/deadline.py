@@ -1,23 +1,36 @@
-"""Deadlines on a Clock: the end of waiting for somebody who says nothing."""
+"""Deadlines on a Clock: they end a request on which nothing is received any more."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from declctl.errors import WatchSilent
 from declctl.kit import Clock
 
+_WAIT_SECONDS = 10.0  # between two calls of `on_wait`, as client-go's wait for a bookmark
+
 
 class Deadline:
-    """Cancels its body when nothing was heard for `idle` seconds, or after `overall` seconds.
+    """Cancels the body of its `async with`: after `idle` seconds without a `touch`, or `overall` seconds.
 
-    `async with` it and `touch` it whenever something is heard; leaving it raises WatchSilent if it
-    struck. `strike` ends the body at once, with a fault of one's own. It costs one task, however
-    often it is touched.
+    Then leaving the body raises WatchSilent. The body calls `touch` whenever something is received. `strike`
+    ends the body at once, with a fault of the caller's. `on_wait` is called every 10 s while the body runs,
+    with the seconds since the beginning and since the last `touch`. A deadline costs one task, and a `touch`
+    costs none.
     """
 
-    def __init__(self, clock: Clock, *, idle: float, overall: float = float("inf"), what: str) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        idle: float,
+        overall: float = float("inf"),
+        what: str,
+        on_wait: Callable[[float, float], None] | None = None,
+    ) -> None:
         self._clock = clock
+        self._on_wait = on_wait
         self._idle = idle
         self._overall = overall
         self._what = what
@@ -29,12 +42,12 @@ class Deadline:
         self._cancelling = 0
 
     def touch(self) -> float:
-        """Something was heard; returns when that is."""
+        """Something was received now; returns the time of that, on the clock."""
         self._heard = self._clock.monotonic()
         return self._heard
 
     def strike(self, fault: Exception) -> None:
-        """End the body; leaving it raises `fault`. Does nothing outside of the body."""
+        """End the body, which then raises `fault`. Outside of the body nothing happens."""
         if self._body is not None and not self._struck:
             self._fault, self._struck = fault, True
             self._body.cancel()
@@ -61,7 +74,13 @@ class Deadline:
 
     async def _watch(self, body: "asyncio.Task[object]") -> None:
         while (left := self._left()) > 0:
-            await self._clock.sleep(left)
+            if self._on_wait is None:
+                await self._clock.sleep(left)
+                continue
+            await self._clock.sleep(min(left, _WAIT_SECONDS))
+            now = self._clock.monotonic()
+            if self._left() > 0:
+                self._on_wait(now - self._began, now - self._heard)
         if not self._struck:
             self._struck = True
             body.cancel()

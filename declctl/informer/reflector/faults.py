@@ -1,27 +1,34 @@
-"""What a fault leads to: the reflector's policy, as pure functions. `backoff` says how long it waits.
+"""What a fault leads to: the reflector's policy, as pure functions.
 
-    fault               while watching                      while everything is asked for
-    ------------------  ----------------------------------  --------------------------------------
-    silence             watch again at once                 stream: list instead, at once, and for good
-                                                            if it is the second; list: back off
-    unreachable, 429    back off, watch again               back off
-    401, 403            back off, watch again               back off
-    404                 back off, ask for everything        back off
-    410                 ask for everything                  ask for the most recent, at once
-    version too large   back off, ask for the most recent   ask for the most recent, at once
-    5xx                 back off, watch again; if it is     back off; after a stream, list
-                        the same version for long:
-                        everything
-    malformed, foreign  back off, watch again; if it is     back off; after a stream, list
-                        the same version again: everything
-    400, 405, 422       back off, ask for the most recent   stream: list from now on; list: back off
-    a stream that ends                                      as silence
-    too early
-    a cache that is     back off, list the most recent
-    not the server's
+Each row has a fault, what follows it during a watch, and what follows it during a LIST or a streaming list.
+"wait" is the back-off (`backoff`). Every watch begins at the last version that was seen, if there is one.
 
-Watching again is from the last version, without a list. So nothing is asked twice without a wait
-unless the second question can't fail in the same way.
+    fault                   during a watch                        during a list
+    ----------------------  ------------------------------------  ------------------------------------------
+    silence                 watch, without a wait                 streaming list: LIST instead, without a
+                                                                  wait; the second time, for good
+                                                                  LIST: wait, list
+    unreachable, 429        wait, watch                           wait, list
+    401, 403                wait, watch                           wait, list
+    404                     wait, list                            wait, list
+    410                     list                                  list the most recent state, without a wait
+    version too large       wait, list the most recent state      list the most recent state, without a wait
+    5xx                     wait, watch; at the sixth time from   wait, list; after a streaming list, LIST
+                            one version: wait, list
+    malformed, foreign      wait, watch; at the second time from  wait, list; after a streaming list, LIST
+                            one version: wait, list
+    400, 405, 422           wait, list the most recent state      streaming list: LIST from now on
+                                                                  LIST: wait, list
+    streaming list without  -                                     as silence
+    an end
+    the cache differs from  wait, LIST the most recent state      -
+    the server
+    another history         LIST the most recent state, within    LIST the most recent state, within 2 s
+                            2 s
+
+"list" is a streaming list where the server has them, else a LIST. No request is repeated without a wait
+unless the second one can't fail in the same way: a 410 is waited for if no watch has brought anything since
+the last list.
 """
 
 from dataclasses import dataclass
@@ -55,17 +62,22 @@ class NoInitialEventsEnd(ApiError):
     """A streaming list that ended without saying that it was complete."""
 
 
+class HistoryReplaced(ApiError):
+    """The server was put back to a backup: its history is not the one that the cache is from."""
+
+
 class Inconsistent(ApiError):
     """What a streaming list brought is not what a LIST at its version has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the policy has to know besides the fault.
+    """What the policy takes into account besides the fault and the state.
 
-    `version` is the last one seen; `fruitless` says that no watch has brought anything since
-    everything was asked for; `repeated` how often in a row a watch from this version failed like
-    this before; `unfinished` how many streaming lists in a row came to no end before this one.
+    - `version` is the last one that was seen.
+    - `fruitless`: no watch has brought a change since the last list.
+    - `repeated`: so many watches in a row from this version failed before this one.
+    - `unfinished`: so many streaming lists in a row did not become complete before this one.
     """
 
     version: str
@@ -76,7 +88,7 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which state follows, whether after a wait, and whether streaming lists are given up for good."""
+    """The state that follows, whether the reflector waits before it, and whether it streams no more lists."""
 
     then: State
     waits: bool = True
@@ -85,6 +97,8 @@ class Verdict:
 
 def judge(fault: Exception, state: State, about: Circumstances) -> Verdict:
     """What follows a fault in a state."""
+    if isinstance(fault, HistoryReplaced):
+        return Verdict(Listing(quorum=True))
     match state:
         case Watching():
             return _after_watching(fault, about)
@@ -99,7 +113,8 @@ def judge(fault: Exception, state: State, about: Circumstances) -> Verdict:
 
 
 def _after_watching(fault: Exception, about: Circumstances) -> Verdict:
-    again = Watching(about.version)
+    # Without a version nothing can be resumed: only a list tells what is gone since.
+    again = Watching(about.version) if about.version else Starting()
     match fault:
         case WatchSilent():
             return Verdict(again, waits=False)  # the connection is dead, not the server
@@ -139,16 +154,31 @@ def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) ->
             return Verdict(Listing(quorum))
 
 
+def doubts_server(fault: Exception) -> bool:
+    """Whether the fault is maybe not of this request alone: the server, or the network, may be away."""
+    return isinstance(fault, Unreachable | ServerError | WatchSilent)
+
+
 def unreadable(fault: Exception) -> bool:
-    """Whether an answer came that could not be read, or that the source itself stumbled over."""
-    return not isinstance(fault, StatusError | Unreachable | ShortWatch | WatchSilent | Inconsistent)
+    """Whether the fault is an answer that could not be read, or an error inside the source."""
+    known = StatusError | Unreachable | ShortWatch | WatchSilent | Inconsistent | HistoryReplaced
+    return not isinstance(fault, known)
+
+
+def forget_frames(fault: BaseException | None) -> None:
+    """Drop the tracebacks of a fault and of those that led to it: frames refer to all that was being read."""
+    seen: set[int] = set()
+    while fault is not None and id(fault) not in seen:
+        seen.add(id(fault))
+        fault.__traceback__ = None
+        fault = fault.__cause__ or fault.__context__
 
 
 class Streak:
-    """What came again and again: faults of watches from one version, and streams without an end.
+    """Counts faults in a row: of watches from one version, and of streaming lists that were not completed.
 
-    Ten minutes without such a fault end a streak of watches, a stream that is complete ends the
-    other.
+    The first count begins anew with another version, or after ten minutes without such a fault. The reflector
+    sets the second one, `unfinished`, to 0 when a streaming list is complete.
     """
 
     def __init__(self) -> None:
@@ -158,11 +188,11 @@ class Streak:
         self._last = float("-inf")
 
     def repeated(self, version: str, now: float) -> int:
-        """How often in a row watches from `version` failed so far."""
+        """How many watches in a row from `version` have failed. `now` is in seconds on the clock."""
         return self._times if version == self._version and now - self._last <= _STREAK_SECONDS else 0
 
     def note(self, fault: Exception, state: State, version: str, now: float) -> None:
-        """This happened now, in seconds on the clock."""
+        """Count a fault. `now` is in seconds on the clock."""
         if isinstance(state, Streaming):
             self.unfinished += isinstance(fault, NoInitialEventsEnd | WatchSilent)
         elif isinstance(state, Watching) and (unreadable(fault) or isinstance(fault, ServerError)):

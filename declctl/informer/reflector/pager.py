@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from declctl.errors import Expired, MalformedAnswer
+from declctl.kit.callbacks import plain, refuse_async
 from declctl.objects import ListOptions, ListPage, Record
 
 PAGE_SIZE, BUFFER = 500, 10  # objects on a page and pages ahead, as in client-go
@@ -84,15 +85,17 @@ class ListPager:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
 
-    async def each_list_item(self, options: ListOptions, fn: Callable[[Record], None]) -> None:
+    async def each_list_item(self, options: ListOptions, fn: Callable[[Record], object]) -> None:
         """Call `fn` with each object, while the next pages are fetched.
 
-        What `fn` raises ends it, and is raised.
+        What `fn` raises ends it, and is raised. It is a plain function: an asynchronous one raises
+        TypeError, before anything is asked for where it can be recognised.
         """
+        refuse_async(fn, "the function of each_list_item")
         async with aclosing(self.pages(options)) as pages:
             async for page in pages:
                 for record in page.records:
-                    fn(record)
+                    plain(fn(record), "the function of each_list_item")
 
     async def _one_by_one(self, options: ListOptions) -> AsyncGenerator[ListPage, None]:
         if options.limit is None:

@@ -8,16 +8,21 @@ how a list is asked for in `lists`.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from declctl.errors import MalformedAnswer, WatchSilent
+from declctl.errors import ApiError, MalformedAnswer, Unreachable, WatchSilent
 from declctl.informer.reflector.consistency import ConsistencyDetector
+from declctl.informer.reflector.continuity import Continuity, SeenObjects, continuity
 from declctl.informer.reflector.deadline import Deadline
 from declctl.informer.reflector.faults import (
     Circumstances,
+    HistoryReplaced,
     Inconsistent,
     ShortWatch,
     Streak,
+    doubts_server,
+    forget_frames,
     judge,
     unreadable,
 )
@@ -27,54 +32,86 @@ from declctl.informer.reflector.pager import ListPager
 from declctl.informer.reflector.states import BackingOff, Listing, Starting, State, Streaming, Watching
 from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
 from declctl.informer.reflector.streams import InitialEvents, OpenWatch
-from declctl.informer.source import Source, list_page, supports_watch_list
+from declctl.informer.source import ServerHealth, Source, health_of, list_page, supports_watch_list
 from declctl.kit import Clock
+from declctl.kit.callbacks import must_propagate, plain, refuse_async
 from declctl.objects import (
+    NO_ORDER,
     Delta,
     DeltaType,
     EventType,
     Known,
     ListOptions,
     ListPage,
+    Projection,
     Record,
     WatchEvent,
     WatchOptions,
     nothing_known,
+    version_order,
 )
 
 _SHORT_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
 _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming list is given up
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
+_PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
+_RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
 _BREATH = 256  # events until the loop may do something else
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
+_LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never among what a watch begins with
 _log = logging.getLogger("declctl.informer")
 
 
 class ReflectorStore(Protocol):
-    """What a reflector feeds: a queue, or a store."""
+    """What a reflector gives the changes to: a queue, or a store."""
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """These happened, in this order."""
+        """Take these changes, in this order."""
         ...
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """These are all the objects there are."""
+        """Take these objects in the place of all others."""
         ...
 
     def bookmark(self, resource_version: str) -> None:
-        """Nothing has changed up to that version."""
+        """Take note that nothing else has changed until that version."""
         ...
 
 
-class Reflector:
-    """Keeps a store told of one resource. `run` ends only when it is cancelled.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rollback:
+    """A rollback that was found, and the reason. Two rollbacks are never equal, whatever their reasons.
 
-    It never spins: every fault is counted, told in `statistics().error`, and followed by a wait or
-    by a question that can't fail in the same way. A watch that ends is resumed from the last
-    version, without a list; everything is asked for again only when the watch can't be resumed.
-    `known` tells what the store holds; `on_fault` is called with each fault (client-go's
+    It is not the exception that is raised: the traceback of one refers to all that was being listed.
+    """
+
+    why: str
+
+    def fault(self) -> HistoryReplaced:
+        """What to raise because of it: a new one each time."""
+        return HistoryReplaced(self.why)
+
+
+class _ListBeginning(NamedTuple):
+    """What was known when a list began. It decides what the list is good for when it is complete."""
+
+    rollback: _Rollback | None
+    projection: Projection
+
+
+class Reflector:
+    """Lists and watches one resource and gives the changes to a store. `run` ends only when it is cancelled.
+
+    - Each fault is counted and shown in `statistics().error`. After it comes a wait, or a request that can't
+      fail in the same way.
+    - A watch that ended is resumed from the last version, without a list. Everything is listed again only
+      where that is not possible.
+    - Some servers list without a version, as some aggregated APIs do. There it watches from "", as client-go
+      does, and lists again after each watch that ended before a live event brought a version.
+
+    `known` gives the record that the store holds of a key; `on_fault` is called with each fault (client-go's
     WatchErrorHandler). `last_sync_resource_version` may be read by any thread.
     """
 
@@ -88,6 +125,7 @@ class Reflector:
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
+        refuse_async(on_fault, "on_fault")
         self.source = source
         self.options = options
         self.on_fault = on_fault
@@ -97,9 +135,14 @@ class Reflector:
         self._known = known
         self._state: State = Starting()
         self._streams = True  # until the server shows that it can't
+        self._versioned = False  # a list has had a version: one without is a broken answer from then on
         self._opened: OpenWatch | None = None  # the stream that goes on as a watch
         self._watchdog: Deadline | None = None  # of the watch that is being read
         self._fruitless = True
+        self._seen = SeenObjects()
+        self._unproven = False  # a connection failed: maybe the server does not go on from what is held
+        # Set while what is held is of another history than the server's.
+        self._rollback: _Rollback | None = None
         self._backoff = options.backoff(clock)
         self._pages = PagePolicy()
         self._streak = Streak()
@@ -108,10 +151,14 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch until cancelled."""
+        health = self._health
+        unsubscribe = health.subscribe(self._note_rollback) if health is not None else None
         try:
             while True:
                 self._state = await self.step(self._state)
         finally:
+            if unsubscribe is not None:
+                unsubscribe()
             await self._detector.close()
             if self._opened is not None:
                 await self._opened.close()
@@ -130,33 +177,77 @@ class Reflector:
                 case Watching():
                     return await self._watch(state)
                 case BackingOff():
-                    await self._clock.sleep(state.seconds)
+                    await self._back_off(state)
                     return state.then
         except Exception as fault:  # noqa: BLE001 - a source that breaks its promise must not end the process
             return self._after(fault, state)
+        except asyncio.CancelledError as stray:
+            if must_propagate(stray):
+                raise
+            # Something that the source awaits was cancelled. Raised, it would end this task silently.
+            return self._after(MalformedAnswer("the source raised CancelledError"), state)
+
+    @property
+    def fault(self) -> Exception | None:
+        """The fault that lasts; None while it gets what it asks for, or has no answer yet."""
+        return self._figures.error
+
+    def progress(self) -> str:
+        """Its state, with the fault that lasts or the progress of the list. From any thread."""
+        return f"{type(self._state).__name__}: {self._figures.progress()}"
 
     def statistics(self) -> ReflectorStatistics:
         """The figures of this moment."""
         return self._figures.statistics(type(self._state).__name__, self.last_sync_resource_version)
 
+    @property
+    def _health(self) -> ServerHealth | None:
+        return health_of(self.source)
+
+    async def _back_off(self, state: BackingOff) -> None:
+        """Wait for the seconds of the state, and while the server is away.
+
+        If the server was away and is back, the back-off begins anew.
+        """
+        health = self._health
+        if health is None or not state.shared:
+            await self._clock.sleep(state.seconds)
+            return
+        began = self._clock.monotonic()
+        if await health.wait(state.seconds):
+            self._backoff = self.options.backoff(self._clock)
+        self._figures.waited += self._clock.monotonic() - began - state.seconds
+
+    async def _reachable(self) -> None:
+        """Return when the server is not known to be away. While it is, no watch sends it a request."""
+        if (health := self._health) is not None:
+            await health.wait(0)
+
     def _may_stream(self) -> bool:
         return self._streams and self.options.watch_list and supports_watch_list(self.source)
 
     async def _stream(self, state: Streaming) -> State:
-        """A watch that begins with everything; what comes after that is left for Watching.
+        """Read a streaming list to its end; its watch goes on in Watching.
 
-        Nothing is told before everything is there (client-go 147).
+        The store gets nothing before the list is complete (client-go 147).
         """
-        opened = self._open("" if state.quorum else self.last_sync_resource_version, streaming=True)
+        await self._reachable()
+        began = _ListBeginning(self._rollback, self.source.projection)
+        quorum = state.quorum or began.rollback is not None
+        opened = self._open("" if quorum else self.last_sync_resource_version, streaming=True)
         try:
             async with Deadline(
-                self._clock, idle=_STREAM_SILENCE, overall=_STREAM_DEADLINE, what="the streaming list"
+                self._clock,
+                idle=_STREAM_SILENCE,
+                overall=_STREAM_DEADLINE,
+                what="the streaming list",
+                on_wait=self._figures.stream_waits,
             ) as deadline:
                 records, version, rest = await InitialEvents(self._figures).gather(opened.batches, deadline)
             self._streak.unfinished = 0
             self._figures.lists += 1  # one that is refused has cost nothing: it is a watch that failed
             self._figures.streams += 1
-            await self._replace(records, version)
+            await self._replace(records, version, began)
             if self.options.check_consistency:
                 await self._detector.begin(records, version, known=self._known)
         except BaseException:
@@ -166,33 +257,45 @@ class Reflector:
         return Watching(version)
 
     async def _list(self, state: Listing) -> State:
-        """Every page, then one replacement. Nothing is told before the list is complete."""
+        """Read all pages, then replace. The store gets nothing before the list is complete."""
         self._figures.lists += 1
-        options = list_options(self.last_sync_resource_version, quorum=state.quorum)
+        began = _ListBeginning(self._rollback, self.source.projection)
+        # What was seen in another history says nothing of how new the answer has to be.
+        quorum = state.quorum or began.rollback is not None
+        options = list_options(self.last_sync_resource_version, quorum=quorum)
         page_size = self._pages.page_size(options, self.options.page_size)
         whole = await ListPager(self._page, page_size=page_size).list(options)
         self._pages.learn(options, paged=whole.paged)
-        if not whole.resource_version:
-            raise MalformedAnswer("the answer to a LIST has no resource version: it can't be watched")
-        await self._replace(whole.records, whole.resource_version)
+        if self._versioned and not whole.resource_version:
+            raise MalformedAnswer("the answer to a LIST has no resource version, and others had one")
+        await self._replace(whole.records, whole.resource_version, began)
         return Watching(whole.resource_version)
 
     async def _page(self, options: ListOptions) -> ListPage:
+        await self._reachable()
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
 
             def heard() -> None:
                 self._figures.last_event_at = deadline.touch()
 
-            page = await list_page(self.source, options, known=self._known, progress=heard)
+            page = await list_page(self.source, options, known=self._reusable(), progress=heard)
             heard()
         self._figures.page(page, first=options.continue_token is None)
         return page
 
     async def _watch(self, state: Watching) -> State:
-        """One watch to its end. The server may end it at any time: that is no fault."""
+        """Read one watch to its end. The server may end it at any time; that is no fault."""
+        if self._opened is None:
+            await self._reachable()
+            if self._rollback is not None:
+                raise self._rollback.fault()  # another watch has proven it, and this one asks nothing more
+            if self._unproven:
+                await self.prove_continuity()
         version = self.last_sync_resource_version
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
+            if self._rollback is not None:
+                raise self._rollback.fault()
             if self._detector.difference is not None:
                 raise self._detector.difference
             async with Deadline(self._clock, idle=self.options.idle_timeout, what="the watch") as deadline:
@@ -205,7 +308,53 @@ class Reflector:
         brought = opened.streamed or self.last_sync_resource_version != version
         if lasted < _SHORT_WATCH_SECONDS and not brought:
             raise ShortWatch(f"the watch ended after {lasted:.2f} s and brought nothing new")
+        if not self.last_sync_resource_version:
+            return Starting()  # it can't be resumed: what is gone by then only a list can tell
         return Watching(self.last_sync_resource_version)
+
+    async def prove_continuity(self) -> None:
+        """Prove that the server goes on from what is held; raises HistoryReplaced if it does not.
+
+        It is called before the cache is relied on after a time without a connection, and not while the
+        reflector watches. It costs one small LIST, or two. Raises Unreachable where no answer comes. A server
+        that refuses the LIST, or whose answer proves nothing, is trusted.
+        """
+        self._figures.history_checks += 1
+        version = self.last_sync_resource_version
+        try:
+            async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
+                found = await continuity(self.source, version, self._seen.sample(self.source))
+        except Unreachable:
+            raise
+        except ApiError as fault:
+            found = Continuity(None, str(fault))
+        self._unproven = False
+        goes_on = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
+        _log.debug("%s: it goes on from %s: %s (%s)", self.source.description, version, goes_on, found.why)
+        if found.holds is False:
+            raise self._found_rollback(found.why)
+
+    def _found_rollback(self, why: str) -> HistoryReplaced:
+        """Records a rollback that this watch has found, tells the other watches, and returns the fault.
+
+        The caller raises it.
+        """
+        if (health := self._health) is not None:
+            health.history_replaced(why)  # calls `_note_rollback` of each watch, of this one as well
+        if self._rollback is None:  # there is no health, or it has told of this rollback already
+            self._note_rollback(why)
+        return HistoryReplaced(why)
+
+    def _note_rollback(self, why: str) -> None:
+        """The server's history is another one than that of what is held: write it down, and say it.
+
+        A watch ends at once. A list that is under way is given up when it is complete (`_replace`).
+        """
+        if self._figures.replaced:
+            self._figures.rolled_back(why)
+        self._rollback = _Rollback(why)
+        if self._watchdog is not None:
+            self._watchdog.strike(self._rollback.fault())
 
     async def _read(self, opened: OpenWatch, deadline: Deadline) -> None:
         if opened.rest:
@@ -227,11 +376,19 @@ class Reflector:
             resource_version=version, timeout_seconds=seconds, send_initial_events=streaming
         )
         # Only a streaming list brings again what is held already.
-        batches = self.source.watch(options, known=self._known) if streaming else self.source.watch(options)
+        watch = self.source.watch
+        batches = watch(options, known=self._reusable()) if streaming else watch(options)
         return OpenWatch(batches, self._clock.monotonic())
 
+    def _reusable(self) -> Known:
+        """The records that a list gives back as they are, where the server has the same version of an object.
+
+        After a rollback there are none: the server may give the same version to another state.
+        """
+        return self._known if self._rollback is None else nothing_known
+
     def _take(self, batch: Sequence[WatchEvent]) -> None:
-        """Here a watch event becomes a delta."""
+        """Turn watch events into deltas, and give them to the store."""
         if not batch:
             self._figures.recovered()  # the watch is open
             return
@@ -244,27 +401,48 @@ class Reflector:
             if event.oddity:
                 self._figures.odd(event.oddity, stored=record is not None and kind is not _DROPPED)
         self._figures.batch(batch)
-        version = batch[-1].resource_version
+        last = batch[-1]
+        if not last.resource_version:  # an object of another kind, say: the version is that of one before it
+            last = next((event for event in reversed(batch) if event.resource_version), last)
+        version = last.resource_version
+        if not self.last_sync_resource_version and not any(event.type in _LIVE for event in batch):
+            # The list had no version, and the watch began with all that there is, in no order. A watch can't
+            # resume from the version of one of those objects. From the first live event on, versions can be
+            # used.
+            version = ""
         if deltas:
             self._fruitless = False
+            self._seen.change(deltas)
             self._store.extend(deltas)
         if version:
             self.last_sync_resource_version = version
-            if batch[-1].type is EventType.BOOKMARK:
+            if last.type is EventType.BOOKMARK:
                 self._store.bookmark(version)
         self._figures.recovered()
 
-    async def _replace(self, records: Sequence[Record], version: str) -> None:
+    async def _replace(self, records: Sequence[Record], version: str, began: _ListBeginning) -> None:
+        """A list is complete: it takes the place of what is held. Raises HistoryReplaced where it may not."""
         await self._detector.close()  # whatever was being compared is the past
+        if self._rollback is not None and self._rollback is not began.rollback:
+            # Another watch found it while this list was under way. What came before that is of the old
+            # history, or was taken for what is held because its version is the same.
+            raise self._rollback.fault()
+        last = self.last_sync_resource_version
+        if began.rollback is None and NO_ORDER < version_order(version) < version_order(last):
+            # What is held was taken for the same where versions are equal: list once more, without that.
+            raise self._found_rollback(f"the server is at version {version}, and {last} was seen")
         self._figures.replaced += 1
         self._figures.items = len(records)
         self._fruitless = True
         self._store.replace(records, version)
+        self._versioned |= version != ""
         self.last_sync_resource_version = version
+        self._seen.replace(records, began.projection)
+        self._unproven, self._rollback = False, None
         self._figures.recovered()
 
     def _doubted(self, fault: Inconsistent) -> None:
-        """The cache is not what the server has: the watch that goes on is ended."""
+        """The cache differs from the server: end the watch, so that everything is listed anew."""
         if self._watchdog is not None:
             self._watchdog.strike(fault)
 
@@ -275,23 +453,35 @@ class Reflector:
         )
         verdict = judge(fault, state, about)
         self._streak.note(fault, state, version, now)
-        self._figures.idle_closes += isinstance(state, Watching) and isinstance(fault, WatchSilent)
+        if isinstance(fault, HistoryReplaced):  # all watches of a server meet it at once
+            seconds = self._clock.random() * _RELIST_SPREAD
+            return BackingOff(self._figures.told(fault), seconds, verdict.then)
+        shared = doubts_server(fault)
+        self._unproven |= isinstance(state, Watching) and (shared or unreadable(fault))
+        if shared and (health := self._health) is not None:
+            health.suspect()
+        if isinstance(state, Watching) and isinstance(fault, WatchSilent):
+            self._figures.fell_silent(fault)
         if verdict.gives_up_streaming:
             self._streams = False
-            _log.info("%s; it is listed in pages instead", self._figures.told(fault))
+        if isinstance(state, Streaming) and isinstance(verdict.then, Listing):
+            self._figures.stream_given_up(fault, for_good=not self._streams)
         if not verdict.waits:
             return verdict.then
         at = f" (after version {version or 'none'})" if unreadable(fault) else ""
         self._figures.failed(fault, now, context=at)
         self._tell(fault)
+        forget_frames(fault)  # the fault is kept until something succeeds, and half a list is in its frames
         seconds = self._backoff.seconds(fault)
         self._figures.back_offs += 1
         self._figures.waited += seconds
-        return BackingOff(self._figures.told(fault), seconds, verdict.then)
+        return BackingOff(self._figures.told(fault), seconds, verdict.then, shared)
 
     def _tell(self, fault: Exception) -> None:
         if self.on_fault is not None:
             try:
-                self.on_fault(fault)
-            except Exception:  # noqa: BLE001 - the user's function
+                plain(self.on_fault(fault), "on_fault")
+            except BaseException as raised:
+                if must_propagate(raised):
+                    raise
                 _log.exception("%s: on_fault raised", self.source.description)

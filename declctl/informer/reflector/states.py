@@ -1,18 +1,18 @@
-"""The states of a reflector, as data. Each says what is asked of the server next."""
+"""The states of a reflector, as data. Each names the request that comes next."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Ask for everything, in the best way that the server knows. `quorum` as in Listing."""
+    """Ask for everything, by a streaming list if the server has them. `quorum` as in Listing."""
 
     quorum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """Ask a watch for everything first (WatchList), then let the same watch go on."""
+    """Open a watch that brings everything first (WatchList), and goes on as a watch."""
 
     quorum: bool = False
 
@@ -21,8 +21,8 @@ class Streaming:
 class Listing:
     """List everything, page by page, then watch from the version of the list.
 
-    `quorum` asks for the most recent state, whatever was seen before: for when the version that was
-    seen is of no use.
+    `quorum` asks for the most recent state. Without it, a state is enough that is not older than the version
+    that was seen.
     """
 
     quorum: bool = False
@@ -37,11 +37,16 @@ class Watching:
 
 @dataclass(frozen=True, slots=True)
 class BackingOff:
-    """Wait `seconds` because of `reason`, then go on with `then`."""
+    """Wait `seconds` because of `reason`, then go on with `then`.
+
+    `shared`: the server, or the network, has failed. All watches wait for it together, and go on when it is
+    back.
+    """
 
     reason: str
     seconds: float
     then: "State"
+    shared: bool = False
 
 
 State = Starting | Streaming | Listing | Watching | BackingOff

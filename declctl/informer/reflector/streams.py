@@ -1,4 +1,4 @@
-"""Watches as a reflector holds them: one that is open, and what one that begins with everything brings."""
+"""Watches of a reflector: one that is open, and the objects with which a streaming list begins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,9 +16,9 @@ _ADDED, _MODIFIED = EventType.ADDED, EventType.MODIFIED
 
 @dataclass(frozen=True, slots=True)
 class OpenWatch:
-    """A watch that is open, and the events of it that were read and not told yet.
+    """A watch that is open, and events of it that were read and not given to the store yet.
 
-    `since` is on the clock; `streamed` says that it brought everything already.
+    `since` is the time of the request, on the clock; `streamed` says that it has brought everything.
     """
 
     batches: AsyncIterator[Sequence[WatchEvent]]
@@ -27,12 +27,12 @@ class OpenWatch:
     streamed: bool = False
 
     async def close(self) -> None:
-        """Stop listening, which closes the connection."""
+        """End the watch, which closes its connection."""
         await stop_listening(self.batches)
 
 
 class InitialEvents:
-    """What a streaming list brings before it says that it is complete (client-go's temporary store)."""
+    """Collects the objects of a streaming list until it is complete (client-go's temporary store)."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures

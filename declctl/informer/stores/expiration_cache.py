@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from declctl.kit import Clock
+from declctl.kit.callbacks import plain, refuse_async
 from declctl.objects import Record
 
 
@@ -45,6 +46,7 @@ class ExpirationCache:
     """
 
     def __init__(self, policy: ExpirationPolicy, *, clock: Clock) -> None:
+        refuse_async(policy.is_expired, "is_expired of an expiration policy")
         self._policy = policy
         self._clock = clock
         self._entries: dict[str, TimestampedEntry] = {}
@@ -88,7 +90,7 @@ class ExpirationCache:
             entry = self._entries.get(key)
             if entry is None:
                 return None
-            if self._policy.is_expired(entry):
+            if plain(self._policy.is_expired(entry), "is_expired of an expiration policy"):
                 del self._entries[key]
                 return None
             return entry.record
@@ -115,4 +117,4 @@ class FakeExpirationPolicy:
 
     def is_expired(self, entry: TimestampedEntry) -> bool:
         """Whether it isn't retained."""
-        return not self.retains(entry.record)
+        return not plain(self.retains(entry.record), "`retains` of a FakeExpirationPolicy")

@@ -8,9 +8,11 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from declctl.errors import CacheError
+from declctl.kit.callbacks import refuse_async
 from declctl.objects import FieldPath, Layout, ObjectView, Record
 from declctl.objects.batches import decompressed
 from declctl.objects.recalling import Recall
@@ -18,6 +20,7 @@ from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
 _Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept
+_OURS = f"{Path(__file__).parents[2]}/"  # where the files of this package are
 NAMESPACE_INDEX = "namespace"
 """The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
 
@@ -87,6 +90,21 @@ def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> Fu
 
 class _NoStrings(CacheError):
     """An index function gave something else than strings."""
+
+
+def refuse_no_index(name: str, function: object) -> None:
+    """Raise TypeError if an index has no plain function: asked for it, it would stay empty."""
+    if isinstance(function, str):
+        raise TypeError(
+            f"the index {name!r} is a text, not a function: for the field of that path write "
+            f"field_index({function!r})"
+        )
+    if not callable(function):
+        raise TypeError(
+            f"the index {name!r} is a {type(function).__name__}, not a function of an object: "
+            'give one, or field_index("spec.nodeName") for a field'
+        )
+    refuse_async(function, f"the function of the index {name!r}")
 
 
 def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
@@ -269,6 +287,6 @@ class Index:
 
 def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    # The first frames are this room's: the call of the function.
-    theirs = [frame for frame in frames if frame.filename != __file__]
+    # The first frames are ours: they call the function. So may the last be: of the object that it reads.
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
     return f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""

@@ -1,9 +1,9 @@
 """Listers: read-only views of the store, as handlers read it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from declctl.errors import UnknownIndex
+from declctl.errors import NotSynced, UnknownIndex
 from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.views import Views, views_of
 from declctl.objects import LabelSelector, ObjectKey, ObjectView
@@ -13,8 +13,31 @@ Selector = LabelSelector | str | Mapping[str, Any]
 """kubectl's text, metav1's matchLabels and matchExpressions, or labels that have to be equal."""
 
 
+class SyncState(Protocol):
+    """What fills a store, such as an informer. Asked from any thread."""
+
+    @property
+    def name(self) -> str:
+        """What it lists and watches, for messages."""
+        ...
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list is in the store. Once true it stays true."""
+        ...
+
+    def why_not_synced(self) -> str:
+        """Why it is not; empty if it is."""
+        ...
+
+
 class Lister:
     """One resource, over one store or several (a resource in several namespaces). Safe from any thread.
+
+    A store that has not synced yet lacks objects that the cluster has. Until each of `filled_by` has
+    synced, every read raises NotSynced, which names the resource (`name`) and says why; `has_synced` does
+    not raise. From then on every read succeeds, through outages and relists too, with the newest
+    state that is known. Without `filled_by` nothing is known of the stores, and they are read as they are.
 
     What it gives of one store is complete at one moment, and stays as it was then. Views are made for
     the caller, those of `list` and `by_index` when they are asked for, and decode nothing until they are
@@ -22,12 +45,30 @@ class Lister:
     defines an index in its own way; without it they are the same.
     """
 
-    def __init__(self, indexers: Sequence[Indexer], *, index_names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        indexers: Sequence[Indexer],
+        *,
+        index_names: Mapping[str, str] | None = None,
+        name: str = "",
+        filled_by: Sequence[SyncState] = (),
+    ) -> None:
+        self.name = name
         self._indexers = tuple(indexers)
         self._index_names = index_names
+        self._unsynced = tuple(filled_by)  # those that had not synced at the last look
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list is in, of every namespace that is read."""
+        if self._unsynced:
+            self._unsynced = tuple(state for state in self._unsynced if not state.has_synced)
+        return not self._unsynced
 
     def get(self, key: str) -> ObjectView | None:
         """The object of a key (`namespace/name`, or `name`); None if it isn't there."""
+        if self._unsynced:
+            self._require_sync()
         for indexer in self._indexers:
             record = indexer.get_by_key(key)
             if record is not None:
@@ -40,6 +81,8 @@ class Lister:
         A store with `namespace_index()` as NAMESPACE_INDEX lists a namespace by it; else each object
         is looked at. A selector that is empty selects everything and looks at nothing.
         """
+        if self._unsynced:
+            self._require_sync()
         wanted = _selector(selector)
         found = [i.list_by_namespace(namespace) if namespace else i.list() for i in self._indexers]
         if wanted is not None and wanted.requirements:
@@ -48,16 +91,22 @@ class Lister:
 
     def by_index(self, name: str, value: str) -> Views:
         """The objects that have a value in an index; raises UnknownIndex."""
+        if self._unsynced:
+            self._require_sync()
         internal = self._internal(name)
         return views_of([indexer.by_index(internal, value) for indexer in self._indexers])
 
     def index_values(self, name: str) -> Sequence[str]:
         """Every value of an index, each once; raises UnknownIndex."""
+        if self._unsynced:
+            self._require_sync()
         internal = self._internal(name)
         return list(dict.fromkeys(v for i in self._indexers for v in i.list_index_func_values(internal)))
 
     def keys(self) -> Keys:
         """Every key."""
+        if self._unsynced:
+            self._require_sync()
         return [ObjectKey(key) for indexer in self._indexers for key in indexer.list_keys()]
 
     def index_names(self) -> Sequence[str]:
@@ -67,10 +116,26 @@ class Lister:
         return sorted({name for indexer in self._indexers for name in indexer.get_indexers()})
 
     def __len__(self) -> int:
+        if self._unsynced:
+            self._require_sync()
         return sum(len(indexer) for indexer in self._indexers)
 
     def __contains__(self, key: object) -> bool:
+        if self._unsynced:
+            self._require_sync()
         return any(key in indexer for indexer in self._indexers)
+
+    def _require_sync(self) -> None:
+        if self.has_synced:
+            return
+        # One of them may sync while it is asked: then it has nothing to say.
+        why = "; ".join(filter(None, (state.why_not_synced() for state in self._unsynced)))
+        name = self.name or ", ".join(state.name for state in self._unsynced)
+        raise NotSynced(
+            f"{name} has not synced ({why or 'just now'}): what its cache lacks may be in the cluster",
+            resource=name,
+            why=why,
+        )
 
     def _internal(self, name: str) -> str:
         if self._index_names is None:

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from declctl.errors import CacheError
+from declctl.informer.event_handlers import DeletedFinalStateUnknown
 from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.indices import IndexFunc, values_of
 from declctl.kit import Clock
-from declctl.objects import Record
+from declctl.objects import NO_ORDER, ObjectView, Record, record_of, version_order
+
+Mutated = Record | ObjectView | DeletedFinalStateUnknown
+"""An object as a handler is called with it, or its record."""
 
 
 class _Mutation(NamedTuple):
@@ -28,7 +32,8 @@ class MutationCache:
     Resource versions are compared as integers, as etcd writes them; others raise CacheError. With
     `include_adds`, objects that the store does not have are given too: it may be that they were
     deleted since, and the store never saw them. Wire `on_add_or_update` and `on_delete` to the
-    informer's events, so that nothing outlives its use. Used from any thread.
+    informer's events, so that nothing outlives its use: they take what handlers are called with, a
+    DeletedFinalStateUnknown included, and records. Used from any thread.
     """
 
     def __init__(
@@ -48,11 +53,12 @@ class MutationCache:
         self._mutations: OrderedDict[str, _Mutation] = OrderedDict()  # the least recently used first
         self._lock = threading.RLock()
 
-    def mutation(self, record: Record) -> None:
+    def mutation(self, obj: Mutated) -> None:
         """The API server answered a write with this object.
 
         Passed over if something newer is known, or that the object is gone (client-go 105, 106).
         """
+        record = _record(obj)
         with self._lock:
             version = _version(record)
             held = self._get(record.key)
@@ -75,35 +81,41 @@ class MutationCache:
             return None if held is None or held.deleted else held.record
 
     def by_index(self, name: str, value: str) -> Sequence[Record]:
-        """The newest known state of each object that the store has under the value; raises UnknownIndex.
+        """The newest known state of each object that has the value in that state; raises UnknownIndex.
 
-        Included adds are looked at as well.
+        (client-go gives each object that the store has under the value, also where its newest state has
+        another one.) Included adds are looked at as well.
         """
         with self._lock:
             stored = self._store.by_index(name, value)
-            found = [self._newer(record) for record in stored]
-            if self._include_adds:
-                keys = {record.key for record in stored}
-                function = self._store.get_indexers()[name]
-                for key in tuple(self._mutations):
-                    held = self._get(key, used=False)
-                    if held is not None and not held.deleted and key not in keys:
-                        found += [held.record] if value in _values(function, held.record) else []
+            function = self._store.get_indexers()[name]
+            found: list[Record] = []
+            for record in stored:
+                newest = self._newer(record)
+                if newest is record or value in _values(function, newest):
+                    found.append(newest)
+            keys = {record.key for record in stored}
+            for key in [key for key in self._mutations if key not in keys]:
+                record = self._mutated(key)
+                if record is not None and value in _values(function, record):
+                    found.append(record)
             return found
 
-    def on_add_or_update(self, record: Record) -> None:
+    def on_add_or_update(self, obj: Mutated) -> None:
         """The informer shows this state: an older mutation is of no more use (client-go 103)."""
+        record = _record(obj)
         with self._lock:
             held = self._get(record.key)
             if held is not None and _version(record) >= _version(held.record):
                 del self._mutations[record.key]
 
-    def on_delete(self, record: Record) -> None:
+    def on_delete(self, obj: Mutated) -> None:
         """The informer shows that the object is gone.
 
         A mutation stays only if it is newer and of another object with the same name; then it may
         still be there (client-go 104).
         """
+        record = _record(obj)
         with self._lock:
             held = self._get(record.key)
             if (
@@ -113,6 +125,16 @@ class MutationCache:
             ):
                 return
             self._put(record, deleted=True)
+
+    def _mutated(self, key: str) -> Record | None:
+        """What was written under a key, where that is newer than the store, or an included add."""
+        held = self._get(key, used=False)
+        if held is None or held.deleted:
+            return None
+        stored = self._store.get_by_key(key)
+        if stored is None:
+            return held.record if self._include_adds else None
+        return held.record if _version(stored) < _version(held.record) else None
 
     def _newer(self, stored: Record) -> Record:
         held = self._get(stored.key)
@@ -139,14 +161,24 @@ class MutationCache:
             self._mutations.popitem(last=False)
 
 
-def _version(record: Record) -> int:
-    try:
-        return int(record.resource_version or 0)
-    except ValueError:
+def _record(obj: Mutated) -> Record:
+    match obj:
+        case DeletedFinalStateUnknown():
+            return record_of(obj.obj)
+        case ObjectView():
+            return record_of(obj)
+        case Record():
+            return obj
+
+
+def _version(record: Record) -> tuple[int, str]:
+    version = record.resource_version
+    order = version_order(version)
+    if order == NO_ORDER and version not in ("", "0"):
         raise CacheError(
-            f"a MutationCache compares resource versions as integers: "
-            f"{record.key} has {record.resource_version!r}"
-        ) from None
+            f"a MutationCache compares resource versions as integers: {record.key} has {version!r}"
+        )
+    return order
 
 
 def _values(function: IndexFunc, record: Record) -> Sequence[str]:

@@ -14,7 +14,14 @@ from types import MappingProxyType
 
 from declctl.errors import CacheError, TransactionError, UnknownIndex
 from declctl.informer.stores.building import IndexBuild
-from declctl.informer.stores.indices import NAMESPACE_INDEX, Index, IndexFunc, namespace_index, values_of
+from declctl.informer.stores.indices import (
+    NAMESPACE_INDEX,
+    Index,
+    IndexFunc,
+    namespace_index,
+    refuse_no_index,
+    values_of,
+)
 from declctl.informer.stores.turnstile import Turnstile
 from declctl.objects import Delta, DeltaType, Record
 
@@ -33,7 +40,7 @@ class IndexedRecords:
         self.last_store_sync_resource_version = ""
         self._records: dict[str, Record] = {}
         self.held = self._records.get  # no method, which would cost as much as all the rest of a lookup
-        self._indices = {name: Index(function) for name, function in (indexers or {}).items()}
+        self._indices = _indices(indexers or {})
         self._building: dict[str, IndexBuild] = {}
         # Those that follow every change.
         self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())
@@ -179,7 +186,7 @@ class IndexedRecords:
         taken = sorted(self._indices.keys() & indexers.keys())
         if taken:
             raise CacheError(f"an index named {taken[0]!r} exists already")
-        fresh = {name: Index(function) for name, function in indexers.items()}
+        fresh = _indices(indexers)
         for index in fresh.values():
             index.put_new(self._records)
         for name in fresh:
@@ -201,7 +208,7 @@ class IndexedRecords:
         """
         if name in self._indices:
             raise CacheError(f"an index named {name!r} exists already")
-        index = Index(function)
+        [index] = _indices({name: function}).values()
 
         def finish() -> None:
             if self._building.get(name) is build:
@@ -251,6 +258,12 @@ class IndexedRecords:
         # A new table instead of a changed one: a reader in another thread has the old or the new one.
         self._indices = indices
         self._written = (*indices.values(), *self._building.values())
+
+
+def _indices(indexers: Mapping[str, IndexFunc]) -> dict[str, Index]:
+    for name, function in indexers.items():
+        refuse_no_index(name, function)
+    return {name: Index(function) for name, function in indexers.items()}
 
 
 class ThreadSafeStore(IndexedRecords):

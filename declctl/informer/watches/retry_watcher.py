@@ -141,6 +141,9 @@ class RetryWatcher:
             reader = asyncio.current_task()
             if self._stopped and (reader is None or not reader.cancelling()):
                 return None
+            if reader is not None and not reader.cancelling():
+                # Something that the source awaits was cancelled: it would end the reader silently.
+                raise MalformedAnswer("the source raised CancelledError") from None
             raise
         finally:
             self._reading = None

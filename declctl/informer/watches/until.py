@@ -3,6 +3,8 @@
 Each function takes conditions: functions of an event. They are met in their order, each by a later
 event than the one before it, and the event that meets the last is returned; without conditions it
 is None, at once. What a condition raises is raised. `timeout` is in seconds, None for no limit.
+
+Conditions are plain functions. An asynchronous one raises TypeError, because a coroutine counts as true.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from declctl.informer.watches.events import ObjectEvent
 from declctl.informer.watches.informer_watcher import InformerWatcher, informer_watcher
 from declctl.informer.watches.retry_watcher import RetryWatcher
 from declctl.kit import Clock, SystemClock
+from declctl.kit.callbacks import plain, refuse_async
 
 Condition = Callable[[ObjectEvent], bool]
 _T = TypeVar("_T")
@@ -33,8 +36,9 @@ async def until(
     Raises TimedOut, and as RetryWatcher does: UsageError for a version that can't be resumed from,
     Expired, Forbidden, Unauthorized.
     """
+    progress = _Progress(conditions)
     async with RetryWatcher(source, resource_version, clock=clock) as events:
-        return await until_without_retry(events, *conditions, timeout=timeout, clock=clock)
+        return await _within(progress.consume(events), timeout, clock or SystemClock(), progress.missing)
 
 
 async def until_with_sync(
@@ -49,8 +53,9 @@ async def until_with_sync(
     `precondition` is asked once, of the cache that has synced: if it is met already, None is
     returned. Without one nothing waits for the sync. Raises TimedOut.
     """
+    progress = _Progress(conditions)
+    refuse_async(precondition, "the precondition of until_with_sync")
     async with informer_watcher(source, clock=clock) as events:
-        progress = _Progress(conditions)
 
         async def work() -> ObjectEvent | None:
             if precondition is not None and await _met(precondition, events):
@@ -80,6 +85,8 @@ class _Progress:
     """Which of the conditions were met."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
+        for number, condition in enumerate(conditions, 1):
+            refuse_async(condition, f"condition {number}")
         self._conditions = conditions
         self._met = 0
 
@@ -87,7 +94,7 @@ class _Progress:
         if not self._conditions:
             return None
         async for event in events:
-            if self._conditions[self._met](event):
+            if plain(self._conditions[self._met](event), f"condition {self._met + 1}"):
                 self._met += 1
                 if self._met == len(self._conditions):
                     return event
@@ -100,7 +107,7 @@ class _Progress:
 
 async def _met(precondition: Callable[[Lister], bool], events: InformerWatcher) -> bool:
     await events.informer.synced.wait()
-    return precondition(events.lister)
+    return bool(plain(precondition(events.lister), "the precondition of until_with_sync"))
 
 
 async def _within(

@@ -1,11 +1,15 @@
 """What a cache can't do: index, or filter by, what is not in it."""
 
+from collections.abc import Mapping
+
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, value_at
 from declctl.manifest.model import DEFAULT_DROP_FIELDS, CacheMode
-from declctl.objects.field_path import FieldPath, FieldPathError
+from declctl.objects.field_path import FieldPath, FieldPathError, Step
+
+_Steps = tuple[Step, ...]
 
 
 def check_cache(findings: Findings) -> None:
@@ -14,12 +18,18 @@ def check_cache(findings: Findings) -> None:
         if value_at(resource, "cache", "mode") == CacheMode.METADATA_ONLY:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
+    by_name: dict[str, dict[str, Json]] = {}
+    for _, resource in entries_at(findings.data, "spec", "resources"):
+        name = resource.get("name")
+        if isinstance(name, str):
+            by_name.setdefault(name, resource)
+    dropped: dict[str, Mapping[_Steps, str]] = {}
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         name = value_at(handler, "resourceRef", "name")
-        for _, resource in entries_at(findings.data, "spec", "resources"):
-            if isinstance(name, str) and resource.get("name") == name:
-                _check_filter(findings, path, resource)
-                break
+        if isinstance(name, str) and name in by_name and items_at(handler, "filter", "changedPaths"):
+            if name not in dropped:
+                dropped[name] = _dropped(by_name[name])
+            _check_filter(findings, path, by_name[name], dropped[name])
 
 
 def _check_indexers(findings: Findings, path: Path) -> None:
@@ -47,10 +57,11 @@ def _check_dropped(findings: Findings, path: Path) -> None:
             )
 
 
-def _check_filter(findings: Findings, path: Path, resource: dict[str, Json]) -> None:
-    """Report paths of a filter at which nothing can ever change."""
+def _check_filter(
+    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
+) -> None:
+    """Report paths of a filter at which nothing can ever change; `dropped` is what the resource drops."""
     bare = value_at(resource, "cache", "mode") == CacheMode.METADATA_ONLY
-    dropped = _dropped(resource)
     for index, text in enumerate(items_at(findings.data, *path, "filter", "changedPaths")):
         place = (*path, "filter", "changedPaths", index)
         if bare and _is_outside(findings, place, text):
@@ -61,7 +72,9 @@ def _check_filter(findings: Findings, path: Path, resource: dict[str, Json]) -> 
             advice = "name a field of metadata, or write cache: {mode: Frames}"
             findings.add(codes.CONTRADICTION, Place(place), message, suggestion=advice)
         elif isinstance(text, str) and not findings.is_blamed(place):
-            parent = next((each for each in dropped if _is_within(text, each)), None)
+            steps = _steps(text)
+            parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
+            parent = next((each for each in parents if each is not None), None)
             if parent is not None:
                 message = (
                     f"{dotted(place)} is {findings.quoted(place, text)}, and the resource drops {parent}: "
@@ -73,18 +86,19 @@ def _check_filter(findings: Findings, path: Path, resource: dict[str, Json]) -> 
                 )
 
 
-def _dropped(resource: dict[str, Json]) -> list[str]:
+def _dropped(resource: dict[str, Json]) -> dict[_Steps, str]:
+    """The field paths that a resource drops, by their steps: paths below them are looked up by theirs."""
     given = value_at(resource, "transform", "dropFields")
     names = given if isinstance(given, list) else DEFAULT_DROP_FIELDS
-    return [name for name in names if isinstance(name, str) and name]
+    return {_steps(name): name for name in names if isinstance(name, str) and name}
 
 
-def _is_within(text: str, parent: str) -> bool:
+def _steps(text: str) -> _Steps:
+    """The steps of a field path; none if it is wrong, which has been reported."""
     try:
-        inner, outer = FieldPath.parse(text).steps, FieldPath.parse(parent).steps
+        return FieldPath.parse(text).steps
     except FieldPathError:
-        return False  # one of them is wrong, which has been reported
-    return inner[: len(outer)] == outer
+        return ()
 
 
 def _is_outside(findings: Findings, place: Path, text: Json) -> bool:

@@ -1,10 +1,10 @@
 """What the checks have found so far, and what they need not report again."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from declctl.manifest.diagnostics import Diagnostic, Severity
 from declctl.manifest.document import Document, Place
-from declctl.manifest.json_values import Json, Path, mapping_at
+from declctl.manifest.json_values import Json, Path
 from declctl.manifest.shape import Schema
 
 
@@ -16,12 +16,20 @@ class Findings:
         self.data: Json = document.data
         self._diagnostics = list(document.faults)
         self._blamed = set(document.blamed)
+        self._blamed_within = {path[:length] for path in self._blamed for length in range(len(path) + 1)}
         self._meant: set[Path] = set()
+        self._walked: tuple[Schema, Sequence[tuple[Path, Json, Schema]]] | None = None  # the last walk
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Everything found."""
         return tuple(self._diagnostics)
+
+    def walk(self, shape: Schema) -> Sequence[tuple[Path, Json, Schema]]:
+        """`walk` over the document. Each check needs it, and a manifest may have 100,000 values."""
+        if self._walked is None or self._walked[0] is not shape:
+            self._walked = (shape, walk(self.data, shape))
+        return self._walked[1]
 
     def add(
         self,
@@ -38,6 +46,7 @@ class Findings:
         )
         if severity == "error":
             self._blamed.add(place.path)
+            self._blamed_within.update(place.path[:length] for length in range(len(place.path) + 1))
 
     def is_blamed(self, path: Path) -> bool:
         """Whether this very value is known to be wrong."""
@@ -45,7 +54,7 @@ class Findings:
 
     def is_blamed_within(self, path: Path) -> bool:
         """Whether this value, or anything in it, is known to be wrong."""
-        return any(blamed[: len(path)] == path for blamed in self._blamed)
+        return path in self._blamed_within
 
     def mean(self, path: Path) -> None:
         """Remember that an unknown field stands where this one was meant: so it is not missing."""
@@ -68,15 +77,24 @@ class Findings:
         return shown if len(shown) <= 60 else f"{shown[:57]}…"
 
 
-def walk(data: Json, shape: Schema, path: Path = ()) -> Iterator[tuple[Path, Json, Schema]]:
+def walk(data: Json, shape: Schema) -> Sequence[tuple[Path, Json, Schema]]:
     """Each value that the shape knows, with its path and its piece of the shape, parents first."""
-    yield path, data, shape
+    found: list[tuple[Path, Json, Schema]] = []
+    _walk(found, (), data, shape)
+    return found
+
+
+def _walk(found: list[tuple[Path, Json, Schema]], path: Path, data: Json, shape: Schema) -> None:
+    found.append((path, data, shape))
     if isinstance(data, dict):
-        fields, others = mapping_at(shape, "properties"), mapping_at(shape, "additionalProperties")
+        fields, others = shape.get("properties"), shape.get("additionalProperties")
+        known: dict[str, Json] = fields if isinstance(fields, dict) else {}
         for key, value in data.items():
-            piece = fields.get(key, others or None)
+            piece = known.get(key, others)
             if isinstance(piece, dict):
-                yield from walk(value, piece, (*path, key))
-    elif isinstance(data, list) and isinstance(shape.get("items"), dict):
-        for index, item in enumerate(data):
-            yield from walk(item, mapping_at(shape, "items"), (*path, index))
+                _walk(found, (*path, key), value, piece)
+    elif isinstance(data, list):
+        piece = shape.get("items")
+        if isinstance(piece, dict):
+            for index, item in enumerate(data):
+                _walk(found, (*path, index), item, piece)

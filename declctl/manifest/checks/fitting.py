@@ -5,17 +5,16 @@ jsonschema takes longer to load than everything else that is done with it. What 
 for sure does not fit: then jsonschema decides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from declctl.manifest.checks.findings import walk
-from declctl.manifest.json_values import Json, mapping_at
+from declctl.manifest.json_values import Json, Path, mapping_at
 from declctl.manifest.shape import Schema
 from declctl.manifest.shape.words import NOTES
 
 
-def fits(shape: Schema, data: Json) -> bool:
-    """True only where JSON Schema finds no fault that is reported; False may also mean "I don't know"."""
-    return all(_holds(keyword, piece, value) for _, value, piece in walk(data, shape) for keyword in piece)
+def fits(values: Iterable[tuple[Path, Json, Schema]]) -> bool:
+    """Whether JSON Schema finds no fault in the values of a `walk`; False may also mean "I don't know"."""
+    return all(_holds(keyword, piece, value) for _, value, piece in values for keyword in piece)
 
 
 def _holds(keyword: str, shape: Schema, value: Json) -> bool:

@@ -1,6 +1,7 @@
 """What one part of a manifest says about another: names, references, fields that exclude each other."""
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
@@ -32,9 +33,10 @@ def check_references(findings: Findings) -> None:
     data = findings.data
     # References before duplicates: these blame a name, and a blamed name might have been what is referred to.
     handlers = list(entries_at(data, "spec", "handlers"))
+    resources, plugins = _Section.of(findings, "resources"), _Section.of(findings, "plugins")
     for path, _ in handlers:
-        _check_reference(findings, (*path, "resourceRef", "name"), section="resources")
-        _check_reference(findings, (*path, "pluginRef", "name"), section="plugins")
+        _check_reference(findings, (*path, "resourceRef", "name"), resources)
+        _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"))
     _check_alternatives(findings, handlers)
     for section in _NAMED:
@@ -72,24 +74,43 @@ def _check_unique(findings: Findings, entries: Iterable[tuple[Path, dict[str, Js
             first[name] = path
 
 
-def _check_reference(findings: Findings, path: Path, *, section: str) -> None:
+class _Section(NamedTuple):
+    """A part of the spec that others refer to.
+
+    `names` are the names in it, `shown` the same as a message lists them; `are_known` is False where
+    `names` can't be trusted.
+    """
+
+    title: str
+    names: Mapping[str, None]
+    shown: str
+    are_known: bool
+
+    @classmethod
+    def of(cls, findings: Findings, title: str) -> "_Section":
+        """Made once for all references: a manifest may have thousands of both."""
+        names = dict.fromkeys(_declared(findings, title))
+        return cls(title, names, listed(names), _are_known(findings, title))
+
+
+def _check_reference(findings: Findings, path: Path, section: _Section) -> None:
     name = value_at(findings.data, *path)
     if not isinstance(name, str) or not name or findings.is_blamed(path):
         return
-    declared = _declared(findings, section)
-    if name in declared or not _are_known(findings, section):
+    if name in section.names or not section.are_known:
         return
-    what = section.removesuffix("s")
-    message = f"{dotted(path)}: there is no {what} {findings.quoted(path, name)} in spec.{section}"
-    advice = _reference_advice(findings.document.from_environment(path) or name, declared, section)
+    what = section.title.removesuffix("s")
+    message = f"{dotted(path)}: there is no {what} {findings.quoted(path, name)} in spec.{section.title}"
+    written = findings.document.from_environment(path) or name
+    advice = _reference_advice(written, section)
     findings.add(codes.UNKNOWN_REFERENCE, Place(path), message, suggestion=advice)
 
 
-def _reference_advice(name: str, declared: list[str], section: str) -> str:
-    advice = did_you_mean(name, declared)
-    if section == "plugins" and advice is None:
-        return f"list it in spec.plugins, as {{name: {name}}}; there are: {listed(declared)}"
-    names = f"spec.{section} has: {listed(declared)}"
+def _reference_advice(name: str, section: _Section) -> str:
+    advice = did_you_mean(name, section.names)
+    if section.title == "plugins" and advice is None:
+        return f"list it in spec.plugins, as {{name: {name}}}; there are: {section.shown}"
+    names = f"spec.{section.title} has: {section.shown}"
     return f"{advice} {names}" if advice else names
 
 

@@ -1,7 +1,7 @@
 """What is documented and not done yet by this version: refused with a code of its own, never ignored."""
 
 from declctl.manifest import codes
-from declctl.manifest.checks.findings import Findings, walk
+from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, value_at
 from declctl.manifest.shape import Schema, notes_of
@@ -9,8 +9,8 @@ from declctl.manifest.shape import Schema, notes_of
 
 def check_refusals(findings: Findings, shape: Schema) -> None:
     """Report each feature that the shape marks as not done, unless its value changes nothing."""
-    refused: list[Path] = []
-    for path, value, piece in walk(findings.data, shape):
+    refused: set[Path] = set()
+    for path, value, piece in findings.walk(shape):
         notes = notes_of(piece)
         code, accepts = notes.get("refuses"), notes.get("accepts")
         if not isinstance(code, str) or findings.is_blamed(path) or _within(path, refused):
@@ -19,13 +19,13 @@ def check_refusals(findings: Findings, shape: Schema) -> None:
             continue
         if code == codes.METRICS_ADDRESS and value == _admin_address(findings.data):
             continue
-        refused.append(path)
+        refused.add(path)
         _refuse(findings, path, code, choices=_choices(accepts))
 
 
-def _within(path: Path, refused: list[Path]) -> bool:
-    """Below what is refused nothing is refused again."""
-    return any(path[: len(parent)] == parent for parent in refused)
+def _within(path: Path, refused: set[Path]) -> bool:
+    """Below what is refused nothing is refused again. There may be thousands of refused paths."""
+    return any(path[:length] in refused for length in range(1, len(path) + 1))
 
 
 def _same(value: Json, accepted: Json) -> bool:
@@ -45,7 +45,7 @@ def _choices(accepts: Json) -> list[str]:
 
 
 def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) -> None:
-    suggestion = f"docs/errors.md says what to do meanwhile for {code}"
+    suggestion = f"{codes.how_to_explain(code)} says what to do meanwhile"
     if choices:
         suggestion = f"write {' or '.join(choices)}, or remove it; {suggestion}"
     else:

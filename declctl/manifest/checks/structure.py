@@ -52,7 +52,7 @@ class SchemaFault(Protocol):
 
 def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
-    if fits(shape, findings.data):
+    if fits(findings.walk(shape)):
         return
     # Imported here because it costs as much as all the rest, and only a manifest with faults needs it.
     from jsonschema import Draft202012Validator

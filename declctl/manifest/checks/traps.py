@@ -1,7 +1,7 @@
 """YAML 1.1 traps that break no type: an octal number where a number is wanted, `yes` in a plugin's config."""
 
 from declctl.manifest import codes
-from declctl.manifest.checks.findings import Findings, walk
+from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Path, dotted
 from declctl.manifest.scalars import trap
@@ -11,7 +11,7 @@ from declctl.manifest.shape import Schema
 def check_traps(findings: Findings, shape: Schema) -> None:
     """Report numbers that aren't read as written, and, as warnings, doubtful values of plugins' configs."""
     known: set[Path] = set()
-    for path, value, piece in walk(findings.data, shape):
+    for path, value, piece in findings.walk(shape):
         known.add(path)
         written = findings.document.written(path)
         if written is None or isinstance(value, bool | str) or findings.is_blamed(path):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from declctl.manifest import codes, names
-from declctl.manifest.checks.findings import Findings, walk
+from declctl.manifest.checks.findings import Findings
 from declctl.manifest.checks.selectors import check_label_selector
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted
@@ -32,7 +32,7 @@ _KEPT_FIELDS = (
 
 def check_values(findings: Findings, shape: Schema) -> None:
     """Report durations, sizes, names, selectors, paths, addresses and entry points that can't be read."""
-    for path, value, piece in walk(findings.data, shape):
+    for path, value, piece in findings.walk(shape):
         kind = notes_of(piece).get("value")
         if kind is None or findings.is_blamed(path):
             continue

@@ -72,13 +72,21 @@ def leader_election() -> Schema:
 def admin() -> Schema:
     """`spec.admin`."""
     fields = {
-        "bindAddress": words.text(
-            "Where probes, status and metrics are served; port 0 takes any free one.",
-            value="address",
-            default="127.0.0.1:8081",
-        )
+        "bindAddress": words.restart(
+            words.text(
+                "Where probes, status and metrics are served; port 0 takes any free one.",
+                value="address",
+                default="127.0.0.1:8081",
+            )
+        ),
+        "allowedHosts": words.listing(
+            "Names under which it may be asked, besides those of this machine and IP addresses; "
+            "with any port.",
+            words.text("A host name, such as that of a Service.", value="subdomain"),
+            examples=[["pod-guard.monitoring.svc"]],
+        ),
     }
-    return words.restart(words.record("The admin address.", fields))
+    return words.record("The admin address.", fields)
 
 
 def metrics() -> Schema:
@@ -136,7 +144,10 @@ def _trigger() -> dict[str, Schema]:
 
 def _cut() -> dict[str, Schema]:
     return {
-        "warmTimeout": words.duration("How long new resources may take to sync.", default="60s"),
+        "warmTimeout": words.duration(
+            "How long new resources may take to sync, and how long handlers wait for that at the start.",
+            default="60s",
+        ),
         "drainPolicy": words.choice(
             "Who gets what was queued before the reload: the old code (Fence) or the new (Handover).",
             ["Fence", "Handover"],
@@ -170,6 +181,10 @@ def _probation() -> dict[str, Schema]:
             default="0s",
             examples=["60s"],
         ),
-        "minCalls": words.whole("Calls of handlers before new code is judged.", minimum=1, default=20),
+        "minCalls": words.whole(
+            "Calls of handlers before new code is judged; five of one handler are enough where all fail.",
+            minimum=1,
+            default=20,
+        ),
         "maxErrorRatio": ratio,
     }

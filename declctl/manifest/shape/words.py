@@ -13,7 +13,7 @@ and whatever else JSON Schema knows. Notes for declctl alone:
 from collections.abc import Mapping
 from typing import Final
 
-from declctl.manifest.json_values import Json, mapping_at
+from declctl.manifest.json_values import Json
 
 Schema = dict[str, Json]
 
@@ -24,7 +24,8 @@ DURATION_PATTERN: Final = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+
 
 def notes_of(schema: Mapping[str, Json]) -> dict[str, Json]:
     """What declctl alone knows about a piece of the schema."""
-    return mapping_at(dict(schema), NOTES)
+    notes = schema.get(NOTES)
+    return notes if isinstance(notes, dict) else {}
 
 
 def noted(schema: Schema, **notes: Json) -> Schema:

@@ -184,7 +184,13 @@ class Caches:
     def lister(self, wanted: Wanted) -> Lister:
         """The view of a resource over all its informers, with the index names of that generation."""
         names = {index.name: index.internal for index in wanted.indexes}
-        return Lister([cached.informer.indexer for cached in self.of(wanted)], index_names=names)
+        informers = [cached.informer for cached in self.of(wanted)]
+        return Lister(
+            [informer.indexer for informer in informers],
+            index_names=names,
+            name=wanted.plan.name,
+            filled_by=informers,
+        )
 
     def asked(self) -> Asked:
         """What was asked of the server since `prepare`, and what of it was not planned then."""

@@ -23,6 +23,11 @@ class Identity:
     watch: WatchKey
     transform: str = ""
 
+    @property
+    def group_kind(self) -> tuple[str, str]:
+        """What its objects are, in whichever version they are read: the same there are the same objects."""
+        return self.watch.api_version.rpartition("/")[0], self.watch.kind
+
 
 def can_become(old: Identity, new: Identity) -> bool:
     """Whether what a cache holds is all that another one would hold, so that nothing need be listed.

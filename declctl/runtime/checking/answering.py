@@ -1,15 +1,24 @@
 """What a child of a pre-flight does: it imports what is declared, and tells what is wrong with it.
 
+A child of `declctl plugins list` does the same with installed plugins.
+
 The fork server loads this module, and with it all that a child needs.
 """
 
 import os
 import signal
 import socket
+from collections.abc import Callable, Sequence
+from time import monotonic
 
 import msgspec
 
-from declctl.runtime.checking.declared import Declaration
+from declctl.errors import EntryPointError
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.plugins import InstalledPlugin, installed, load
+from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.signatures import ARGUMENTS
+from declctl.runtime.checking.declared import Declaration, ListedPlugin
 from declctl.runtime.checking.foreign import build_foreign
 
 
@@ -28,9 +37,42 @@ def answer(talk: socket.socket) -> None:
     # From here on, what happens to it is the doing of the imported code.
     talk.sendall(msgspec.json.encode({"pid": os.getpid()}) + b"\n")
 
+    if declaration.examined:
+        _examine(declaration.examined, talk.sendall)
+        return
+
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
+    began = monotonic()
     foreign, faults = build_foreign(declaration, number=0, at=at)
+    seconds = monotonic() - began
     hooks = foreign.from_hooks if foreign is not None else None
-    talk.sendall(msgspec.json.encode({"faults": list(faults), "hooks": hooks}) + b"\n")
+    told = {"faults": list(faults), "hooks": hooks, "seconds": seconds}
+    talk.sendall(msgspec.json.encode(told) + b"\n")
+
+
+def _examine(names: Sequence[tuple[str, str]], send: Callable[[bytes], object]) -> None:
+    """Import the plugins of these names and distributions, and send a line about each."""
+    plugins = {(plugin.name, plugin.distribution): plugin for plugin in installed()}
+    for each in names:
+        plugin = plugins.get(each)
+        listed = (
+            _examined(plugin)
+            if plugin is not None
+            else ListedPlugin(*each, "", (), "Quarantined", "it is not installed for child processes")
+        )
+        send(msgspec.json.encode({"plugin": listed}) + b"\n")
+
+
+def _examined(plugin: InstalledPlugin) -> ListedPlugin:
+    """What a generation would say to it."""
+    table = GenerationPlugins(Bundle("", {}))
+    try:
+        table.add_plugin(plugin.name, load(plugin))
+    except EntryPointError as error:
+        return ListedPlugin(
+            plugin.name, plugin.distribution, plugin.version, (), "Quarantined", error.message
+        )
+    hooks = tuple(hook for hook in ARGUMENTS if table.of(hook, [plugin.name]))
+    return ListedPlugin(plugin.name, plugin.distribution, plugin.version, hooks, "Ready", None)

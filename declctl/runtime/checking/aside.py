@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from declctl.runtime.checking.fork_server import STATUS
+from declctl.runtime.checking.fork_server import STACK_SIGNAL, STATUS
 
+_STACK_SECONDS = 2.0  # what a patient child may take to write it
 _MUCH = 1 << 20  # bytes
 _LOOK_SECONDS = 0.5  # between two looks whether a patient child gets on
 _LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
@@ -63,7 +64,8 @@ class Aside:
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
         """Give it the declaration; returns its reports, a line each, and how it has ended. Blocks.
 
-        After `limit` seconds it is closed. When this returns, nothing of the child is left, but
+        After `limit` seconds it is closed; then the stack of the import follows the reports, as
+        `faulthandler` writes it. When this returns, nothing of the child is left, but
         for one that starved, which dies as soon as it gets a processor.
         """
         began = time.monotonic()
@@ -95,8 +97,22 @@ class Aside:
                 may_have_begun = self._can_begin()
             if self._starved:
                 break
+        else:
+            self._hear_stack()
         self._starved = self._starved or (self._patient and self._pid() is None)
         self.close()
+
+    def _hear_stack(self) -> None:
+        """The child is late: add the stack of its import to what it has said."""
+        pid = self._pid()
+        if pid is not None and not self._closed:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, STACK_SIGNAL)
+            until = time.monotonic() + _STACK_SECONDS
+            # A stack ends with the frame that began it, in the module that the child runs.
+            while b"fork_server.py" not in self._said and time.monotonic() < until:
+                if self._is_over(min(until, time.monotonic() + 0.05)):
+                    return
 
     def _is_over(self, until: float) -> bool:
         """Hear it in one go, to be woken for each line would keep events waiting; False if it goes on."""

@@ -4,6 +4,7 @@ All faults come at once, each with its place: in the manifest, or in a handler f
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
+from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
@@ -32,6 +34,13 @@ from declctl.runtime.checking.preflight import Preflight
 _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
 _NO_CHILD = "DCL086"
+_IS_IT_THERE = "check that it is there, is a file, and may be read"
+_ADVICE: Mapping[int | None, str] = {  # about files that can't be read
+    errno.EFBIG: "make it smaller; docs/security.md has the limits",
+    errno.ETIMEDOUT: "see whether its file system answers, such as a network mount, and reload again",
+    errno.EAGAIN: "raise the limits on processes and memory, or end other processes",
+    errno.ENOMEM: "raise the limits on processes and memory, or end other processes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +48,14 @@ class Checked:
     """Inputs and what is to be said about them.
 
     Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
-    caches, None where nothing was imported.
+    caches, None where nothing was imported. `import_seconds` is how long the import in the child took.
     """
 
     diagnostics: tuple[Diagnostic, ...]
     inputs: Inputs | None = None
     declaration: Declaration | None = None
     hooks: FromHooks | None = None
+    import_seconds: float = 0.0
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -101,7 +111,7 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
     except OSError as error:
         return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
-    return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks)
+    return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks, landed.seconds)
 
 
 async def import_in_child(checked: Checked, children: Children) -> Checked:
@@ -130,7 +140,13 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
     for fault in faults:
         if fault.file is None:
             found.append(
-                document.fault(fault.code, Place(fault.path), fault.message, suggestion=fault.suggestion)
+                document.fault(
+                    fault.code,
+                    Place(fault.path, key=fault.key),
+                    fault.message,
+                    suggestion=fault.suggestion,
+                    severity=fault.severity,
+                )
             )
         else:
             line, column = fault.line or 1, fault.column or 1
@@ -142,6 +158,7 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
                     code=fault.code,
                     message=fault.message,
                     suggestion=fault.suggestion,
+                    severity=fault.severity,
                     source_line=_source_line(bundle, fault.file, line),
                 )
             )
@@ -159,14 +176,16 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
 
 
 def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
-    reason = f"{error.filename}: {(error.strerror or 'it failed').lower()}" if error.filename else str(error)
+    reason = error.strerror or str(error)
+    if error.filename:
+        reason = f"{shown(str(error.filename))}: {reason[:1].lower()}{reason[1:]}"
     return Diagnostic(
-        file=files.manifest,
+        file=shown(files.manifest),
         line=1,
         column=1,
         code=_UNREADABLE,
         message=f"a file of the bundle can't be read: {reason}",
-        suggestion="check that it is there and may be read",
+        suggestion=getattr(error, "suggestion", None) or _ADVICE.get(error.errno, _IS_IT_THERE),
     )
 
 
@@ -192,25 +211,26 @@ def _configs(inputs: Inputs, root: Path) -> tuple[dict[str, FrozenJson], list[Fa
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
             try:
-                complete[source.name] = _value(source, inputs.config_files, root)
+                complete[source.name] = _value(source, inputs, root)
             except LookupError as missing:
                 faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
         configs[plugin.name] = FrozenJson.of(complete)
     return configs, faults
 
 
-def _value(source: ConfigSource, files: Mapping[str, bytes], root: Path) -> str:
+def _value(source: ConfigSource, inputs: Inputs, root: Path) -> str:
     if source.env is not None:
         if source.env not in os.environ:
             raise LookupError(f"the environment variable {source.env} is not set")
         return os.environ[source.env]
     name = str(source.file)
-    if name not in files:
-        raise LookupError(f"{root / name} is not there, or can't be read")
+    if name not in inputs.config_files:
+        reason = inputs.config_faults[name]
+        raise LookupError(f"{shown(root / name)} is not there, or can't be read: {reason}")
     try:
-        return files[name].decode("utf-8").rstrip("\n")
+        return inputs.config_files[name].decode("utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
-        raise LookupError(f"{root / name} is not UTF-8: {error.reason}") from error
+        raise LookupError(f"{shown(root / name)} is not UTF-8: {error.reason}") from error
 
 
 def _entries(controller: Controller) -> Iterable[Entry]:

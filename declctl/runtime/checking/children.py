@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,10 +24,20 @@ _BUSY_PERCENT = 70.0  # of the time; events and edits alone are below 30
 _END_SECONDS = 2.0  # what it takes to end by itself
 
 
-class Children:
-    """Begins children, from any thread. `close` ends them, and the process that they come from."""
+def _environment() -> object:
+    return dict(os.environ)
 
-    def __init__(self) -> None:
+
+class Children:
+    """Begins children, from any thread. `close` ends them, and the process that they come from.
+
+    `inherited` gives what a child inherits. Where it gives another value than before, a new process is begun.
+    Without `patience` no child is a patient one.
+    """
+
+    def __init__(self, inherited: Callable[[], object] = _environment, *, patience: bool = True) -> None:
+        self._inherited = inherited
+        self._patience = patience
         self._server: _Server | None = None
         self._killed: list[_Server] = []
         self._changing = threading.Lock()
@@ -80,7 +90,7 @@ class Children:
 
     def _renewed(self, *, patient: bool) -> "_Server":
         self._wanted = True
-        patient = patient and not _is_busy()
+        patient = patient and self._patience and not _is_busy()
         server = self._server
         for each in [each for each in self._killed if each.is_over]:
             self._killed.remove(each)
@@ -89,9 +99,10 @@ class Children:
             server.kill()  # too patient to end soon
             self._killed.append(server)
             self._server = server = None
-        if server is None or not server.is_of_use:
+        inherited = self._inherited()
+        if server is None or server.is_over or server.inherited != inherited:
             self._end()
-            self._server = server = _Server(patient=patient)
+            self._server = server = _Server(patient=patient, inherited=inherited)
         return server
 
     def _end(self) -> None:
@@ -112,10 +123,10 @@ def _is_busy() -> bool:
 class _Server:
     """The process. Raises OSError if it can't be started."""
 
-    def __init__(self, *, patient: bool) -> None:
+    def __init__(self, *, patient: bool, inherited: object) -> None:
         self.is_patient = patient
+        self.inherited = inherited  # what its children inherit, as it was when the process began
         self._loaded = False
-        self._environ = dict(os.environ)
         self._control, theirs = socket.socketpair()
         try:
             with theirs:
@@ -130,11 +141,6 @@ class _Server:
         except OSError:
             self._control.close()
             raise
-
-    @property
-    def is_of_use(self) -> bool:
-        """Whether it lives, and children of it have the environment that they would have."""
-        return not self.is_over and self._environ == dict(os.environ)
 
     @property
     def is_over(self) -> bool:

@@ -44,12 +44,16 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """Everything foreign that a generation is made of."""
+    """Everything foreign that a generation is made of.
+
+    With `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
+    """
 
     root: str
     files: dict[str, bytes]
     entries: tuple[Entry, ...]
     plugins: tuple[DeclaredPlugin, ...]
+    examined: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -75,7 +79,8 @@ class FromHooks(msgspec.Struct, frozen=True):
 class Fault(msgspec.Struct, frozen=True):
     """Something wrong with foreign code.
 
-    It stands in `file` if that is given, else at `path` in the manifest.
+    It stands in `file` if that is given, else at `path` in the manifest; with `key` at the key there, not
+    at its value.
     """
 
     code: str
@@ -85,6 +90,8 @@ class Fault(msgspec.Struct, frozen=True):
     file: str | None = None
     line: int | None = None
     column: int | None = None
+    key: bool = False
+    severity: Literal["error", "warning"] = "error"
 
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
@@ -93,3 +100,14 @@ class Fault(msgspec.Struct, frozen=True):
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
         return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+
+
+class ListedPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin. `state` is Ready, or Quarantined with the reason."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+    state: str
+    reason: str | None

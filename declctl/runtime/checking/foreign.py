@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
+
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calling import EventTarget, Implementation, call
 from declctl.hooks.config import PluginConfigError, check_config
@@ -23,6 +25,7 @@ _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
+READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
 
@@ -37,12 +40,16 @@ class ForeignIndexer:
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlugin:
-    """An installed plugin as a generation has it. `state` is Ready, or Disabled with the reason."""
+    """An installed plugin as a generation has it.
+
+    `state` is Ready, or Disabled with the reason, and perhaps with what to do about it.
+    """
 
     name: str
     version: str
     state: str
     reason: str | None = None
+    suggestion: str | None = None
 
     def document(self) -> dict[str, str | None]:
         """As `status` shows it."""
@@ -76,6 +83,11 @@ class Foreign:
         With the code, what decides what an index means.
         """
         return ";".join(f"{name} {stamp}" for name, (_, stamp) in self.installed.items())
+
+    @property
+    def disabled(self) -> Sequence[ForeignPlugin]:
+        """The plugins that could not be loaded, and are left out (`onError: Disable`)."""
+        return [plugin for plugin in self.plugins if plugin.state == DISABLED]
 
     def same_plugins(self, other: "Foreign") -> frozenset[str]:
         """The installed plugins that both have as one object, of one version and with one config."""
@@ -120,7 +132,8 @@ def build_foreign(
 ) -> tuple[Foreign | None, Sequence[Fault]]:
     """Import and check everything that is declared; `at` is told the number of each entry before.
 
-    `rest` is called between any two pieces of work. Returns nothing but the faults if there are any.
+    `rest` is called between any two pieces of work. Returns nothing but the faults if there are errors
+    among them.
     """
     builder = _Builder(declaration, number, rest)
     builder.plugins()
@@ -130,10 +143,10 @@ def build_foreign(
         builder.entry(entry)
     rest()
     builder.hooks_of_resources()
-    if builder.faults:
+    if any(fault.severity == "error" for fault in builder.faults):
         builder.foreign.close()
         return None, builder.faults
-    return builder.foreign, ()
+    return builder.foreign, builder.faults
 
 
 class _Builder:
@@ -142,7 +155,7 @@ class _Builder:
         self._namespace = GenerationNamespace(number, declaration.bundle, rest=rest)
         self._table = GenerationPlugins(declaration.bundle, rest=rest)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
-        self._disabled: set[str] = set()
+        self._disabled: dict[str, str] = {}  # plugin → why
         self.foreign = Foreign(self._namespace, self._table)
         self.faults: list[Fault] = []
 
@@ -153,15 +166,33 @@ class _Builder:
             try:
                 version = self._plugin(declared, config)
             except EntryPointError as error:
-                if not declared.disable_on_error:
-                    self.faults.append(Fault.of(error, (*declared.path, "name")))
-                self._disabled.add(declared.name)
-                self.foreign.plugins.append(ForeignPlugin(declared.name, "", "Disabled", error.message))
+                self._not_loaded(declared, error)
             except PluginConfigError as error:
-                path = (*declared.path, "config", *error.path)
-                self.faults.append(Fault(_BAD_CONFIG, f"{declared.name}: {error.message}", path))
+                self.faults += [
+                    Fault(
+                        _BAD_CONFIG,
+                        f"{declared.name}: {fault.message}",
+                        (*declared.path, "config", *fault.path),
+                        fault.suggestion,
+                        key=fault.at_key,
+                    )
+                    for fault in error.faults
+                ]
             else:
-                self.foreign.plugins.append(ForeignPlugin(declared.name, version, "Ready"))
+                self.foreign.plugins.append(ForeignPlugin(declared.name, version, READY))
+
+    def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
+        """A fault, or a warning where the manifest says `onError: Disable`: then nothing of it is called."""
+        fault = Fault.of(error, (*declared.path, "name"))
+        if declared.disable_on_error:
+            left_out = f"{fault.message}; it is left out (onError: Disable), and its handlers are not called"
+            fault = msgspec.structs.replace(fault, message=left_out, severity="warning")
+        self.faults.append(fault)
+        self._disabled[declared.name] = error.message
+        self._table.discard(declared.name)
+        self.foreign.plugins.append(
+            ForeignPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
+        )
 
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
         found = find(declared.name, declared.version)
@@ -198,7 +229,7 @@ class _Builder:
         if entry.plugin is not None:
             name = entry.plugin
             if name in self._disabled:
-                self.foreign.targets[entry.name] = EventTarget(())
+                self.foreign.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
                 return
             if name not in self._table.names():
                 return  # its fault has been told where the plugin is listed

@@ -10,6 +10,7 @@ No child has a session of its own: Linux shares out processors by sessions first
 have as large a share as the controller, however patient it is.
 """
 
+import faulthandler
 import gc
 import os
 import selectors
@@ -35,7 +36,12 @@ PATIENT = "patient"
 STATUS = struct.Struct("!i?")
 """How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
 
+STACK_SIGNAL = signal.SIGUSR2
+"""What makes a child write the stack of its import into its talk socket, as `faulthandler` formats it."""
+
 _NICE = 5  # while it loads
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_ROUNDS = 1000  # of ending orphans, each of which may fork others meanwhile
 _FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_SOFTWARE)
 
 
@@ -107,6 +113,9 @@ class ForkServer:
         try:
             os.setpgid(0, 0)
             self._forget(fate)
+            # A crash writes the stack, too. It is written even where C code holds the interpreter lock.
+            faulthandler.enable(file=talk, all_threads=False)
+            faulthandler.register(STACK_SIGNAL, file=talk, all_threads=False)
             gc.enable()
             self._answer(talk)
             status = 0
@@ -141,10 +150,44 @@ class ForkServer:
             _kill(child.pid)  # whoever is left of its group, while the id is nobody else's
             _, status = os.waitpid(child.pid, 0)
             del self._children[child.pid]
+            self._end_orphans()
             with suppress(KeyError):
                 self._selector.unregister(child.fate)
             with suppress(ConnectionError), child.fate:
                 child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.unwanted))
+
+    def _end_orphans(self) -> None:
+        """End what an import has started in groups of its own: as a subreaper this process inherits it.
+
+        Each that ends may leave children of its own. An import that goes on beside this one loses what it has
+        cut loose, and nothing else.
+        """
+        for _ in range(_MOST_ROUNDS):
+            orphans = _children_of_this_process() - self._children.keys()
+            if not orphans:
+                return
+            for pid in orphans:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in orphans:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _children_of_this_process() -> set[int]:
+    """None where the system does not tell (CONFIG_PROC_CHILDREN): then orphans are left to it."""
+    with suppress(OSError, ValueError):
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    return set()
+
+
+def _inherit_orphans() -> None:
+    """Become a subreaper (prctl(2)): what descendants of a child cut loose becomes its child."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _kill(pid: int) -> None:
@@ -174,6 +217,7 @@ def main() -> None:
     gc.collect()
     gc.disable()  # a collection would touch, and so copy, what all share
     gc.freeze()
+    _inherit_orphans()
     control.send(LOADED)
     if patient:
         _only_where_nobody_else_wants_to()

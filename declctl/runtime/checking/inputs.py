@@ -6,51 +6,66 @@ half of one version and half of another. So are the files of plugins' configs, w
 volume, such as a Secret, that is swapped at moments of its own.
 """
 
+import errno
 import hashlib
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from declctl.errors import ManifestErrors
-from declctl.hooks.bundle import Bundle, closure
+from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.kit import Breath
+from declctl.kit import files as reader
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 
+T = TypeVar("T")
+
 _LINK = "..data"  # what a kubelet swaps
+_PARSE_SHARE = 0.9  # of the time for a read
 _ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
 
 
 class Inputs(msgspec.Struct, frozen=True):
     """A manifest without faults, the handler files that it reaches, and their digests.
 
-    `config_files` are those that plugins' configs name, without those that can't be read. `digest`
-    covers everything that is read, `code` the handler files alone.
+    `config_files` are those that plugins' configs name, without those that can't be read; `config_faults`
+    says why they can't. `digest` covers everything that is read, `code` the handler files alone. `modules`
+    has for each module that an entry point names a digest of the files that it is made of.
     """
 
     loaded: Loaded
     bundle: Bundle
     config_files: Mapping[str, bytes]
+    config_faults: Mapping[str, str]
     digest: str
     code: str
+    modules: Mapping[str, str]
 
 
 class InputFiles:
     """Reads the manifest that was named on the command line, as often as asked.
 
-    Standard input is read once and stays what it was.
+    Standard input is read once and stays what it was. A read that takes longer than `seconds` fails; each
+    runs in a daemon thread, as a file system that hangs can't be told to stop.
     """
 
-    def __init__(self, manifest: str) -> None:
+    def __init__(self, manifest: str, *, seconds: float = reader.READ_SECONDS) -> None:
         self.manifest = manifest
+        self._seconds = seconds
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
-        self._reading = threading.RLock()  # an attempt reads while others look whether anything changed
+        self._reading = threading.Lock()  # an attempt reads while others look whether anything changed
+        self._parse_until = math.inf  # by time.monotonic; of the read under way
         self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
         self._read_from: tuple[Path, ...] = ()
+        self._looked_in: tuple[Path, ...] = ()  # where a module may come that is missing
         # The last without faults, and the environment in which it was read.
         self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = None
 
@@ -67,18 +82,56 @@ class InputFiles:
         """Those whose changes matter: where files were read from last, whatever has become of them."""
         if self._stdin is not None and not self._read_from:
             return ()
-        return tuple(sorted({self.root, *(path.parent for path in self._read_from)}))
+        return tuple(sorted({self.root, *self._looked_in, *(path.parent for path in self._read_from)}))
 
     def read(self) -> Inputs:
-        """Everything, whole.
+        """Everything, whole. Blocks.
 
-        Raises ManifestErrors with every fault of the manifest, and OSError for files that can't be read.
+        Raises ManifestErrors with every fault of the manifest, and OSError for files that can't be read, or
+        not in time.
         """
+        return self._in_time(self._read_whole)
+
+    def digest(self) -> str:
+        """The digest of what is there now, even where it has faults. Blocks.
+
+        For telling whether anything changed: files that look as they did before are not parsed again.
+        """
+        try:
+            return self._in_time(self._digest)
+        except TimeoutError as error:
+            return f"unreadable: {error}"
+
+    def look_for_folders(self) -> tuple[Path, ...]:
+        """Those of `folders` that are there. Blocks; without any if that can't be found out in time."""
+        try:
+            return self._in_time(lambda: tuple(folder for folder in self.folders if folder.is_dir()))
+        except OSError:
+            return ()
+
+    def _in_time(self, work: Callable[[], T]) -> T:
+        """The result of `work`, by one thread at a time: behind one that hangs nobody waits for ever."""
+        # Parsing ends a little earlier than a read is given up: then the file that took the time is named.
+        parse_until = time.monotonic() + _PARSE_SHARE * self._seconds
+
+        def locked() -> T:
+            if not self._reading.acquire(timeout=self._seconds):
+                what = f"an earlier read of it has not ended after {self._seconds:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, what, self.manifest)
+            self._parse_until = parse_until
+            try:
+                return work()
+            finally:
+                self._reading.release()
+
+        # Its wait for the lock ends with ours, so that no threads pile up behind one that hangs.
+        return reader.within(self._seconds, locked, name="declctl-files", file=self.manifest)
+
+    def _read_whole(self) -> Inputs:
         for _ in range(_ATTEMPTS):
             behind = self._behind()
             try:
-                with self._reading:
-                    inputs = self._read(behind)
+                inputs = self._read(behind)
             except (ManifestErrors, OSError):
                 if self._behind() == behind:
                     raise
@@ -87,23 +140,18 @@ class InputFiles:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
 
-    def digest(self) -> str:
-        """The digest of what is there now, even where it has faults.
-
-        For telling whether anything changed: files that look as they did before are not parsed again.
-        """
-        with self._reading:
-            looks = self._looks()
-            if looks == self._seen[0]:
-                return self._seen[1]
-            digest = self._digest_of(looks)
-            # What changed meanwhile may change back: then this is not the digest of what looks like that.
-            self._seen = (looks, digest) if self._looks() == looks else ("", "")
-            return digest
+    def _digest(self) -> str:
+        looks = self._looks()
+        if looks == self._seen[0]:
+            return self._seen[1]
+        digest = self._digest_of(looks)
+        # What changed meanwhile may change back: then this is not the digest of what looks like that.
+        self._seen = (looks, digest) if self._looks() == looks else ("", "")
+        return digest
 
     def _digest_of(self, looks: str) -> str:
         try:
-            return self.read().digest
+            return self._read_whole().digest
         except ManifestErrors:
             return f"faulty {looks}"
         except OSError as error:
@@ -115,8 +163,8 @@ class InputFiles:
             manifest = [(file.name, file.data) for file in self._source().files]
         except ManifestErrors as error:
             return str(error)
-        read = [(str(path), _bytes(path) or b"") for path in self._read_from]
-        folders = dict.fromkeys([self.root, *(path.parent for path in self._read_from)])
+        read = [(str(path), _look(path)) for path in self._read_from]
+        folders = dict.fromkeys([self.root, *self._looked_in, *(path.parent for path in self._read_from)])
         names = [(str(folder), " ".join(_names(folder)).encode()) for folder in folders]
         return digest_of([*manifest, *read, *names])
 
@@ -137,19 +185,33 @@ class InputFiles:
         loaded = self._load(source)
         rest()
         root = behind if behind.is_dir() else behind.parent
-        bundle = closure(root, modules_of(loaded.controller), display=str(self.root), rest=rest)
+        bundle = closure(
+            root,
+            modules_of(loaded.controller),
+            display=reader.shown(self.root),
+            rest=rest,
+            until=self._parse_until,
+        )
         rest()
         code = digest_of(bundle.files.items())
-        manifest = [(file.name, file.data) for file in source.files]
+        modules: dict[str, str] = {}
+        for module in modules_of(loaded.controller):
+            rest()
+            modules[module] = digest_of(reached(bundle, module).items())
+        # What is beside the file of the Controller in its folder is not read for it.
+        manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
         config_files = _config_files(loaded.controller)
-        named = _whole({name: self._place(root, name) for name in config_files})
+        named, config_faults = _whole({name: self._place(root, name) for name in config_files})
         self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
+        self._looked_in = tuple(self.root / name for name in bundle.folders)
         return Inputs(
             loaded=loaded,
             bundle=bundle,
             config_files=named,
+            config_faults=config_faults,
             digest=digest_of([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
+            modules=modules,
         )
 
     def _load(self, source: ManifestSource) -> Loaded:
@@ -166,22 +228,28 @@ class InputFiles:
         return inside if ".." not in inside.parts and inside.exists() else self.root / name
 
 
-def _whole(places: Mapping[str, Path]) -> Mapping[str, bytes]:
-    """What files hold, all of one moment; without those that can't be read."""
+def _whole(places: Mapping[str, Path]) -> tuple[Mapping[str, bytes], Mapping[str, str]]:
+    """What files hold, all of one moment; and of those that can't be read, why."""
     for _ in range(_ATTEMPTS):
         behind = [path.resolve() for path in places.values()]
-        found = {name: data for name, path in places.items() if (data := _bytes(path)) is not None}
+        found: dict[str, bytes] = {}
+        faults: dict[str, str] = {}
+        for name, path in places.items():
+            try:
+                found[name] = reader.read_file(path, most=reader.CONFIG_BYTES)
+            except OSError as error:
+                faults[name] = (error.strerror or "it can't be read").lower()
         if [path.resolve() for path in places.values()] == behind:
-            return found
+            return found, faults
     raise OSError(f"{', '.join(places)} changed while they were read, {_ATTEMPTS} times in a row")
 
 
-def _bytes(path: Path) -> bytes | None:
-    """What a file holds; None if it can't be read, which whoever needs it reports."""
+def _look(path: Path) -> bytes:
+    """What a file holds or, where it can't be read, why: both may change."""
     try:
-        return path.read_bytes()
-    except OSError:
-        return None
+        return reader.read_file(path, most=reader.CODE_BYTES)
+    except OSError as error:
+        return f"unreadable: {error.strerror}".encode()
 
 
 def _names(folder: Path) -> list[str]:

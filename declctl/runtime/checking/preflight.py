@@ -1,24 +1,38 @@
 """Pre-flight: what is declared is imported in a child process first, with a time limit."""
 
+import re
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec import structs
 
+from declctl.hooks import apart
 from declctl.kit.breathing import REST_SECONDS
 from declctl.runtime.checking.aside import Aside, Ending
 from declctl.runtime.checking.declared import Declaration, Entry, Fault, FromHooks
 
 _ENDED = "DCL044"
 _TOO_LONG = "DCL045"
+_FRAME = re.compile(rb'  File "(.*)", line (\d+) in ')
+_HOST = str(Path(__file__).parents[2])
 
 
 class _Report(msgspec.Struct):
     at: int | None = None  # the entry that is being imported
     faults: list[Fault] | None = None  # the last word
     hooks: FromHooks | None = None  # with it, unless there are faults
+    seconds: float = 0.0  # with it: how long the import took
+
+
+class _Frame(NamedTuple):
+    """One line of a stack."""
+
+    file: str
+    line: int
 
 
 class Begin(Protocol):
@@ -30,10 +44,14 @@ class Begin(Protocol):
 
 
 class Landed(NamedTuple):
-    """What a pre-flight has found: what is wrong, or else what hooks add to the caches."""
+    """What a pre-flight has found: what is wrong, or else what hooks add to the caches.
+
+    `seconds` is how long the import took, without the start of the process; 0 if it did not end.
+    """
 
     faults: Sequence[Fault]
     hooks: FromHooks | None = None
+    seconds: float = 0.0
 
 
 class Preflight:
@@ -43,6 +61,7 @@ class Preflight:
         self._begin = begin
         self._child: Aside | None = None
         self._given_up = threading.Event()
+        self._stack: Sequence[_Frame] = ()  # of an import that did not end well, the innermost first
 
     def run(self, declaration: Declaration, *, timeout: float) -> Landed:
         """Build the declaration's plugin table in a child process; returns what was found.
@@ -54,7 +73,7 @@ class Preflight:
         report, ending = self._ask(declaration, timeout, patient=True)
         if ending.starved or (report is None and not ending.closed):
             report, ending = self._ask(declaration, timeout, patient=False)
-        return _landed(declaration, report, ending, timeout)
+        return _landed(declaration, report, ending, timeout, self._stack)
 
     def give_up(self) -> None:
         """Nobody wants to know any longer: `run` returns soon; from any thread."""
@@ -72,6 +91,9 @@ class Preflight:
             child.close()
         time.sleep(REST_SECONDS)
         lines, ending = child.ask(asked, limit=timeout)
+        self._stack = [
+            _Frame(found[1].decode(), int(found[2])) for found in map(_FRAME.match, lines) if found
+        ]
         return _last(lines), ending
 
 
@@ -89,17 +111,42 @@ def _last(lines: Sequence[bytes]) -> _Report | None:
     return last
 
 
-def _landed(declaration: Declaration, report: _Report | None, ending: Ending, timeout: float) -> Landed:
+def _landed(
+    declaration: Declaration,
+    report: _Report | None,
+    ending: Ending,
+    timeout: float,
+    stack: Sequence[_Frame],
+) -> Landed:
     if report is not None and report.faults is not None:
-        return Landed(report.faults, report.hooks)
-    code, what = _TOO_LONG, f"importing it took longer than {timeout:g} s"
-    if not ending.closed:
-        code, what = _ENDED, f"importing it ended the process ({_how(ending.status)})"
+        return Landed(report.faults, report.hooks, report.seconds)
     at = None if report is None else report.at
-    return Landed([_unfinished(declaration.entries, at, code, what)])
+    code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
+    if not ending.closed:
+        code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
+    fault = _unfinished(declaration.entries, at, code, what)
+    return Landed([_at_line(declaration, fault, stack, when)])
 
 
-def _how(status: int | None) -> str:
+def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], when: str) -> Fault:
+    """The fault at the handler's line that ran at the end; in other code, with that line named."""
+    is_compiling = any(frame.file == apart.__file__ for frame in stack)
+    if is_compiling:
+        message = f"{fault.message}; a large source was being compiled {when}"
+        fault = structs.replace(fault, message=message, suggestion=apart.TooCostly.suggestion)
+    own = {declaration.bundle.display(path) for path in declaration.files}
+    inside = next((frame for frame in stack if frame.file in own), None)
+    if inside is not None:
+        message = f"{fault.message}; this line ran {when}"
+        return structs.replace(fault, message=message, file=inside.file, line=inside.line)
+    other = next((frame for frame in stack if not frame.file.startswith((_HOST, "<frozen"))), None)
+    if other is None or is_compiling:
+        return fault
+    return structs.replace(fault, message=f"{fault.message}; {other.file}:{other.line} ran {when}")
+
+
+def how_it_ended(status: int | None) -> str:
+    """The status of a process, as of `subprocess`, in words."""
     if status is None:
         return "nobody knows how"
     return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -39,7 +39,8 @@ class Run(msgspec.Struct, eq=False):
     wanted: Sequence[Implementation]
     replace: Callable[[], None]  # whoever does it, by another worker: it is stuck
     overdue: bool = False
-    timed_out: str = ""
+    timed_out: str = ""  # it has been counted as failed then
+    first_failed: int | None = None  # the generation on which the change failed first
     timer: asyncio.TimerHandle | None = None
     judged: Judged | None = None
     scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
@@ -121,6 +122,28 @@ class Calls:
             message = f"it ran longer than its timeout of {timeout:g} s"
             run.timer = self._loop.call_later(timeout, self._time_out, run, message)
 
+    def watch_cancelled(self, run: Run, timeout: float) -> asyncio.TimerHandle:
+        """Look whether an asynchronous call has ended, a moment after it is cancelled in `timeout` seconds.
+
+        On the handlers' loop, by the call itself; returns what it has to cancel.
+        """
+        message = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
+        return self._loop.call_later(timeout + _TO_END, self._time_out, run, message)
+
+    def under_way(self, binding: Binding) -> list[tuple[float, bool]]:
+        """When each call of a binding under way began, and whether it keeps a worker from other changes."""
+        return [(run.started, not run.overdue) for run in self.of(binding)]
+
+    def count_failure(self, run: Run, what: str, kind: str) -> None:
+        """Count that a call of its generation has failed; under `lock`, once for each call."""
+        tally, first = run.binding.tally, run.first_failed
+        self.counts.last_error = tally.last_error = f"{run.ticket.key}: {what}"
+        self.counts.last_error_type = kind
+        tally.calls += 1
+        tally.failed += 1
+        if first is not None and first != run.binding.generation:
+            tally.inherited[first] = tally.inherited.get(first, 0) + 1
+
     def abandon(self, binding: Binding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
@@ -135,14 +158,14 @@ class Calls:
         return len(stuck)
 
     def statistics(
-        self, lanes: LanesStatistics, *, generation: int, synced: bool, replayed: int
+        self, lanes: LanesStatistics, *, binding: Binding, synced: bool, replayed: int
     ) -> HandlerStatistics:
         """The figures of the slot, with those of what waits for it."""
         with self.lock:
             counts, p95 = replace(self.counts), self.counts.p95()
         return HandlerStatistics(
             name=self._name,
-            generation=generation,
+            generation=binding.generation,
             synced=synced,
             delivered=lanes.taken - counts.filtered,
             succeeded=counts.succeeded,
@@ -157,6 +180,8 @@ class Calls:
             p95_seconds=p95,
             last_error=counts.last_error,
             replayed=replayed,
+            last_error_type=counts.last_error_type,
+            disabled=bool(binding.target.disabled),
         )
 
     def _cancel(self, run: Run, scope: asyncio.Timeout) -> None:
@@ -166,7 +191,12 @@ class Calls:
         self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
 
     def _time_out(self, run: Run, message: str) -> None:
-        run.timed_out = message
+        with self.lock:
+            if id(run) not in self.running or run.timed_out:
+                return
+            # A failure now: one that never returns would never be counted, and code that hangs seem well.
+            run.timed_out = message
+            self.count_failure(run, f"TimeoutError: {message}", "TimeoutError")
         self._give_up_waiting(run, message)
 
     def _give_up_waiting(self, run: Run, why: str) -> None:

@@ -8,7 +8,12 @@ _DURATIONS_KEPT = 512
 
 @dataclass(frozen=True, slots=True)
 class HandlerStatistics:
-    """One handler in `status`; times are in seconds."""
+    """One handler in `status`; times are in seconds.
+
+    delivered + merged + dropped + filtered + what waits for its first delivery = changes, and of what was
+    delivered each has succeeded, has failed, runs, or backs off. `disabled` handlers are not called, as
+    their plugin could not be loaded: their changes are dropped.
+    """
 
     name: str
     generation: int
@@ -26,6 +31,8 @@ class HandlerStatistics:
     p95_seconds: float
     last_error: str | None
     replayed: int = 0
+    last_error_type: str | None = None
+    disabled: bool = False
 
 
 @dataclass(slots=True)
@@ -41,6 +48,7 @@ class Counts:
     filtered: int = 0
     zombies: int = 0
     last_error: str | None = None
+    last_error_type: str | None = None
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
     def p95(self) -> float:
@@ -53,12 +61,21 @@ class Counts:
 class Tally:
     """The calls that one generation has made of a handler, and how many of them failed; retries count.
 
-    Used under the slot's lock.
+    A call counts when it returns, or as failed when its `timeout` is over. `longest` is how long a call took
+    at most, in seconds, without those that timed out. `inherited` counts the failures of changes that had
+    failed on another generation first, by the number of that. Used under the slot's lock.
     """
 
     calls: int = 0
     failed: int = 0
     last_error: str | None = None
+    longest: float = 0.0
+    inherited: dict[int, int] = field(default_factory=dict[int, int])
+
+    def without_inherited(self, generation: int) -> "Tally":
+        """The same without failures of changes that had failed on that generation already, or on an older."""
+        inherited = sum(count for first, count in self.inherited.items() if first <= generation)
+        return Tally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
 
     @property
     def ratio(self) -> float:

@@ -7,9 +7,12 @@ them keep the order.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from declctl.errors import NotSynced
 from declctl.hooks.awaiting import begin_async
 from declctl.hooks.calling import Implementation, call
 from declctl.kit import Clock, Lanes
@@ -19,7 +22,14 @@ from declctl.objects import Change, ChangeReason, ChangeType, Notification, Obje
 from declctl.runtime.handling.binding import Binding
 from declctl.runtime.handling.calls import Calls, Run, call_on
 from declctl.runtime.handling.context import HandlerContext, Memo
-from declctl.runtime.handling.failing import identity, tell_failed, what_failed
+from declctl.runtime.handling.failing import (
+    FailureLog,
+    identity,
+    not_synced_by,
+    tell_waiting,
+    type_failed,
+    what_failed,
+)
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.filtering import Judged
 from declctl.runtime.log import Log
@@ -29,6 +39,18 @@ __all__ = ["Binding", "Handler", "HandlerStatistics"]
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason.REPLAY
+_LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
+_SILENCE = 60.0  # seconds until the log says again that a handler waits
+
+
+class _Retry(NamedTuple):
+    """What a change that is tried again remembers of its calls; its ticket has it."""
+
+    failed: frozenset[tuple[str, str, str]]  # implementations, by their identity: these are called again
+    first_failed: int | None  # the generation on which it failed first, if it has failed
+    judged: Judged | None  # what the filter has made of it
+    waits: int  # how many of its retries were for a cache that had not synced
+    unsynced: bool  # the newest was
 
 
 class Handler:
@@ -50,18 +72,23 @@ class Handler:
         self.name = binding.plan.name
         self._clock = clock
         self._log = log
+        self._failures = FailureLog(log, self.name)
         self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
-        # ticket → implementations that have not succeeded yet
-        self._left: dict[int, frozenset[tuple[str, str, str]]] = {}
-        self._judged: dict[int, Judged] = {}  # ticket → what is tried again
+        self._silent_until = float("-inf")  # on the clock: the log has said that the handler waits
         self._memos: dict[str, Memo] = {}
-        self._initial: set[str] = set()
-        self._initial_complete = False
+        # Changes of the first sync that are not dealt with, counted until the handler has synced. A number
+        # and not their keys, which would take as much memory as the queue. It has a lock of its own: it
+        # changes under the lock of the lanes too, which is taken under that of the calls.
+        self._initial_left = 0
+        self._initial_lock = threading.Lock()
+        self._initial_complete = False  # no more of them will come
+        self._synced = False  # all of them were dealt with; never false again
+        self._closed = False  # the handler was removed, or the process ends: nothing is tried again
         self.replayed = 0  # told again for the sake of new code
         self.on_pending: Callable[[], None] = _nobody
         self.on_replaced: Callable[[], None] = _nobody  # a zombie holds a worker: another takes its place
         self.lanes: Lanes[Notification] = Lanes(
-            clock=clock, weigh=Notification.weight, merge=merge, limit=binding.intake.limit, era=era
+            clock=clock, weigh=Notification.weight, merge=self._merge, limit=binding.intake.limit, era=era
         )
         self._calls = calls = Calls(
             self.name, loop=loop, log=log, overlook=self.lanes.overlook, overlooked=self._overlooked
@@ -80,9 +107,18 @@ class Handler:
         wanted, skip = self._wanted, self._skips_initial
         taken = [(n.key, n) for n in notifications if n.type in wanted and not (skip and n.initial)]
         if taken:
-            if not self._initial_complete:
-                self._initial.update(key for key, n in taken if n.initial)
+            if not self._synced:
+                with self._initial_lock:
+                    self._initial_left += sum(n.initial for _, n in taken)
             self.lanes.add_all(taken)
+            self.on_pending()
+
+    def cache_synced(self) -> None:
+        """Some cache has synced: what backs off because it has read one that had not is due now.
+
+        A call that is under way knows nothing of it: if it has to be made again, it backs off.
+        """
+        if self.lanes.hurry(_is_unsynced):
             self.on_pending()
 
     def replay(self, records: Sequence[Record], now: float) -> None:
@@ -120,6 +156,23 @@ class Handler:
         self.hand_over(epoch)
         return self._calls.abandon(self._bindings.get(epoch))
 
+    def waiting(self, epoch: int) -> int:
+        """How many changes of an ended epoch no call has begun for; none once they were handed over.
+
+        They wait for a worker, or for a change of the same object.
+        """
+        if self.lanes.handed_over(epoch):
+            return 0
+        return max(0, self.lanes.outstanding(epoch) - len(self._calls.of(self._bindings.get(epoch))))
+
+    def close(self) -> int:
+        """Drop what waits and what backs off; returns how many changes. A call that fails later is given up.
+
+        Its workers have to be dismissed by then: what comes in later would wait for ever.
+        """
+        self._closed = True
+        return self.lanes.clear()
+
     def forget(self, epoch: int) -> None:
         """Drop the binding of an ended epoch, so that its generation can be collected."""
         if epoch != self.lanes.epoch and not self.outstanding(epoch):
@@ -137,13 +190,15 @@ class Handler:
             return self._memos.setdefault(uid, Memo())
 
     @property
-    def initial_done(self) -> bool:
-        """Whether every object of the first sync has been dealt with, as far as the slot was told of them."""
-        return not self._initial or self.lanes.idle
+    def has_synced(self) -> bool:
+        """Whether the handler has dealt with every object of the first sync; once true, it stays true."""
+        self._look_synced()
+        return self._synced
 
     def initial_complete(self) -> None:
-        """No more initial changes will come."""
+        """No more changes of the first sync will come. May be called again."""
         self._initial_complete = True
+        self._look_synced()
 
     def work(self, ticket: Ticket[Notification]) -> bool:
         """Deliver one change, in the calling thread.
@@ -151,7 +206,7 @@ class Handler:
         False if the thread was replaced meanwhile and has to leave.
         """
         run = self._begin(ticket)
-        if run.binding.filter is not None and not run.passes(run.binding.filter):
+        if self._is_left_out(run):
             return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
@@ -168,7 +223,7 @@ class Handler:
     async def work_async(self, ticket: Ticket[Notification]) -> bool:
         """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
         run = self._begin(ticket)
-        if run.binding.filter is not None and not run.passes(run.binding.filter):
+        if self._is_left_out(run):
             return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
@@ -184,8 +239,14 @@ class Handler:
                 if rest is None:
                     continue  # it had nothing to wait for
                 # Who was given up in its first step is cancelled where it begins to wait.
-                async with asyncio.timeout(0.0 if run.overdue else run.binding.plan.timeout) as run.scope:
-                    await rest
+                timeout = 0.0 if run.overdue else run.binding.plan.timeout
+                watch = None if timeout is None else self._calls.watch_cancelled(run, timeout)
+                try:
+                    async with asyncio.timeout(timeout) as run.scope:
+                        await rest
+                finally:
+                    if watch is not None:
+                        watch.cancel()
             except Exception as failure:  # noqa: BLE001 - as above
                 run.failures.append(failure)
                 run.failed.append(implementation)
@@ -195,14 +256,32 @@ class Handler:
         """The figures of this moment."""
         return self._calls.statistics(
             self.lanes.statistics(),
-            generation=self.binding.generation,
-            synced=self._initial_complete and self.initial_done,
+            binding=self.binding,
+            synced=self.has_synced,
             replayed=self.replayed,
         )
+
+    def under_way(self, binding: Binding) -> list[tuple[float, bool]]:
+        """When each call of a binding under way began, and whether it keeps a worker from other changes."""
+        return self._calls.under_way(binding)
 
     def running(self) -> list[str]:
         """The keys of the calls under way, for messages."""
         return self._calls.keys()
+
+    def _merge(self, waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
+        remaining = merge(waiting, new, attempted)
+        if waiting.initial and not any(n.initial for n in remaining):
+            self._initial_dealt_with()  # what was first told of the object was merged away
+        return remaining
+
+    def _look_synced(self) -> None:
+        if self._initial_complete and not self._synced:
+            self._synced = not self._initial_left or self.lanes.idle
+
+    def _initial_dealt_with(self) -> None:
+        with self._initial_lock:
+            self._initial_left -= 1
 
     def _overlooked(self) -> None:
         self.on_pending()  # workers of another crew may wait until they are let in
@@ -210,11 +289,11 @@ class Handler:
     def _begin(self, ticket: Ticket[Notification]) -> Run:
         # An epoch that was handed over a moment ago may be forgotten by now.
         binding = self._bindings.get(self.lanes.epoch_of(ticket)) or self.binding
-        notification, before, judged = ticket.value, None, None
-        if ticket.attempts:
-            before, judged = self._left.pop(id(ticket), None), self._judged.get(id(ticket))
-            if judged is not None and judged.change is notification:
-                notification = judged.told  # it was decided what is told, and is told again
+        notification = ticket.value
+        retry: _Retry | None = ticket.retry
+        judged = None if retry is None else retry.judged
+        if judged is not None and judged.change is notification:
+            notification = judged.told  # it was decided what is told, and is told again
         kind, record = notification.type, notification.record
         old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
         change = Change(
@@ -229,25 +308,39 @@ class Handler:
             received=notification.received_at,
         )
         wanted = binding.target.select(kind)
-        if before:
+        if retry is not None:
             # Only what failed is tried again; code that is new since then is called whole.
-            wanted = tuple(i for i in wanted if identity(i) in before) or wanted
+            wanted = tuple(i for i in wanted if identity(i) in retry.failed) or wanted
         began = self._clock.monotonic()
         run = Run(ticket, binding, change, began, wanted, self.on_replaced, judged=judged)
+        if retry is not None:
+            run.first_failed = retry.first_failed
         with self._lock:
             self._running[id(run)] = run
         if binding.plan.timeout is not None and not binding.target.all_async:
             self._loop.call_soon_threadsafe(self._calls.watch, run, binding.plan.timeout)
         return run
 
+    def _is_left_out(self, run: Run) -> bool:
+        """Whether a change goes to no hook: its filter keeps it out, no hook is for it, or all are disabled.
+
+        The filter is asked here. If it raises, the change is not left out: it has failed.
+        """
+        judge = run.binding.filter
+        if judge is not None and not run.passes(judge):
+            return True
+        return not (run.wanted or run.failures)
+
     def _leave_out(self, run: Run) -> bool:
+        """End a change for which nothing is called; returns as `work` does."""
+        disabled = bool(run.binding.target.disabled)
         with self._lock:
             del self._running[id(run)]
-            self._counts.filtered += 1
+            self._counts.filtered += not disabled
             self._counts.zombies -= run.overdue
         if run.timer is not None:
             self._loop.call_soon_threadsafe(run.timer.cancel)
-        self._end(run)
+        self._end(run, self.lanes.drop if disabled else self.lanes.done)
         return not run.overdue
 
     def _arguments(self, run: Run, implementation: Implementation) -> dict[str, object]:
@@ -260,61 +353,104 @@ class Handler:
         return arguments
 
     def _finish(self, run: Run) -> bool:
-        counts = self._counts
+        counts, tally = self._counts, run.binding.tally
         took = self._clock.monotonic() - run.started
         with self._lock:
             del self._running[id(run)]
             counts.durations.append(took)
             if run.overdue:
                 counts.zombies -= 1
-                if run.timed_out and not run.failures:
-                    run.failures.append(TimeoutError(run.timed_out))
-            run.binding.tally.calls += 1
+            elif took > tally.longest:
+                tally.longest = took
+            if run.timed_out and not run.failures:
+                run.failures.append(TimeoutError(run.timed_out))
+            unsynced = bool(run.failures) and all(map(not_synced_by, run.failures))
             if not run.failures:
+                tally.calls += 1
                 counts.succeeded += 1
         if run.timer is not None:
             self._loop.call_soon_threadsafe(run.timer.cancel)
-        if run.failures:
+        if unsynced:
+            self._wait_for_sync(run)
+        elif run.failures:
             self._failed(run)
         else:
             self._end(run)
+        # Their tracebacks refer to the run, and so to the code of its generation until a full collection.
+        run.failures.clear()
         return not run.overdue
 
     def _failed(self, run: Run) -> None:
-        ticket, plan, tally = run.ticket, run.binding.plan, run.binding.tally
-        attempt = ticket.attempts + 1
+        ticket, plan = run.ticket, run.binding.plan
+        waits = _waits(ticket)
+        attempt = ticket.attempts + 1 - waits
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
+        again = again and not self._closed
         delay = run.binding.backoff.delay(attempt) if again else 0.0
         what = what_failed(run.failures[0])
         with self._lock:
-            self._counts.last_error = tally.last_error = f"{ticket.key}: {what}"
-            tally.failed += 1
+            if not run.timed_out:  # else it was counted at that moment
+                self._calls.count_failure(run, what, type_failed(run.failures[0]))
             if again:
                 self._counts.retried += 1
             else:
                 self._counts.failed += 1
-        tell_failed(self._log, self.name, run, what, delay if again else None)
+        self._failures.failed(run, what, delay if again else None, attempt=attempt)
         if again:
-            self._left[id(ticket)] = frozenset(identity(i) for i in run.failed)
-            if run.judged is not None:
-                self._judged[id(ticket)] = run.judged
-            self.lanes.retry(ticket, delay)
-            self.on_pending()
+            first = run.binding.generation if run.first_failed is None else run.first_failed
+            self._retry(run, delay, first, waits)
         else:
             self._end(run)
 
-    def _end(self, run: Run) -> None:
+    def _wait_for_sync(self, run: Run) -> None:
+        """Call again, as often as it takes, what has read a cache that has not synced; it is no attempt."""
+        waits = _waits(run.ticket) + 1
+        what, now = what_failed(not_synced_by(run.failures[0]) or run.failures[0]), self._clock.monotonic()
+        with self._lock:
+            self._counts.last_error = f"{run.ticket.key}: {what}"
+            self._counts.last_error_type = NotSynced.__name__
+            self._counts.retried += 1
+            speaks = now >= self._silent_until
+            if speaks:
+                self._silent_until = now + _SILENCE
+        if speaks:
+            tell_waiting(self._log, self.name, run, what)
+        if self._closed:
+            self._end(run, self.lanes.drop)  # nobody calls it again
+        else:
+            delay = min(run.binding.backoff.delay(waits), _LONGEST_WAIT_FOR_SYNC)
+            self._retry(run, delay, run.first_failed, waits, unsynced=True)  # it is no failure
+
+    def _retry(
+        self, run: Run, delay: float, first_failed: int | None, waits: int, *, unsynced: bool = False
+    ) -> None:
+        failed = frozenset(identity(i) for i in run.failed)
+        run.ticket.retry = _Retry(failed, first_failed, run.judged, waits, unsynced)
+        self.lanes.retry(run.ticket, delay)
+        if self._closed:  # in this moment
+            self.lanes.clear()
+        self.on_pending()
+
+    def _end(self, run: Run, done: Callable[[Ticket[Notification]], bool] | None = None) -> None:
         ticket = run.ticket
-        if ticket.attempts:
-            self._left.pop(id(ticket), None)
-            self._judged.pop(id(ticket), None)
-        if self._initial:
-            self._initial.discard(ticket.key)
+        if not self._synced and ticket.value.initial:
+            self._initial_dealt_with()
         if run.change.type is _DELETED:
             with self._lock:
                 self._memos.pop(run.change.obj.uid, None)
-        if self.lanes.done(ticket):
+        if (done or self.lanes.done)(ticket):
             self.on_pending()
+
+
+def _waits(ticket: Ticket[Notification]) -> int:
+    """How many retries of a change were for a cache that had not synced: they are no attempts."""
+    retry: _Retry | None = ticket.retry
+    return 0 if retry is None else retry.waits
+
+
+def _is_unsynced(ticket: Ticket[Notification]) -> bool:
+    retry: _Retry | None = ticket.retry
+    return retry is not None and retry.unsynced
 
 
 def _nobody() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from declctl.informer import Registration
-from declctl.objects import ChangeReason, ChangeType, LabelSelector, Notification, Record
+from declctl.objects import ChangeReason, ChangeType, LabelSelector, Notification, Record, version_order
 from declctl.runtime.caching.caches import Cached
 
 _SLICE = 500  # objects that are compared before the loop may do something else
@@ -138,16 +138,16 @@ class _Scope:
         return self._labels is None or self._labels.matches(record.labels)
 
     @property
-    def seen(self) -> int:
-        """The version that the cache is at."""
-        return _number(self._indexer.last_store_sync_resource_version)
+    def seen(self) -> tuple[int, str]:
+        """The order of the version that the cache is at."""
+        return version_order(self._indexer.last_store_sync_resource_version)
 
 
 def difference(old: Record | None, new: Record | None, *, was: bool | None = True, now: bool = True) -> Told:
     """What is told of an object, from what was known of it to what it is; either may be out of sight.
 
-    `was` and `now` say whether a filter let it pass. Where nobody knows, `was` is None: then it was
-    maybe heard of, and is not told to be gone.
+    `was` and `now` say whether a filter let it pass. `was` is None where the filter raised: the handler may
+    not know the object, so that no Deleted is told.
     """
     known = old if was is not False else None
     passing = new if now else None
@@ -171,9 +171,5 @@ def _held(caches: Sequence[Cached], key: str) -> Record | None:
     return None
 
 
-def _version(record: Record) -> int:
-    return _number(record.resource_version)
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0
+def _version(record: Record) -> tuple[int, str]:
+    return version_order(record.resource_version)

@@ -30,6 +30,12 @@ class Slot:
     crew: Crew
     registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
 
+    def hears_kind_of(self, place: Place) -> bool:
+        """Whether objects of the caches there are what those of its own are."""
+        return {c.identity.group_kind for c in self.registrations} == {
+            c.identity.group_kind for c in place.informers
+        }
+
     @property
     def has_heard_all(self) -> bool:
         """Whether it was told all that its caches held first."""
@@ -46,7 +52,7 @@ class Transfer:
     """A handler that goes to other caches, or hears of other objects of the same.
 
     It leaves those that are `gone`. Of those that `come` it hears what `move` says, and then what
-    happens; the `missing` are not filled yet, and tell it all when they are.
+    happens; the `missing` tell it all that they hold, when they are filled.
     """
 
     slot: Slot
@@ -67,6 +73,20 @@ class Ended:
     slot: Slot
     epoch: int
     closing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Undrained:
+    """What a handler was not through with when an old generation was waited for no longer.
+
+    `waiting` changes waited: they went to the new code, or were dropped where the handler was `removed`.
+    `running` calls had not returned.
+    """
+
+    handler: str
+    waiting: int
+    running: int
+    removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,9 @@ def transfer_of(
 ) -> Transfer | None:
     """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
     before, old, new = tuple(slot.registrations), slot.handler.binding.filter, place.binding.filter
+    if slot.handler.binding.target.disabled and not place.binding.target.disabled:
+        # Its changes were dropped meanwhile: it hears all that is there, as a handler that is added.
+        return Transfer(slot, place, gone=before, come=(), missing=tuple(place.informers), move=None)
     gone = tuple(cached for cached in before if cached not in place.informers)
     added = tuple(cached for cached in place.informers if cached not in slot.registrations)
     come = tuple(cached for cached in added if cached.informer.has_synced)

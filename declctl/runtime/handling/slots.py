@@ -6,6 +6,7 @@ no handler can see an event with its new code that another sees with its old cod
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from declctl.errors import ReloadRefused
@@ -17,7 +18,16 @@ from declctl.runtime.caching.caches import Cached
 from declctl.runtime.handling.crew import Crew, LoopCrew, ThreadCrew
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.moving import Move
-from declctl.runtime.handling.placing import Ended, Place, Prepared, Shared, Slot, Transfer, transfer_of
+from declctl.runtime.handling.placing import (
+    Ended,
+    Place,
+    Prepared,
+    Shared,
+    Slot,
+    Transfer,
+    Undrained,
+    transfer_of,
+)
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -33,7 +43,31 @@ class Slots:
         self._log = log
         self._slots: Mapping[str, Slot] = {}
         self._leaving: list[Slot] = []
+        self._dropped: Counter[str] = Counter()  # by handlers that were removed, of the whole process
+        self._held = False  # workers are not woken: what comes waits
         self._era = Era()  # of all slots that are not leaving: one step cuts them all
+
+    @property
+    def is_held(self) -> bool:
+        """Whether handlers are called for nothing yet."""
+        return self._held
+
+    def hold(self) -> None:
+        """Call no handler until `let_go`: what happens waits for it. Before the first commit."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Let handlers begin with what has waited. Twice is harmless."""
+        if self._held:
+            self._held = False
+            for slot in self._everyone():
+                _connect(slot)
+                slot.crew.wake()
+
+    def cache_synced(self) -> None:
+        """Some cache has synced: changes that wait to read one are worked on now."""
+        for slot in self._everyone():
+            slot.handler.cache_synced()
 
     async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
         """Make what a commit of `places` needs; nothing that runs is touched.
@@ -82,31 +116,46 @@ class Slots:
             for registration in slot.registrations.values():
                 registration.retime(period)
         for slot, place in prepared.fresh:
+            if not self._held:
+                _connect(slot)
             _attach(slot, place, place.informers)
         self._slots = prepared.table
         return prepared.ended
 
-    async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[str]:
+    async def drain(self, ended: Sequence[Ended], *, policy: DrainPolicy, timeout: float) -> list[Undrained]:
         """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
 
-        What is left then goes to the new bindings, and calls that still run are not waited for:
-        returns the names of handlers that had any.
+        Of a handler that stays, what is left then goes to the new binding. Of one that is gone it is dropped
+        and counted, together with the changes that back off; these are not waited for. Calls that still run
+        after `timeout` go on, and are not waited for either. Returns what each handler had left.
         """
-        if policy is DrainPolicy.HANDOVER:
+        if policy is DrainPolicy.HANDOVER or self._held:  # nothing of it has begun
             for epoch in ended:
                 if not epoch.closing:
                     epoch.slot.handler.hand_over(epoch.epoch)
         await self._until_drained(ended, timeout)
-        late = [e for e in ended if e.slot.handler.outstanding(e.epoch)]
-        for epoch in late:
-            epoch.slot.handler.abandon(epoch.epoch)
-            if epoch.closing:
-                epoch.slot.handler.lanes.clear()
-        for epoch in ended:
-            if epoch.closing:
-                epoch.slot.crew.dismiss()
-                self._leaving.remove(epoch.slot)
-        return [epoch.slot.handler.name for epoch in late]
+        left = [self._give_up(epoch) for epoch in ended]
+        return [each for each in left if each.waiting or each.running]
+
+    def _give_up(self, ended: Ended) -> Undrained:
+        """Wait no longer for what is left of an epoch."""
+        handler = ended.slot.handler
+        waiting = handler.waiting(ended.epoch)
+        if ended.closing:  # before a worker takes the place of one that is stuck, and takes what waits
+            ended.slot.crew.dismiss()
+            self._leaving.remove(ended.slot)
+            waiting = handler.close()
+        running = handler.abandon(ended.epoch) if handler.outstanding(ended.epoch) else 0
+        if ended.closing:
+            dropped = handler.lanes.statistics().dropped
+            if dropped:
+                self._dropped[handler.name] += dropped
+        return Undrained(handler.name, waiting, running, removed=ended.closing)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many changes were dropped with handlers that were removed, by their names, in this process."""
+        return self._dropped
 
     async def finished(self, ended: Sequence[Ended]) -> None:
         """Return when the last call of those epochs has returned, and forget their bindings."""
@@ -133,10 +182,11 @@ class Slots:
         """The handlers that have not been told all that their caches held first."""
         return [name for name, slot in self._slots.items() if not slot.has_heard_all]
 
-    async def stop(self, timeout: float) -> list[str]:
+    async def stop(self, timeout: float) -> tuple[list[str], Mapping[str, int]]:
         """Take no more, let running calls finish for `timeout` seconds.
 
-        Returns what was left, as `handler key`.
+        Returns the calls that were left running, as `handler key`, and by handler how many changes waited:
+        they are dropped.
         """
         for slot in self._everyone():
             _detach(slot, slot.registrations)
@@ -144,7 +194,9 @@ class Slots:
         deadline = self._clock.monotonic() + timeout
         while self._running() and self._clock.monotonic() < deadline:
             await self._clock.sleep(_DRAIN_CHECK)
-        return self._running()
+        running = self._running()
+        waited = {slot.handler.name: slot.handler.close() for slot in self._everyone()}
+        return running, {name: number for name, number in waited.items() if number}
 
     def _running(self) -> list[str]:
         return [f"{slot.handler.name} {key}" for slot in self._everyone() for key in slot.handler.running()]
@@ -162,9 +214,12 @@ class Slots:
 
     def _prepared(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
         before = self._slots
-        kept = [(before[name], place) for name, place in places.items() if name in before]
-        fresh = {name: (self._make(place), place) for name, place in places.items() if name not in before}
-        leaving = [slot for name, slot in before.items() if name not in places]
+        # Another kind is another resource. A handler that goes to it is a new one of the same name. What
+        # waits for the old one stays with it, and its objects are not gone because nobody listens any longer.
+        stays = {n for n, place in places.items() if n in before and before[n].hears_kind_of(place)}
+        kept = [(before[name], place) for name, place in places.items() if name in stays]
+        fresh = {name: (self._make(place), place) for name, place in places.items() if name not in stays}
+        leaving = [slot for name, slot in before.items() if name not in stays]
         shared: Shared = {}
         transfers = [transfer_of(slot, place, same_code=same_code, shared=shared) for slot, place in kept]
         taking = [(s, p.binding) for s, p in kept if s.handler.binding.intake != p.binding.intake]
@@ -174,7 +229,7 @@ class Slots:
         for slot, place in kept:
             slot.handler.expect(place.binding)
         return Prepared(
-            table={name: before.get(name) or fresh[name][0] for name in places},
+            table={name: before[name] if name in stays else fresh[name][0] for name in places},
             fresh=tuple(fresh.values()),
             staying=[slot for slot, _ in kept],
             taking=taking,
@@ -187,9 +242,7 @@ class Slots:
 
     def _make(self, place: Place) -> Slot:
         handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop, era=self._era)
-        slot = Slot(handler, self._crew(handler, place.binding))
-        _connect(slot)
-        return slot
+        return Slot(handler, self._crew(handler, place.binding))
 
     def _crew(self, handler: Handler, binding: Binding) -> Crew:
         size = binding.plan.queue.concurrency
@@ -199,9 +252,11 @@ class Slots:
 
     def _recrew(self, slot: Slot, crew: Crew) -> None:
         before, slot.crew = slot.crew, crew
-        _connect(slot)
+        if not self._held:
+            _connect(slot)
         before.dismiss()
-        crew.wake()
+        if not self._held:
+            crew.wake()
 
 
 async def _start(crews: Sequence[Crew]) -> None:

@@ -14,6 +14,7 @@ from declctl.runtime.caching.identities import Identity, matched
 from declctl.runtime.checking.check import Checked
 from declctl.runtime.checking.declared import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
+from declctl.runtime.planning.leaving import Matching, judges_otherwise, leaving
 from declctl.runtime.planning.running import Comparable, masked
 from declctl.runtime.reloading.changes import Kind, Side, Step, changes, kept
 from declctl.runtime.reloading.replaying import code_of, recoded
@@ -42,17 +43,24 @@ class PlannedResource:
 class Replay:
     """A handler that hears objects which are there already; how many is None if it is not known.
 
-    `only_differences` says that it hears those that differ from what it was told before.
+    `only_differences` says that it hears those that differ from what it was told before. `out_of_scope` of
+    these leave what the handler hears of, and are told as Deleted; None if that is not known, and
+    `not_counted` says why where a process was asked.
     """
 
     handler: str
     objects: int | None
     only_differences: bool = False
+    out_of_scope: int | None = None
+    not_counted: str = ""
 
     def __str__(self) -> str:
         known = "the cache" if self.objects is None else f"~{self.objects:,} objects"
         what = f"what differs in {known}" if self.only_differences else known
-        return f"{self.handler} hears {what}"
+        gone = f": ~{self.out_of_scope:,} as Deleted (OutOfScope)" if self.out_of_scope else ""
+        if self.not_counted:
+            gone = f"; how many as Deleted (OutOfScope) is not counted: {self.not_counted}"
+        return f"{self.handler} hears {what}{gone}"
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -60,7 +68,27 @@ class Replay:
             "handler": self.handler,
             "objects": self.objects,
             "onlyDifferences": self.only_differences,
+            "outOfScope": self.out_of_scope,
+            "notCounted": self.not_counted or None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A handler that goes while changes wait for it; it has `seconds` to be through with them."""
+
+    handler: str
+    waiting: int
+    seconds: float
+
+    def __str__(self) -> str:
+        changes = "1 change waits" if self.waiting == 1 else f"{self.waiting:,} changes wait"
+        within = f"what is not done within drainTimeout ({self.seconds:g} s) is dropped"
+        return f"{changes} for {self.handler}: {within}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"handler": self.handler, "waiting": self.waiting, "drainTimeout": self.seconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +96,8 @@ class Planned:
     """The whole of it. `listed` are the watches that are begun: one LIST and one WATCH each.
 
     `kept` goes on untouched. `hooks_known` is False where handlers were not imported, so that their hooks
-    may cost more than is told.
+    may cost more than is told. `import_seconds` is how long importing the handlers in a child process took; a
+    reload pays that twice.
     """
 
     name: str
@@ -78,6 +107,8 @@ class Planned:
     hooks_known: bool
     replays: Sequence[Replay] = ()
     kept: Sequence[Step] = ()
+    removals: Sequence[Removal] = ()
+    import_seconds: float = 0.0
 
     @property
     def objects_listed(self) -> int | None:
@@ -101,8 +132,10 @@ class Planned:
             "listed": [str(watch) for watch in self.listed],
             "objectsListed": self.objects_listed,
             "replayed": [replay.document() for replay in self.replays],
+            "removals": [removal.document() for removal in self.removals],
             "resources": [resource.document() for resource in self.resources],
             "hooksKnown": self.hooks_known,
+            "preflightImportSeconds": round(self.import_seconds, 6),
         }
 
 
@@ -111,10 +144,12 @@ def planned(
     *,
     against: Checked | Comparable | None = None,
     objects: Mapping[str, int] | None = None,
+    matching: Matching | None = None,
 ) -> Planned:
     """The steps from one manifest without errors, or from nothing, or from what runs, to another.
 
-    `objects` has how many there are of a resource; what runs says that itself.
+    `objects` has how many there are of a resource; what runs says that itself. `matching` counts cached
+    objects of what runs.
     """
     new = _side(checked)
     living: Sequence[Identity]
@@ -127,7 +162,9 @@ def planned(
         living = old.all_identities()
     if checked.hooks is None:  # what was not imported is taken for what it was
         new = replace(new, transformed=old.transformed)
-    steps, counts = (*changes(old, new), *_restarts(against, new)), objects or {}
+    steps = (*changes(old, new), *_restarts(against, new))
+    # Of another kind under the same name it is not known how many there are.
+    counts = {name: count for name, count in (objects or {}).items() if not _is_other_kind(old, new, name)}
     return Planned(
         name=new.plan.name,
         steps=steps,
@@ -139,8 +176,12 @@ def planned(
             for each in new.plan.resources
         ],
         hooks_known=checked.hooks is not None or not _has_handlers(checked),
-        replays=() if against is None else tuple(_replays(steps, new, counts, _recoded(against, checked))),
+        replays=()
+        if against is None
+        else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching)),
         kept=kept(old, new, steps),
+        removals=tuple(_removals(against, new)),
+        import_seconds=checked.import_seconds,
     )
 
 
@@ -156,6 +197,15 @@ def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ..
     return tuple(step for step in against.restarts if step.subject in wanted)
 
 
+def _removals(against: Checked | Comparable | None, new: Side) -> Iterator[Removal]:
+    """The handlers that are not there any more, and what waits for them in the process that runs."""
+    if isinstance(against, Comparable):
+        for name in against.side.handlers:
+            goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
+            if goes and against.waiting.get(name):
+                yield Removal(name, against.waiting[name], new.plan.reload.drain_timeout)
+
+
 def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
     """The handlers that hear the cache again, as their code is another one."""
     assert checked.inputs is not None
@@ -168,26 +218,50 @@ def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
 
 
 def _replays(
-    steps: Sequence[Step], new: Side, objects: Mapping[str, int], recoded: Sequence[str]
+    steps: Sequence[Step],
+    old: Side,
+    new: Side,
+    objects: Mapping[str, int],
+    recoded: Sequence[str],
+    matching: Matching | None,
 ) -> Iterator[Replay]:
     """The handlers that are new hear all of a cache, those whose cache is another one what differs.
 
-    Those that want a replay hear all of it with other code.
+    Those that want a replay hear all of it with other code. One that goes to another kind is new.
     """
     added = {step.subject for step in steps if step.kind is Kind.ADD}
     moved = {step.subject for step in steps if step.kind is Kind.REHOME}
-    refiltered = {
-        step.subject for step in steps if step.kind is Kind.SWAP and "filter" in step.detail.split(", ")
-    }
     for name, handler in new.handlers.items():
         subject, count = f"handler {name}", objects.get(handler.resource)
-        if subject in added:
+        if subject in added or _hears_other_kind(old, new, name):
             if handler.initial_sync is InitialSync.DELIVER:
                 yield Replay(name, count)
         elif name in recoded:
             yield Replay(name, count)
-        elif subject in moved | refiltered or f"resource {handler.resource}" in moved:
-            yield Replay(name, count, only_differences=True)
+        elif subject in moved or f"resource {handler.resource}" in moved or judges_otherwise(old, new, name):
+            known = objects.get(old.handlers[name].resource)
+            gone = leaving(old, new, name, known=known, matching=matching)
+            yield Replay(
+                name, count, only_differences=True, out_of_scope=gone.objects, not_counted=gone.unknown
+            )
+
+
+def _is_other_kind(old: Side, new: Side, resource: str) -> bool:
+    """Whether the objects of a resource of that name are others."""
+    before, after = old.resources.get(resource), new.resources.get(resource)
+    return before is not None and after is not None and _group_kind(before) != _group_kind(after)
+
+
+def _hears_other_kind(old: Side, new: Side, handler: str) -> bool:
+    """Whether a handler that goes on by its name hears of other objects."""
+    before, after = old.handlers.get(handler), new.handlers.get(handler)
+    if before is None or after is None:
+        return False
+    return _group_kind(old.resources[before.resource]) != _group_kind(new.resources[after.resource])
+
+
+def _group_kind(resource: ResourcePlan) -> tuple[str, str]:
+    return Identity(resource.watches[0]).group_kind
 
 
 def notable_costs(checked: Checked) -> Sequence[str]:
@@ -211,7 +285,7 @@ def _side(checked: Checked) -> Side:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-    return Side(_plan_of(checked), checked.inputs.code, transformed)
+    return Side(_plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
 
 
 def _plan_of(checked: Checked) -> Plan:

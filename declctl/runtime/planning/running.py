@@ -35,9 +35,11 @@ class RunningCache(msgspec.Struct, frozen=True):
 class Comparable(msgspec.Struct, frozen=True):
     """A generation, as far as another manifest is compared with it.
 
-    `transformed` names the resources whose objects pass a transform, `cluster_scoped` has the API versions
-    and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler, and
-    `restarts` the plugins of which another version is installed than is loaded.
+    `transformed` names the resources whose objects a hook transforms, `modules` has digests of what entry
+    points name, `cluster_scoped` has the API versions
+    and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler,
+    `restarts` the plugins of which another version is installed than is loaded, and `waiting` how many
+    changes wait for each handler.
     """
 
     generation: int
@@ -48,12 +50,14 @@ class Comparable(msgspec.Struct, frozen=True):
     caches: tuple[RunningCache, ...]
     objects: Mapping[str, int]
     handler_code: Mapping[str, str] = {}
+    modules: Mapping[str, str] = {}
     restarts: tuple[Step, ...] = ()
+    waiting: Mapping[str, int] = {}
 
     @property
     def side(self) -> Side:
         """What is compared."""
-        return Side(self.plan, self.code, frozenset(self.transformed))
+        return Side(self.plan, self.code, frozenset(self.transformed), self.modules)
 
     def scoped(self, plan: Plan) -> Plan:
         """Another plan, without the namespaces of kinds that have none."""
@@ -89,9 +93,12 @@ class Running:
         return self.comparable().document()
 
 
-def running(generation: Generation, caches: Iterable[Cached]) -> Running:
-    """What is told of a generation and of every cache of its process. On the machinery loop."""
-    known = _known(generation, caches)
+def running(generation: Generation, caches: Iterable[Cached], waiting: Mapping[str, int]) -> Running:
+    """What is told of a generation, of every cache of its process, and of what waits for its handlers.
+
+    On the machinery loop.
+    """
+    known = msgspec.structs.replace(_known(generation, caches), waiting=waiting)
     return Running(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
 
 
@@ -119,6 +126,7 @@ def _known(generation: Generation, caches: Iterable[Cached]) -> Comparable:
         code=side.code,
         plan=masked(side.plan),
         transformed=tuple(sorted(side.transformed)),
+        modules=side.modules,
         cluster_scoped=tuple(
             sorted(
                 {

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
 from declctl.informer import field_index, function_index
-from declctl.kit import Breath, breathe
+from declctl.kit import Breath, Clock, breathe
 from declctl.manifest import Plan, plan
-from declctl.manifest.plan import HandlerPlan, ResourcePlan
+from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caching.caches import Cached, Caches, Identity, Index, Wanted
 from declctl.runtime.checking.check import Checked, diagnose
@@ -30,6 +30,7 @@ from declctl.runtime.handling.handler import Binding
 from declctl.runtime.handling.slots import Place
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.outcome import Imports
 from declctl.runtime.threads import in_thread
 
 
@@ -93,8 +94,11 @@ class _Import:
                 self._made.close()
 
 
-async def assemble(checked: Checked, number: int, around: Surroundings) -> Assembled:
-    """Make generation `number`; raises ManifestErrors if its code can't be imported after all."""
+async def assemble(checked: Checked, number: int, around: Surroundings, *, clock: Clock) -> Assembled:
+    """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
+
+    `clock` times the import.
+    """
     assert checked.inputs is not None
     assert checked.declaration is not None
     inputs = checked.inputs
@@ -102,6 +106,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
     build = _Import(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
     await breathe()
+    began = clock.monotonic()
     try:
         async with asyncio.timeout(limit):
             foreign, faults = await in_thread(build, name="declctl-import")
@@ -115,14 +120,16 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
         raise
     if foreign is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
+    is_foreign = checked.declaration.is_foreign
+    imports = Imports(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
     try:
         await breathe()
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, around) for resource in resolved.resources]
-        code = _stamp(inputs.code, foreign.versions)
         await breathe()
+        code = _Code(inputs, foreign)
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
-        return _assembled(number, inputs, resolved, foreign, wanted, around)
+        return _assembled(number, inputs, resolved, foreign, wanted, around, imports)
     except BaseException:
         foreign.close()
         raise
@@ -131,7 +138,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings) -> Assem
 def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
     wanted = tuple(replace(resource) for resource in loaded.wanted)
-    return _assembled(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around)
+    return _assembled(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around, Imports())
 
 
 def _assembled(
@@ -141,10 +148,12 @@ def _assembled(
     foreign: Foreign,
     wanted: tuple[Wanted, ...],
     around: Surroundings,
+    imports: Imports,
 ) -> Assembled:
     fresh = around.caches.prepare(wanted)
     try:
-        return Assembled(_generation(number, inputs, resolved, foreign, wanted, around), fresh)
+        generation = _generation(number, inputs, resolved, foreign, wanted, around, imports)
+        return Assembled(generation, fresh)
     except BaseException:
         around.caches.release(wanted, linger=0.0)
         raise
@@ -157,6 +166,7 @@ def _generation(
     foreign: Foreign,
     wanted: tuple[Wanted, ...],
     around: Surroundings,
+    imports: Imports,
 ) -> Generation:
     listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
     informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
@@ -164,7 +174,7 @@ def _generation(
         handler.name: Place(_binding(number, handler, foreign, listers, around), informers[handler.resource])
         for handler in resolved.handlers
     }
-    return Generation(number, inputs, resolved, foreign, wanted, listers, places)
+    return Generation(number, inputs, resolved, foreign, wanted, listers, places, imports)
 
 
 def _binding(
@@ -205,23 +215,45 @@ async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
     return resource.without_namespaces()
 
 
-def _wanted(resource: ResourcePlan, foreign: Foreign, code: str) -> Wanted:
+class _Code:
+    """Stamps for what code has made: they change whenever that code does, or a plugin's version."""
+
+    def __init__(self, inputs: Inputs, foreign: Foreign) -> None:
+        self._inputs = inputs
+        self._foreign = foreign
+
+    def of(self, origin: str | None) -> str:
+        """Of the module that an entry point names, with all that it imports; without one, of all code."""
+        module = (origin or "").partition(":")[0]
+        return _stamp(self._inputs.modules.get(module, self._inputs.code), self._foreign.versions)
+
+    def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
+        """Of what transforms the objects of a watch; empty if nothing does. As `Side.identities`."""
+        if resource.name not in self._foreign.transforms:
+            return ""
+        by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
+        entry = watch.transform.entry_point
+        return self.of(None if by_hooks or entry is None else entry.module)
+
+
+def _wanted(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Wanted:
     transform = foreign.transforms.get(resource.name)
-    stamp = code if transform is not None else ""
     return Wanted(
         plan=resource,
-        identities=tuple(Identity(watch, stamp) for watch in resource.watches),
+        identities=tuple(Identity(watch, code.of_transform(resource, watch)) for watch in resource.watches),
         indexes=tuple(_indexes(resource, foreign, code)),
         transform=transform,
     )
 
 
-def _indexes(resource: ResourcePlan, foreign: Foreign, code: str) -> Iterator[Index]:
+def _indexes(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Iterator[Index]:
     for each in resource.indexers:
         if each.field_path is not None:
             yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
     for each in foreign.indexers.get(resource.name, ()):
-        yield Index(each.name, f"{each.name}@{each.origin}#{code}", function_index(each.function))
+        yield Index(
+            each.name, f"{each.name}@{each.origin}#{code.of(each.origin)}", function_index(each.function)
+        )
 
 
 def _stamp(code: str, versions: str) -> str:

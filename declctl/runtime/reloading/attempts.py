@@ -10,15 +10,17 @@ from collections.abc import Awaitable, Callable
 from declctl.kit import Clock
 from declctl.runtime.reloading.outcome import Outcome, Result
 from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.threads import in_thread
 
 _NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that nobody had asked for, and was joined
+_NOTHING = "nothing"  # no digest of files
 _CLOSE_SECONDS = 10.0  # what undoing an attempt may take when the process ends
 
 
 class Attempts:
     """Lets a reloader make one attempt at a time. Used on the machinery loop.
 
-    `digest` says what the files are now; it blocks, and is asked in a thread. `finished` hears every
+    `digest` says what the files are now; it blocks, and is asked in a daemon thread. `finished` hears every
     outcome once, with whether somebody had asked for the attempt.
     """
 
@@ -76,7 +78,7 @@ class Attempts:
         while (current := self._current) is not None:
             if current.has_begun:
                 await current.read.wait()
-                newest = digest or await asyncio.to_thread(self._digest)
+                newest = digest or await in_thread(self._digest, name="declctl-look")
                 if current is not self._current:
                     continue
                 if newest != current.digest:
@@ -109,20 +111,34 @@ class Attempts:
         try:
             settled = None if attempt.asked else attempt.settled
             outcome = await self._reloader.reload(asked=attempt.asked, settled=settled, read=attempt.has_read)
+            if not attempt.asked and await self._is_outdated(outcome, attempt.digest):
+                outcome = self._given_up(attempt, began)
             if outcome.result is Result.SUPERSEDED:
-                self._told = ""  # nothing has been dealt with
+                self._told = _NOTHING  # the next files are tried, even if they are what runs
             return outcome
         except asyncio.CancelledError:
             if attempt.newer is None:
                 raise
             attempt.task.uncancel()
-            seconds = self._clock.monotonic() - began
-            return self._outcome(Result.SUPERSEDED, attempt.digest, reason="Superseded", seconds=seconds)
+            return self._given_up(attempt, began)
         finally:
             attempt.read.set()
             attempt.over.set()
             if self._current is attempt:
                 self._current = None
+
+    def _given_up(self, attempt: "_Attempt", began: float) -> Outcome:
+        self._reloader.forget(attempt.digest)
+        seconds = self._clock.monotonic() - began
+        return self._outcome(Result.SUPERSEDED, attempt.digest, reason="Superseded", seconds=seconds)
+
+    async def _is_outdated(self, outcome: Outcome, digest: str) -> bool:
+        """Whether a refusal is of files that are not there any longer, as they were mended meanwhile.
+
+        Faults that are no longer in the files are not logged. The files that are there now are tried next.
+        """
+        refused = outcome.result is Result.REFUSED and bool(digest)
+        return refused and await asyncio.to_thread(self._digest) != digest
 
     def _has_read(self, digest: str) -> None:
         self._told = digest

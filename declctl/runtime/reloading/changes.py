@@ -5,10 +5,11 @@ reads after a reload.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan
+from declctl.manifest.model import EntryPoint
+from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.objects import FieldPath
 from declctl.objects.partial import at_hand
 from declctl.runtime.caching.identities import Identity, matched
@@ -48,12 +49,14 @@ class Side:
     """One of the two to be compared: a plan, and a digest of the handler files behind it.
 
     `transformed` names the resources whose objects a hook transforms; those whose manifest names a
-    transform need not be among them.
+    transform need not be among them. `modules` has a digest for each module that an entry point names, of all
+    that it is made of; of one that is not among them the code is that of all files.
     """
 
     plan: Plan
     code: str
     transformed: frozenset[str] = frozenset()
+    modules: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def resources(self) -> Mapping[str, ResourcePlan]:
@@ -65,12 +68,22 @@ class Side:
         """By name."""
         return {handler.name: handler for handler in self.plan.handlers}
 
+    def code_of(self, *entries: EntryPoint | None) -> tuple[str, ...]:
+        """Digests of the code that entry points name; a plugin, which has none, is not of the files."""
+        return tuple(self.modules.get(entry.module, self.code) for entry in entries if entry is not None)
+
+    def handler_code(self, handler: HandlerPlan) -> tuple[str, ...]:
+        """Of the code of a handler, and of its filter."""
+        return self.code_of(handler.entry_point, handler.filter.entry_point if handler.filter else None)
+
     def identities(self, resource: ResourcePlan) -> tuple[Identity, ...]:
         """What its caches are; those that are transformed are others with other code."""
-        transforms = resource.name in self.transformed or any(
-            key.transform.entry_point is not None for key in resource.watches
-        )
-        return tuple(Identity(watch, self.code if transforms else "") for watch in resource.watches)
+        return tuple(Identity(watch, self._transform_code(resource, watch)) for watch in resource.watches)
+
+    def _transform_code(self, resource: ResourcePlan, watch: WatchKey) -> str:
+        if resource.name in self.transformed:
+            return self.code
+        return "".join(self.code_of(watch.transform.entry_point))
 
     def all_identities(self) -> tuple[Identity, ...]:
         """What all caches are, each once."""
@@ -109,7 +122,7 @@ def summary(steps: Sequence[Step]) -> str:
 
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """What a process that was started with one plan does not do of another."""
-    if old.admin != new.admin:
+    if old.admin.bind_address != new.admin.bind_address:
         yield Step(Kind.RESTART, "admin.bindAddress")
     if old.name != new.name:
         yield Step(Kind.RESTART, "metadata.name")
@@ -135,14 +148,14 @@ def _resources(old: Side, new: Side) -> Iterable[Step]:
             yield Step(Kind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:
             yield Step(Kind.SWAP, f"resource {name}", "idleTimeout")
-        yield from _indexers(previous, resource, same_code=old.code == new.code)
+        yield from _indexers(previous, resource, old, new)
         lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
         if lacking:
             fields = ", ".join(sorted(map(str, lacking)))
             yield Step(Kind.REPROJECT, f"resource {name}", f"reproject: {fields}")
 
 
-def _indexers(before: ResourcePlan, after: ResourcePlan, *, same_code: bool) -> Iterable[Step]:
+def _indexers(before: ResourcePlan, after: ResourcePlan, side: Side, other: Side) -> Iterable[Step]:
     old = {indexer.name: indexer for indexer in before.indexers}
     new = {indexer.name: indexer for indexer in after.indexers}
     yield from (Step(Kind.REMOVE, f"index {after.name}.{name}") for name in old if name not in new)
@@ -152,7 +165,9 @@ def _indexers(before: ResourcePlan, after: ResourcePlan, *, same_code: bool) -> 
             yield Step(Kind.ADD, subject)
         elif old[name] != indexer:
             yield Step(Kind.REINDEX, subject)
-        elif indexer.entry_point is not None and not same_code:
+        elif side.code != other.code and side.code_of(indexer.entry_point) != other.code_of(
+            indexer.entry_point
+        ):
             yield Step(Kind.REINDEX, subject, "code")
 
 
@@ -168,7 +183,8 @@ def _handlers(old: Side, new: Side) -> Iterable[Step]:
             yield Step(Kind.REHOME, f"handler {name}", "resourceRef")
         if previous.resync_period != handler.resync_period:
             yield Step(Kind.RETIME, f"handler {name}", "resync")
-        reasons = [] if old.code == new.code else ["code"]
+        same_code = old.code == new.code or old.handler_code(previous) == new.handler_code(handler)
+        reasons = [] if same_code else ["code"]
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
             yield Step(Kind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))

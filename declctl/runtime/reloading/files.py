@@ -7,17 +7,21 @@ its watch with it.
 """
 
 import asyncio
+import errno
+import stat
 from collections.abc import AsyncGenerator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from declctl.kit import Clock
 from declctl.manifest.model import WatchFiles
+from declctl.runtime.threads import in_thread
 
 _POLL_SECONDS = 1.0
 _SAFETY_POLL_SECONDS = 5.0
 _LONGEST_SETTLE_SECONDS = 2.0
+_THREAD = "declctl-look"
 
 _Folder = tuple[Path, int, int]  # with its device and its number there
 _Notice = AbstractSet[tuple[object, str]]  # what has happened, and to which path
@@ -27,10 +31,11 @@ class FileChanges:
     """Yields once for each settled change of what `digest` covers.
 
     Files that the digest doesn't cover neither cause nor prolong anything. `folders`, `settle` and
-    `watch` are asked again and again, since a new generation may say something else. `last` says what
-    has been dealt with, or is being: whoever is told a digest remembers it before asking for the next.
-    `seen` is called, in a thread, when a change is first seen, which then has to settle. `blind` is
-    told once, and why, if the system gives no notices.
+    `watch` are asked again and again, since a new generation may say something else. `digest` and `folders`
+    look at files, and are called in a daemon thread: on a network mount they may hang, and then neither the
+    loop nor the end of the process must. `last` says what has been dealt with, or is being: whoever is told a
+    digest remembers it before asking for the next. `seen` is called, in a thread, when a change is first
+    seen, which then has to settle. `blind` is told once, and why, if the system gives no notices.
     """
 
     def __init__(  # noqa: PLR0913 - what it asks and tells, keyword by keyword
@@ -83,10 +88,10 @@ class FileChanges:
             digest = again
 
     async def _read(self) -> str:
-        return await asyncio.to_thread(self._digest)
+        return await in_thread(self._digest, name=_THREAD)
 
     async def _something_happened(self, notices: "_Notices") -> None:
-        folders = tuple(folder for folder in self._folders() if folder.is_dir())
+        folders = await in_thread(self._identified, name=_THREAD)
         if self._watch() is WatchFiles.POLL or not folders:
             await notices.aclose()
             await self._clock.sleep(_POLL_SECONDS)
@@ -96,10 +101,19 @@ class FileChanges:
         except OSError as fault:
             # Nothing left to watch with (fs.inotify.max_user_instances, max_user_watches), or a folder
             # went away meanwhile: looking still works.
-            if self._blind is not None and all(folder.is_dir() for folder in folders):
+            again = await in_thread(self._identified, name=_THREAD)
+            if self._blind is not None and len(again) == len(folders):
                 self._blind(str(fault))
                 self._blind = None
             await self._clock.sleep(_POLL_SECONDS)
+
+    def _identified(self) -> tuple[_Folder, ...]:
+        """The folders that are there, each with what it is."""
+        found: list[_Folder] = []
+        for path in self._folders():
+            with suppress(OSError):  # it went away this moment
+                found.append(_folder(path))
+        return tuple(found)
 
 
 class _Notices:
@@ -111,9 +125,9 @@ class _Notices:
         self._changes: AsyncGenerator[_Notice] | None = None
         self._coming: asyncio.Task[_Notice] | None = None
 
-    async def next(self, folders: tuple[Path, ...]) -> None:
+    async def next(self, watched: tuple[_Folder, ...]) -> None:
         """Return when something may have happened in these folders, or after a while; raises OSError."""
-        watched = tuple(map(_folder, folders))
+        folders = tuple(path for path, *_ in watched)
         if self._changes is None or watched != self._watched:
             await self.aclose()
             self._watched, self._changes = watched, self._watch(folders)
@@ -129,7 +143,7 @@ class _Notices:
             await self.aclose()
             raise
         self._coming = None
-        if _is_of(notice, folders):
+        if await in_thread(lambda: _is_of(notice, folders), name=_THREAD):
             # A folder itself went away or came: the watch has gone with it, and a new one may look the same.
             await self.aclose()
 
@@ -162,8 +176,10 @@ class _Notices:
 
 def _folder(path: Path) -> _Folder:
     """A folder that is moved, or to which a link leads no longer, is another one; raises OSError."""
-    stat = path.stat()
-    return path, stat.st_dev, stat.st_ino
+    found = path.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
+    return path, found.st_dev, found.st_ino
 
 
 def _is_of(notice: _Notice, folders: Sequence[Path]) -> bool:

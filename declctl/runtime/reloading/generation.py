@@ -16,12 +16,14 @@ from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.handling.context import Listers
 from declctl.runtime.handling.placing import Place
 from declctl.runtime.reloading.changes import Side
+from declctl.runtime.reloading.outcome import Imports
 
 
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
-    `wanted` is what it wants of the caches, `places` where its handlers go.
+    `wanted` is what it wants of the caches, `places` where its handlers go. `imports` is how long the
+    import of its code took: no time where that was loaded already.
     """
 
     number: int
@@ -31,14 +33,16 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     wanted: tuple[Wanted, ...]
     listers: Listers
     places: Mapping[str, Place]
+    imports: Imports
 
     @property
     def side(self) -> Side:
         """What is compared with another generation."""
         resources = tuple(wanted.plan for wanted in self.wanted)
         scoped = replace(self.plan, resources=resources, watches=watches_of(resources))
-        transformed = frozenset(w.plan.name for w in self.wanted if w.transform is not None)
-        return Side(scoped, self.inputs.code, transformed)
+        by_hooks = self.foreign.from_hooks.transforms
+        transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
+        return Side(scoped, self.inputs.code, transformed, self.inputs.modules)
 
     def resource(self, name: str) -> Wanted | None:
         """What it wants of a resource."""

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from declctl.manifest import Diagnostic, render_json
-from declctl.runtime.reloading.changes import Step, summary
+from declctl.runtime.reloading.changes import Kind, Step, summary
 
 
 class Result(StrEnum):
@@ -23,6 +23,9 @@ class Result(StrEnum):
 
 NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
+
+_SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
+_NO_TENTHS = 9.95  # seconds from which on tenths are not shown
 
 _AGAIN = "`declctl reload` tries the same files again"
 _BACK_AGAIN = "`declctl rollback` tries it again"
@@ -40,6 +43,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
         "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); then "
         f"{_AGAIN}",
+        "NotServed": "mend apiVersion and kind, or install the definition of the kind first (only a resource "
+        f"of a new name waits for its kind); {_AGAIN}",
         "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
         "InternalError": f"the log has a traceback for the report; {_AGAIN}",
@@ -50,12 +55,41 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
 )
 
 
+def takes_effect(subjects: Sequence[str]) -> str:
+    """`metadata.name takes effect when the process starts again`."""
+    verb = "takes" if len(subjects) == 1 else "take"
+    return f"{' and '.join(subjects)} {verb} effect when the process starts again"
+
+
+class Imports(NamedTuple):
+    """How long importing the handlers took, in seconds, in both places; 0 where nothing was imported."""
+
+    in_preflight: float = 0.0
+    here: float = 0.0
+
+    @property
+    def are_slow(self) -> bool:
+        """Whether a user should know why the reload took so long."""
+        return self.in_preflight + self.here > _SLOW_IMPORTS
+
+    def __str__(self) -> str:
+        """`imports took 20 s in the pre-flight and 20 s here`."""
+        places = (self.in_preflight, "in the pre-flight"), (self.here, "here")
+        return "imports took " + " and ".join(f"{shown_seconds(s)} {place}" for s, place in places if s)
+
+
+def shown_seconds(seconds: float) -> str:
+    """`20 s`, `1.5 s`: the tenths only where they matter."""
+    return f"{seconds:.0f} s" if seconds >= _NO_TENTHS else f"{seconds:.1f} s"
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
 
     `lists` and `watches` are the LISTs and WATCHes that were made until the commit, and `unplanned` says in
     words where these are others than the plan had; `reason` is a CamelCase word. `back` says that it was an
-    attempt to go back, which has nothing to do with what the files say.
+    attempt to go back, which has nothing to do with what the files say. `imports` are those of a
+    generation that was committed.
     """
 
     result: Result
@@ -70,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
     watches: int = 0
     unplanned: Sequence[str] = ()
     back: bool = False
+    imports: Imports = Imports()
 
     @property
     def bundle(self) -> str:
@@ -89,12 +124,22 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.reason == STOPPING:
             return f"generation {self.generation}: the process is stopping, and reads its files no more"
         if self.result is Result.UNCHANGED:
-            return f"generation {self.generation}: {summary(self.steps)}"
+            return f"generation {self.generation}: {summary(self.steps)}{self._restarts}"
         took = f"{self.seconds * 1000:.0f} ms"
         if self.result is Result.ROLLED_BACK:
             return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"
-        line = f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}"
+        if self.imports.are_slow:
+            took = f"{took} ({self.imports})"
+        line = (
+            f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}{self._restarts}"
+        )
         return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
+
+    @property
+    def _restarts(self) -> str:
+        """What has changed in the files and not in the process, as the end of a sentence; maybe nothing."""
+        subjects = [step.subject for step in self.steps if step.kind is Kind.RESTART]
+        return f"; {takes_effect(subjects)}" if subjects else ""
 
     @property
     def advice(self) -> str | None:
@@ -119,6 +164,8 @@ class Outcome(msgspec.Struct, frozen=True):
             "reason": self.reason,
             "message": self.message,
             "seconds": round(self.seconds, 6),
+            "preflightImportSeconds": round(self.imports.in_preflight, 6),
+            "importSeconds": round(self.imports.here, 6),
             "changes": [str(step) for step in self.steps],
             "lists": self.lists,
             "watches": self.watches,

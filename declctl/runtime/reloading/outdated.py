@@ -1,10 +1,10 @@
-"""Installed plugins that were upgraded beneath a running process: it goes on with what it has loaded."""
+"""Installed plugins that are not what they were: upgraded, mended or broken beneath a running process."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from declctl.errors import EntryPointError
 from declctl.hooks.plugins import find
-from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.checking.foreign import READY, ForeignPlugin
 from declctl.runtime.reloading.changes import Kind, Step
 
 
@@ -13,7 +13,16 @@ def outdated(plugins: Iterable[ForeignPlugin]) -> tuple[Step, ...]:
 
     Looks at the disk.
     """
-    return tuple(step for plugin in plugins if plugin.state == "Ready" for step in _outdated(plugin))
+    return tuple(step for plugin in plugins if plugin.state == READY for step in _outdated(plugin))
+
+
+def changed_states(before: Iterable[ForeignPlugin], after: Iterable[ForeignPlugin]) -> Iterator[Step]:
+    """A step `Swap` for each plugin that can be loaded now and could not be before, or the reverse."""
+    was = {plugin.name: plugin.state for plugin in before}
+    for plugin in after:
+        if plugin.name in was and was[plugin.name] != plugin.state:
+            detail = "can be loaded now" if plugin.state == READY else f"disabled: {plugin.reason}"
+            yield Step(Kind.SWAP, f"plugin {plugin.name}", detail)
 
 
 def _outdated(plugin: ForeignPlugin) -> Iterable[Step]:

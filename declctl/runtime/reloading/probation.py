@@ -1,11 +1,11 @@
-"""Probation: looks at the calls of new code for a while, and goes back to the code before if they fail."""
+"""Probation: looks at the calls of new code for a while, and goes back if they fail or hang."""
 
 from collections.abc import Awaitable, Callable
 
 from declctl.kit import Clock
 from declctl.runtime.reloading.outcome import Outcome, Result
 from declctl.runtime.reloading.reload import Reloader
-from declctl.runtime.reloading.trial import Trial, Verdict, tallies, total, what_failed
+from declctl.runtime.reloading.trial import Verdict
 
 _LOOK_SECONDS = 0.25
 
@@ -34,7 +34,7 @@ class Probation:
         trial = self._reloader.trial
         if trial is None:
             return
-        verdict, why = self._judge(trial)
+        verdict, why = trial.verdict(self._reloader.conduct(trial), now=self._clock.monotonic())
         if verdict is Verdict.PASSED:
             self._reloader.passed(trial)
         elif verdict is Verdict.BREACHED:
@@ -42,12 +42,3 @@ class Probation:
             outcome = (await self._reloader.rollback(why=why, asked=False)).as_rollback()
             if outcome.result is not Result.UNCHANGED:
                 await self._finished(outcome, False)
-
-    def _judge(self, trial: Trial) -> tuple[Verdict, str]:
-        active, before = self._reloader.active, trial.kept.generation
-        assert active is not None
-        each, old = tallies(active), total(tallies(before))
-        new = total(each)
-        verdict = trial.verdict(new, old, now=self._clock.monotonic())
-        told = f"{new} failed, of generation {before.number} {old}: {what_failed(each)}"
-        return verdict, told if verdict is Verdict.BREACHED else ""

@@ -1,7 +1,8 @@
 """The walk of one edit, from files to commit: settle → read → check → stage → commit → drain → retire.
 
 Everything that can fail happens before the commit and touches nothing that runs; the commit can't
-fail. A start is the same walk without an old generation, and does not wait for its caches.
+fail. A start is the same walk without an old generation: its caches fill after the commit, and its
+handlers begin when they are full.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from declctl.errors import ReloadRefused
+from declctl.errors import NotFound, ReloadRefused
 from declctl.kit import Clock
 from declctl.manifest import Diagnostic
 from declctl.manifest.model import DrainPolicy
@@ -29,8 +30,9 @@ from declctl.runtime.reloading.owners import Owners
 from declctl.runtime.reloading.refusing import not_in_memory, refusal
 from declctl.runtime.reloading.replaying import Replays
 from declctl.runtime.reloading.retiring import Retiring
-from declctl.runtime.reloading.staging import Staged, Staging
-from declctl.runtime.reloading.trial import Kept, Trial
+from declctl.runtime.reloading.staging import WARM_CHECK, Staged, Staging
+from declctl.runtime.reloading.trial import Conduct, Kept, Trial
+from declctl.runtime.threads import in_thread
 
 
 class Reloader:
@@ -74,35 +76,67 @@ class Reloader:
     async def start(self, checked: Checked) -> Generation:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
 
-        It is committed at once: its caches fill while it runs.
+        It is committed at once, so that whoever asks sees its caches fill. No handler is called
+        before `first_sync`.
         """
         async with self._attempt:
             staged = await self._staging.first(checked)
+            self._slots.hold()
             self._commit(staged)
             return staged.generation
+
+    async def first_sync(self) -> None:
+        """Let handlers begin when every cache has synced, or after `warmTimeout` with those that have.
+
+        A kind that the server does not serve is not waited for. Where a reload has come meanwhile, its
+        caches count. What a later generation adds has synced before it is committed (`Staging`).
+        """
+        began = self._clock.monotonic()
+        while self._unsynced(missing=False):
+            assert self.active is not None
+            if self._clock.monotonic() - began >= self.active.plan.reload.warm_timeout:
+                break
+            await self._clock.sleep(WARM_CHECK)
+        for name, why in self._unsynced(missing=True).items():
+            self._log.warning(
+                f"handlers begin without {name}, which has not synced ({why}); whoever reads it gets "
+                "NotSynced until then, and is called again",
+                resource=name,
+            )
+        self._slots.let_go()
+
+    def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
+        """The resources that have not synced, and why; those that are not served only if `missing`."""
+        assert self.active is not None
+        return {
+            wanted.plan.name: cached.informer.why_not_synced()
+            for wanted in self.active.wanted
+            for cached in self._around.caches.of(wanted)
+            if not cached.informer.has_synced and (missing or not isinstance(cached.informer.fault, NotFound))
+        }
 
     async def reload(
         self, *, asked: bool, settled: str | None = None, read: Callable[[str], None] = lambda _: None
     ) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
-        `asked` tries again what has been tried before; otherwise the same bytes are not tried
-        twice. Files that are not `settled`, a digest, any longer are left to a later attempt. `read` is told
-        the digest of what the attempt is made of. Cancelling, which is possible until
-        the commit, undoes everything before it is raised.
+        `asked` tries again what has been tried before, and plugins that could not be loaded; otherwise
+        the same bytes are not tried twice. Files that are not `settled`, a digest, any longer are left to a
+        later attempt. `read` is told the digest of what the attempt is made of. Cancelling, which is possible
+        until the commit, undoes everything before it is raised.
         """
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
             try:
                 with self._own_faults():
-                    checked, digest = await asyncio.to_thread(self._read)
+                    checked, digest = await in_thread(self._read, name="declctl-read")
             except ReloadRefused as refused:
                 return self._refused(refused, "", began)
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
-            if digest == self.active.inputs.digest:
+            if digest == self.active.inputs.digest and not (asked and self.active.foreign.disabled):
                 self._last_digest = digest
                 steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
@@ -118,6 +152,11 @@ class Reloader:
                 self._last_digest = digest  # not where it is given up: it has not been tried then
                 return self._refused(refused, digest, began)
             return self._applied(staged, began)
+
+    def forget(self, digest: str) -> None:
+        """Nobody was told that files of this digest were refused: try them again when they come back."""
+        if self._last_digest == digest:
+            self._last_digest = ""
 
     async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
         """Commit the generation before again, as the next one, or say why not.
@@ -150,6 +189,25 @@ class Reloader:
         """The generation that may come back, if there is one, and the one that runs."""
         kept = self.trial.kept.generation if self.trial is not None else None
         return tuple(each.number for each in (kept, self.active) if each is not None)
+
+    def conduct(self, trial: Trial) -> Mapping[str, Conduct]:
+        """How the handlers of the active generation do, beside the one that may come back."""
+        assert self.active is not None
+        kept, found = trial.kept.generation, dict[str, Conduct]()
+        for name, place in self.active.places.items():
+            slot, before = self._slots.slot(name), kept.places.get(name)
+            if slot is None:
+                continue
+            under_way, plan = slot.handler.under_way, place.binding.plan
+            found[name] = Conduct(
+                place.binding.tally.without_inherited(kept.number),
+                None if before is None else before.binding.tally,
+                under_way(place.binding),
+                () if before is None else under_way(before.binding),
+                at_once=plan.queue.concurrency,
+                timeout=plan.timeout,
+            )
+        return found
 
     def passed(self, trial: Trial) -> None:
         """The active generation stays: the one before is retired."""
@@ -243,6 +301,7 @@ class Reloader:
             lists=asked.lists,
             watches=asked.watches,
             unplanned=asked.unplanned,
+            imports=staged.generation.imports,
         )
 
     def _refused(self, refused: ReloadRefused, digest: str, began: float) -> Outcome:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from declctl.errors import ManifestErrors, ReloadRefused
+from declctl.errors import Forbidden, ManifestErrors, NotFound, ReloadRefused, Unauthorized
 from declctl.kit import Clock, breathe, to_its_end
 from declctl.manifest import Diagnostic
 from declctl.runtime.caching.caches import Cached
@@ -15,13 +15,13 @@ from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.assembly import Assembled, Surroundings, assemble, assemble_again
 from declctl.runtime.reloading.changes import Step, changes
 from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.outdated import outdated
+from declctl.runtime.reloading.outdated import changed_states, outdated
 from declctl.runtime.reloading.owners import Owners
 from declctl.runtime.reloading.refusing import refusal
 from declctl.runtime.reloading.replaying import code_of, recoded, wanting
 from declctl.runtime.reloading.retiring import Retiring
 
-_WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
+WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Staging:
         self._clock = clock
 
     async def first(self, checked: Checked) -> Staged:
-        """The first generation, number 1. Its caches fill while it runs."""
+        """The first generation, number 1. Its caches fill when it is committed."""
         return await self._ready(await self._assembled(checked, 1), after=None)
 
     async def next(self, checked: Checked, number: int, *, after: Generation) -> Staged:
@@ -64,7 +64,7 @@ class Staging:
 
     async def _assembled(self, checked: Checked, number: int) -> Assembled:
         try:
-            return await assemble(checked, number, self._around)
+            return await assemble(checked, number, self._around, clock=self._clock)
         except ManifestErrors as error:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
             raise refusal(Checked((*checked.diagnostics, *found))) from error
@@ -77,13 +77,17 @@ class Staging:
             await self._owners.prepare(new, after=after)
             caches.start(assembled.fresh)
             if after is not None:
-                await self._warm(assembled.fresh, timeout)
+                await self._warm(new, after, timeout)
             await caches.build_indexes(new.wanted)
             plugins = new.foreign.plugins
             restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
             await breathe()
-            steps = (*changes(after.side, new.side), *restarts) if after is not None else ()
+            steps = (
+                (*changes(after.side, new.side), *changed_states(after.foreign.plugins, plugins), *restarts)
+                if after is not None
+                else ()
+            )
             same_code = after is not None and after.inputs.code == new.inputs.code
             await breathe()
             prepared = await self._slots.prepare(new.places, same_code=same_code)
@@ -91,7 +95,8 @@ class Staging:
         except BaseException:
             await to_its_end(self._undo(new))
             raise
-        return Staged(new, prepared, steps, replayed)
+        staying = {slot.handler.name for slot in prepared.staying}  # the others hear the cache anyway
+        return Staged(new, prepared, steps, [name for name in replayed if name in staying])
 
     async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
         if after is None or not wanting(new.plan):
@@ -99,18 +104,34 @@ class Staging:
         before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
         return await asyncio.to_thread(recoded, before, new.plan, new.inputs.bundle)
 
-    async def _warm(self, fresh: Sequence[Cached], timeout: float) -> None:
+    async def _warm(self, new: Generation, after: Generation, timeout: float) -> None:
+        """Wait until all that a generation adds has synced; raises ReloadRefused for what can't."""
         deadline = self._clock.monotonic() + timeout
-        for cached in fresh:
-            while not cached.informer.has_synced:
-                figures = cached.informer.statistics()
-                if figures.missing:
-                    break  # the kind may appear later: that is accepted, as at a start
-                if figures.forbidden or self._clock.monotonic() >= deadline:
-                    why = figures.error or f"it did not sync within {timeout:g} s"
-                    reason = "Forbidden" if figures.forbidden else "NotSynced"
-                    raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
-                await self._clock.sleep(_WARM_CHECK)
+        moved = _moved_to(new, after)
+        for wanted in new.wanted:
+            name = wanted.plan.name
+            before = after.resource(name)
+            known = self._around.caches.of(before) if before is not None and name not in moved else ()
+            for cached in self._around.caches.of(wanted):
+                if cached not in known:
+                    may_be_missing = before is None and name not in moved
+                    await self._until_synced(cached, deadline, timeout, may_be_missing=may_be_missing)
+
+    async def _until_synced(
+        self, cached: Cached, deadline: float, timeout: float, *, may_be_missing: bool
+    ) -> None:
+        informer = cached.informer
+        while not informer.has_synced:
+            fault = informer.fault
+            is_missing = isinstance(fault, NotFound)
+            is_forbidden = isinstance(fault, Forbidden | Unauthorized)
+            if is_missing and may_be_missing:
+                return  # the kind may appear later: that is accepted, as at a start
+            if is_missing or is_forbidden or self._clock.monotonic() >= deadline:
+                why = informer.statistics().error or f"it did not sync within {timeout:g} s"
+                reason = "NotServed" if is_missing else "Forbidden" if is_forbidden else "NotSynced"
+                raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
+            await self._clock.sleep(WARM_CHECK)
 
     async def _follow(self, prepared: Prepared, timeout: float) -> None:
         moves = prepared.moves
@@ -126,3 +147,12 @@ class Staging:
     async def _undo(self, generation: Generation) -> None:
         await self._retiring.let_go(generation, timeout=generation.plan.reload.drain_timeout, linger=0.0)
         await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
+
+
+def _moved_to(new: Generation, after: Generation) -> frozenset[str]:
+    """The names of the resources to which a handler goes on from another one, with its `resourceRef` edited.
+
+    Their kinds have to be served: the handler heard objects before, and would be left without any.
+    """
+    before = {handler.name: handler.resource for handler in after.plan.handlers}
+    return frozenset(h.resource for h in new.plan.handlers if before.get(h.name, h.resource) != h.resource)

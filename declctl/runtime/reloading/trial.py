@@ -1,7 +1,7 @@
-"""Whether a new generation stays: how often its calls fail, beside those of the generation before. Pure."""
+"""Whether a new generation stays: how often its calls fail, or hang, beside those of the one before. Pure."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -9,13 +9,17 @@ from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.figures import Tally
 from declctl.runtime.reloading.generation import Generation
 
+_HANGS_SECONDS = 30.0  # a call that takes longer hangs, unless the old code took a tenth of it or more
+_TIMES_LONGER = 10.0
+_SEVERAL = 5  # calls; where all of them fail, no more are waited for
+
 
 class Verdict(StrEnum):
     """What is known of a generation so far."""
 
     UNDECIDED = "Undecided"
     PASSED = "Passed"  # the time is over: it stays
-    BREACHED = "Breached"  # too many of its calls fail: it goes
+    BREACHED = "Breached"  # too many of its calls fail, or a handler hangs: it goes
 
 
 @dataclass(eq=False)
@@ -24,6 +28,37 @@ class Kept:
 
     generation: Generation
     released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How a handler does on the new generation, and how it did on the one before.
+
+    `old` is None where there was no such handler. `under_way` has the calls of the new code that have not
+    returned: when each began, and whether it keeps a worker from other changes, which one that timed out
+    does not; `old_under_way` those of the old code. `at_once` is `queue.concurrency`, `timeout` the
+    handler's own, in seconds.
+    """
+
+    new: Tally
+    old: Tally | None
+    under_way: Sequence[tuple[float, bool]] = ()
+    old_under_way: Sequence[tuple[float, bool]] = ()
+    at_once: int = 1
+    timeout: float | None = None
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether it was called, and no call has succeeded."""
+        return 0 < self.new.calls == self.new.failed
+
+    @property
+    def blocking(self) -> Sequence[float]:
+        """When the calls under way began that keep the handler from other changes.
+
+        Those are the calls that hold a worker. While no call has succeeded, those that timed out count too.
+        """
+        return [began for began, holds in self.under_way if holds or self.all_failed]
 
 
 @dataclass(eq=False)
@@ -38,28 +73,66 @@ class Trial:
     began: float
     refused: bool = False
 
-    def verdict(self, new: Tally, old: Tally, *, now: float) -> Verdict:
-        """Judge the calls of the new generation by those of the old one.
+    def verdict(self, each: Mapping[str, Conduct], *, now: float) -> tuple[Verdict, str]:
+        """Judge the handlers of the new generation, by name; for one that is breached also says why.
 
-        It has failed if more than `maxErrorRatio` of its calls have, and more of them than of the old
-        one's: where both fail alike, going back would not help.
+        `maxErrorRatio` of 1 judges nothing: no share is greater.
         """
-        bad = new.ratio > max(self.policy.max_error_ratio, old.ratio)
-        if bad and new.calls >= self.policy.min_calls and not self.refused:
-            return Verdict.BREACHED
-        if now - self.began >= self.policy.probation_period:
-            return Verdict.PASSED
-        return Verdict.UNDECIDED
+        if not self.refused and self.policy.max_error_ratio < 1:
+            why = self._all_together(each) or next(
+                (found for name, one in each.items() if (found := self._alone(name, one, now))), ""
+            )
+            if why:
+                return Verdict.BREACHED, why
+        over = now - self.began >= self.policy.probation_period
+        if over and (self.refused or not any(self._may_hang(one, now) for one in each.values())):
+            return Verdict.PASSED, ""
+        return Verdict.UNDECIDED, ""
 
+    def hangs_after(self, one: Conduct) -> float:
+        """After how many seconds a call of a handler hangs.
 
-def tallies(generation: Generation) -> Mapping[str, Tally]:
-    """What came of the calls of a generation, by handler."""
-    return {name: place.binding.tally for name, place in generation.places.items()}
+        That is 30 s, or half of the probation if that is less; but no less than its own timeout, nor than
+        ten times the longest call of the old code.
+        """
+        usual = _TIMES_LONGER * one.old.longest if one.old is not None else 0.0
+        return max(min(_HANGS_SECONDS, self.policy.probation_period / 2), usual, one.timeout or 0.0)
 
+    def _all_together(self, each: Mapping[str, Conduct]) -> str:
+        new = sum((one.new for one in each.values()), Tally())
+        old = sum((one.old for one in each.values() if one.old is not None), Tally())
+        if new.calls < self.policy.min_calls or not self._is_worse(new, old):
+            return ""
+        failed = what_failed({name: one.new for name, one in each.items()})
+        return f"{new} failed, of generation {self.kept.generation.number} {old}: {failed}"
 
-def total(each: Mapping[str, Tally]) -> Tally:
-    """All of them together."""
-    return sum(each.values(), Tally())
+    def _alone(self, name: str, one: Conduct, now: float) -> str:
+        """Why a handler has failed, whatever the others do; it has to have been there before."""
+        if one.old is None:
+            return ""
+        before = f"of generation {self.kept.generation.number}"
+        limit, new, old = self.hangs_after(one), one.new, one.old
+        hung = sum(now - began > limit for began in one.blocking)
+        old_hung = sum(now - began > limit for began, _ in one.old_under_way)
+        if hung >= one.at_once > old_hung:
+            calls = "1 call hangs" if hung == 1 else f"{hung} calls hang"
+            took = f"{before} none took longer than {old.longest:.3g} s"
+            return f"{name}: {calls} for more than {limit:g} s, and nothing else gets through; {took}"
+        was_good = old.calls > 0 and old.ratio <= self.policy.max_error_ratio
+        several = min(self.policy.min_calls, _SEVERAL)
+        if new.calls >= self.policy.min_calls or (was_good and one.all_failed and new.calls >= several):
+            return f"{what_failed({name: new})}; {before} {old}" if self._is_worse(new, old) else ""
+        return ""
+
+    def _is_worse(self, new: Tally, old: Tally) -> bool:
+        """More than `maxErrorRatio` fail, and more than of the old code's: else going back would not help."""
+        return new.ratio > max(self.policy.max_error_ratio, old.ratio)
+
+    def _may_hang(self, one: Conduct, now: float) -> bool:
+        """Whether calls that began within the period may turn out to hang: they are waited for."""
+        end, limit = self.began + self.policy.probation_period, self.hangs_after(one)
+        begun = [began for began in one.blocking if began < end]
+        return one.old is not None and len(begun) >= one.at_once and any(now - b <= limit for b in begun)
 
 
 def what_failed(each: Mapping[str, Tally]) -> str:

@@ -45,7 +45,7 @@ class Triggers:
             return
         changes = FileChanges(
             digest=self._files.digest,
-            folders=lambda: self._files.folders,
+            folders=self._files.look_for_folders,
             settle=lambda: self._policy.settle,
             clock=self._clock,
             watch=lambda: self._way,

@@ -51,10 +51,14 @@ class Announcer:
         The observer hears of it before anything else can run: no status has the generation without its
         condition.
         """
+        was_stale = self._observer.is_stale
         self._observer.reloaded(outcome)
         self._history.add(outcome)
         await breathe()
         self._say(outcome, asked=asked)
+        if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
+            number = outcome.generation
+            self._log.info(f"generation {number} is what the files say again", generation=number)
         told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
         if self._reloader.active is not None and outcome.result in told:
             await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)

@@ -32,6 +32,24 @@ class Notes:
         return True
 
 
+def not_synced(resource: ResourceStatus) -> str:
+    """That a resource can't be read yet, why, and what to do."""
+    so_far = f"{resource.items_listed:,} objects so far"
+    return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
+
+
+def _advice(resource: ResourceStatus) -> str:
+    waiting = [part for part in resource.informers if not part.synced]
+    if any(part.forbidden for part in waiting):
+        return (
+            "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
+            "by itself"
+        )
+    if any(part.missing for part in waiting):
+        return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+    return "it goes on by itself"
+
+
 def _mutated(resource: ResourceStatus) -> str:
     return (
         f"{_objects(resource.mutations)} changed in the cache by a reader, and put right; the last: "

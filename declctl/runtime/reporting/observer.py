@@ -3,24 +3,27 @@
 One line when a resource syncs, conditions, and the status document.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from declctl.informer import InformerStatistics
+from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
 from declctl.manifest import Plan
 from declctl.runtime.caching.caches import Caches, Wanted
 from declctl.runtime.caching.decoding import decoding_of
+from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import Kind, needing_restart
-from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result
+from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result, takes_effect
 from declctl.runtime.reloading.reload import Reloader
-from declctl.runtime.reporting.notes import Notes
+from declctl.runtime.reporting.notes import Notes, not_synced
 from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
+from declctl.transport import ServerStatus
 
 _LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
+_SILENCE = 60.0  # seconds until the log says again that a resource has not synced
 
 
 class Observer:
@@ -29,13 +32,24 @@ class Observer:
     Changes nothing but the conditions, and tells slots that a first sync is over.
     """
 
-    def __init__(
-        self, name: str, reloader: Reloader, *, caches: Caches, slots: Slots, clock: Clock, log: Log
+    def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
+        self,
+        name: str,
+        reloader: Reloader,
+        *,
+        caches: Caches,
+        slots: Slots,
+        recorder: EventRecorder,
+        server: Callable[[], ServerStatus],
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._name = name
         self._reloader = reloader
         self._caches = caches
         self._slots = slots
+        self._recorder = recorder
+        self._server = server
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
@@ -43,6 +57,8 @@ class Observer:
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
         self._told: dict[str, tuple[object, str | None]] = {}
+        self._told_disabled: dict[str, str | None] = {}  # plugin → why
+        self._silent_until: dict[str, float] = {}  # on the clock, of resources that have not synced
         self._notes = Notes()
         self._reloads: dict[str, int] = {}
         self._last_reload_seconds = 0.0
@@ -75,8 +91,14 @@ class Observer:
             )
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
-        if broken:
-            self._conditions.set("Degraded", holds=True, reason="ResourceError", message="; ".join(broken))
+        disabled, server = self._tell_disabled(), self._server()
+        if server.unreachable_since is not None:
+            message = f"{server.url} is away: {server.error}"
+            self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
+        elif broken or disabled:
+            reason = "ResourceError" if broken else "PluginDisabled"
+            message = "; ".join([*broken, *disabled])
+            self._conditions.set("Degraded", holds=True, reason=reason, message=message)
         else:
             self._conditions.set("Degraded", holds=False, reason="AsExpected")
 
@@ -90,12 +112,19 @@ class Observer:
             self._not_rolled_back(outcome)
             return
         holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)  # else the files are not what runs
-        restarts = self._restarts(outcome) if holds else []
+        subjects = self._restarts(outcome) if holds else []
+        restarts = [takes_effect(subjects)] if subjects else []
         reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
         message = "; ".join([*restarts, *_said(outcome)])
         self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what runs is not what the files said when they were read last."""
+        reloaded = self._conditions.get("Reloaded")
+        return reloaded is not None and reloaded.status == "False"
 
     def _restarts(self, outcome: Outcome) -> list[str]:
         """What of the files that run takes effect in a new process only, since the start of this one."""
@@ -103,7 +132,10 @@ class Observer:
         assert first is not None
         assert active is not None
         plugins = [s for s in outcome.steps if s.kind is Kind.RESTART and s.subject.startswith("plugin ")]
-        return [str(step).removeprefix("!") for step in (*needing_restart(first, active.plan), *plugins)]
+        return [
+            f"{step.subject} ({step.detail})" if step.detail else step.subject
+            for step in (*needing_restart(first, active.plan), *plugins)
+        ]
 
     def _not_rolled_back(self, outcome: Outcome) -> None:
         """Whether the files are what runs is as it was; where they are not, that is the greater fault."""
@@ -130,6 +162,9 @@ class Observer:
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
             reload_plan_mismatches=self._plan_mismatches,
+            removed=dict(self._slots.dropped),
+            server=self._server(),
+            recorded=self._recorder.statistics(),
         )
 
     def resources(self) -> list[ResourceStatus]:
@@ -181,19 +216,64 @@ class Observer:
             decoding=decoding_of(parts, transformed=wanted.transform is not None),
         )
 
+    def _tell_disabled(self) -> list[str]:
+        """The plugins that could not be loaded; one line for each when that begins, and when it ends."""
+        generation = self._reloader.active
+        found = {} if generation is None else {p.name: p for p in generation.foreign.disabled}
+        if generation is None or not (found or self._told_disabled):
+            return []
+        handlers = _handlers_of_plugins(generation.plan)
+        told, self._told_disabled = self._told_disabled, {name: p.reason for name, p in found.items()}
+        for name in told.keys() - found.keys():
+            if name in handlers:
+                self._log.info(
+                    f"plugin {name} is loaded: its handlers {handlers[name]} hear all objects that are there",
+                    plugin=name,
+                )
+        for name, plugin in found.items():
+            if told.get(name) != plugin.reason:
+                left_out = f"; its handlers {handlers[name]} are not called" if name in handlers else ""
+                self._log.warning(
+                    f"plugin {name} is disabled (onError: Disable): {plugin.reason}{left_out}. "
+                    f"{plugin.suggestion or 'Mend it'}; `declctl reload` tries it again",
+                    plugin=name,
+                    handlers=handlers.get(name),
+                )
+        return [f"plugin {name} is disabled: {plugin.reason}" for name, plugin in found.items()]
+
     def _tell(self, resource: ResourceStatus) -> None:
         for note in self._notes.of(resource):
             self._log.warning(note, resource=resource.name)
         before = self._told.get(resource.name)
         now = (resource.synced, resource.error)
-        if before == now:
-            return
         self._told[resource.name] = now
-        if resource.error:
+        if resource.synced and not (before and before[0]):
+            self._slots.cache_synced()
+        if not resource.synced:
+            self._tell_not_synced(resource, news=before != now and resource.error is not None)
+        elif before == now:
+            return
+        elif resource.error:
             self._log.warning(f"{resource.name}: {resource.error}", resource=resource.name)
         elif resource.synced and (before is None or not before[0] or before[1]):
             count = f"{resource.objects:,} object{'' if resource.objects == 1 else 's'}"
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
+
+    def _tell_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
+        """Say it when there is another reason for it, and once a minute."""
+        moment = self._clock.monotonic()
+        if news or moment >= self._silent_until.setdefault(resource.name, moment + _SILENCE):
+            self._silent_until[resource.name] = moment + _SILENCE
+            self._log.warning(f"{resource.name} {not_synced(resource)}", resource=resource.name)
+
+
+def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:
+    """By plugin, the names of the handlers that it has."""
+    found: dict[str, str] = {}
+    for handler in plan.handlers:
+        if handler.plugin is not None:
+            found[handler.plugin] = ", ".join(filter(None, (found.get(handler.plugin), handler.name)))
+    return found
 
 
 def _said(outcome: Outcome) -> list[str]:
@@ -209,7 +289,10 @@ def _said(outcome: Outcome) -> list[str]:
 
 
 def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
-    """One resource over its watches: sums, and of what has no sum the least or the first."""
+    """One resource over its watches: counts are summed.
+
+    Of ages and versions the least is taken, and of errors and states the first.
+    """
     ages = [part.last_event_age for part in parts if part.last_event_age is not None]
     events: dict[str, int] = {}
     for part in parts:
@@ -224,9 +307,11 @@ def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
         lists=sum(part.lists for part in parts),
         watches=sum(part.watches for part in parts),
         relists=sum(part.relists for part in parts),
+        relist_differences=sum((part.relist_differences for part in parts), RelistDifferences()),
         resource_version=min((p.resource_version for p in parts), key=lambda v: (len(v), v), default=""),
         last_event_age=round(min(ages), 3) if ages else None,
         error=next((part.error for part in parts if part.error), None),
+        error_type=next((part.reflector.error_type for part in parts if part.error), None),
         state="Missing" if all(part.missing for part in parts) else states[0] if states else "",
         items_listed=sum(part.items_listed for part in parts),
         events=events,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from declctl.informer import InformerStatistics
+from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
 from declctl.objects import Mutation
 from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
+from declctl.runtime.handling.recorder import RecordedEvents
+from declctl.transport import ServerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class ResourceStatus:
 
     `bytes` counts frames, or the JSON of objects that are kept decoded. `queued` changes are not in the
     cache yet, `skipped` objects could not be used, `slow` steps of processing held up others,
-    `mutations` counts cached objects that a reader changed and that were put right. `decoding` says what
-    came of their bytes, and `informers` has the figures of each watch.
+    `mutations` counts cached objects that a reader changed and that were put right. `relist_differences`
+    counts what lists after the first have found: changes in between were not seen. `decoding` says what
+    came of their bytes, and `informers` has the figures of each watch. `error_type` is the class of `error`.
     """
 
     name: str
@@ -90,8 +93,10 @@ class ResourceStatus:
     slow: int = 0
     mutations: int = 0
     last_mutation: Mutation | None = None
+    relist_differences: RelistDifferences = field(default_factory=RelistDifferences)
     decoding: DecodingStatus = field(default_factory=DecodingStatus)
     informers: Sequence[InformerStatistics] = ()
+    error_type: str | None = None
 
     @property
     def index_failures(self) -> Mapping[str, int]:
@@ -113,9 +118,11 @@ class ResourceStatus:
             "lists": self.lists,
             "watches": self.watches,
             "relists": self.relists,
+            "relistDifferences": _plain(self.relist_differences),
             "resourceVersion": self.resource_version,
             "lastEventAge": self.last_event_age,
             "error": self.error,
+            "errorType": self.error_type,
             "state": self.state,
             "queued": self.queued,
             "skipped": self.skipped,
@@ -144,6 +151,9 @@ class Status:
     reloads: Mapping[str, int]
     last_reload_seconds: float
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
+    removed: Mapping[str, int] = field(default_factory=dict[str, int])  # handlers → changes dropped with them
+    server: ServerStatus = field(default_factory=lambda: ServerStatus(""))
+    recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -154,9 +164,12 @@ class Status:
             "ready": self.ready,
             "leader": self.leader,
             "reloadPlanMismatches": self.reload_plan_mismatches,
+            "server": self.server.document(),
             "conditions": [condition.document() for condition in self.conditions],
             "resources": [resource.document() for resource in self.resources],
             "handlers": [_handler(handler) for handler in self.handlers],
+            "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
+            "recordedEvents": self.recorded.document(),
             "plugins": [plugin.document() for plugin in self.plugins],
         }
 
@@ -179,6 +192,8 @@ def _handler(handler: HandlerStatistics) -> dict[str, Any]:
         "zombies": handler.zombies,
         "generation": handler.generation,
         "lastError": handler.last_error,
+        "lastErrorType": handler.last_error_type,
+        "disabled": handler.disabled,
     }
 
 

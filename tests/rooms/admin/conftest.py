@@ -11,13 +11,16 @@ import pytest
 
 from declctl.admin import serve
 from declctl.errors import UnknownIndex
+from declctl.informer import RelistDifferences
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import Address, Controller
+from declctl.manifest.model import Address, AdminSpec, Controller
 from declctl.objects import ObjectKey
 from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
+from declctl.runtime.handling.recorder import RecordedEvents
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
+from declctl.transport import ServerStatus
 
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -30,6 +33,7 @@ PODS = ResourceStatus(
     lists=1,
     watches=3,
     relists=0,
+    relist_differences=RelistDifferences(added=2, modified=30),
     resource_version="88123",
     last_event_age=0.4,
     error=None,
@@ -81,6 +85,9 @@ STATUS = Status(
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
     reload_plan_mismatches=3,
+    removed={"audit": 25},
+    server=ServerStatus("https://there", datetime(2026, 1, 1, tzinfo=UTC), "connection refused", 4, 1),
+    recorded=RecordedEvents(20, 3, 500),
 )
 
 
@@ -153,6 +160,10 @@ class FakeRuntime:
     reloads: int = 0
     gate: asyncio.Event | None = None
     told_running: Any = None
+    allowed_hosts: tuple[str, ...] = ()
+    told_history: dict[str, Any] = field(
+        default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
+    )
     rolled_back: list[int | None] = field(default_factory=list[int | None])
     cache: Cache = field(
         default_factory=lambda: Cache(
@@ -162,7 +173,7 @@ class FakeRuntime:
 
     @property
     def plan(self) -> Plan:
-        return plan(Controller("pod-guard"))
+        return plan(Controller("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
 
     def status(self) -> Status:
         return self.now
@@ -183,7 +194,7 @@ class FakeRuntime:
         return Told(self.result)
 
     def history(self) -> dict[str, Any]:
-        return {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
+        return self.told_history
 
     async def reload(self, *, asked: bool = True) -> Told:
         assert asked
@@ -208,6 +219,7 @@ async def request(
 ) -> Answer:
     """One request to a server that runs."""
     url = f"http://127.0.0.1:{bound.port}{path}"
+    headers = {name: value.replace("{port}", str(bound.port)) for name, value in (headers or {}).items()}
     async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as response:
         text = await response.text()
         json = await response.json() if response.content_type == "application/json" else None

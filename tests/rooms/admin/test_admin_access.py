@@ -1,11 +1,15 @@
 """Who may read objects and change state."""
 
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from declctl.admin.access import is_loopback
 from declctl.manifest.model import Address
+from declctl.objects import Mutation
+from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.reporting.status import Status
 
 EVERYWHERE = Address("0.0.0.0", 0)
 GUARDED = [
@@ -26,7 +30,9 @@ def test_without_a_token_a_public_address_shows_nothing(ask: Callable, runtime, 
     assert runtime.reloads == 0
 
 
-@pytest.mark.parametrize("given", ["", "Bearer wrong", "Basic right", "right", "Bearer \u00fc"])
+@pytest.mark.parametrize(
+    "given", ["", "Bearer wrong", "Basic right", "right", "Bearer \u00fc", "Bearer \udcff"]
+)
 def test_a_wrong_token_is_401(ask: Callable, runtime, given: str):
     """Only the right token opens a public address."""
     answer = ask("/-/reload", method="POST", address=EVERYWHERE, token="right", Authorization=given)
@@ -63,26 +69,166 @@ def test_a_form_of_another_page_is_refused(ask: Callable, runtime, origin: str):
     assert runtime.reloads == 0
 
 
-@pytest.mark.parametrize("host", ["localhost:8081", "127.0.0.1", "[::1]:8081", "LOCALHOST"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST", "127.1.2.3"])
 def test_the_names_of_loopback_are_accepted(ask: Callable, host: str):
-    """curl, a port-forward and a browser reach loopback under any of its names."""
-    assert ask("/cache/pods", Host=host).status == 200
+    """Curl and a browser reach loopback under any of its names, with the port that is listened on."""
+    assert ask("/cache/pods", Host=f"{host}:{{port}}").status == 200
+
+
+@pytest.mark.parametrize("path", [*OPEN, "/history", "/nothing", "/events"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example:{port}", "localhost.evil.example:{port}", "localhost:1", "localhost", "10.0.0.7:{port}"],
+)
+def test_a_loopback_address_answers_to_no_other_host(ask: Callable, path: str, host: str):
+    """A web page that points its own name at this machine is shown nothing at all, whatever it asks for."""
+    answer = ask(path, Host=host)
+    assert answer.status == 403
+    assert "allowedHosts" in answer.json["error"]
+
+
+@pytest.mark.parametrize("path", [*OPEN, "/history"])
+def test_a_public_address_answers_to_no_name_of_others(ask: Callable, path: str):
+    """In a cluster, too: a page in a browser that reaches the pod can't rebind its name to it."""
+    assert ask(path, address=EVERYWHERE, Host="evil.example:{port}").status == 403
 
 
 @pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.1.2.3", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("myhost", False),
-    ],
+    "host", ["10.1.2.3:8081", "[fd00::7]:80", "10.1.2.3", "localhost:9999", "{machine}:1"]
 )
-def test_what_counts_as_loopback(host: str, loopback: bool):
-    """An empty host means every interface, and is not loopback."""
-    assert is_loopback(host) is loopback
+def test_a_public_address_answers_to_addresses_and_to_its_machine(ask: Callable, host: str):
+    """A kubelet and Prometheus ask the pod's address; a Service or a port-forward has another port."""
+    host = host.replace("{machine}", socket.gethostname())
+    assert ask("/healthz", address=EVERYWHERE, Host=host).status == 200
+
+
+@pytest.mark.parametrize("address", [EVERYWHERE, Address("127.0.0.1", 0)])
+def test_the_manifest_names_other_hosts(ask: Callable, runtime, address: Address):
+    """Prometheus may ask by the name of a Service, if the manifest has it."""
+    runtime.allowed_hosts = ("pod-guard.monitoring.svc",)
+    assert ask("/metrics", address=address, Host="Pod-Guard.monitoring.svc:8081").status == 200
+    assert ask("/metrics", address=address, Host="other.monitoring.svc:8081").status == 403
+
+
+@pytest.mark.parametrize("host", ["", "a b", "localhost:x", "localhost:99999", "[::1", "u@localhost:{port}"])
+def test_what_is_no_host_is_400(ask: Callable, host: str):
+    """A Host header that nobody can read is a bad request."""
+    assert ask("/healthz", Host=host).status == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/healthz", "/cache/pods"])
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:1", "https://localhost:{port}0", "http://127.0.0.1:{port}"]
+)
+def test_a_page_of_another_port_is_another_page(ask: Callable, path: str, origin: str):
+    """What another program of this machine serves may not ask in the name of its reader."""
+    assert ask(path, Host="localhost:{port}", Origin=origin).status == 403
+
+
+def test_its_own_page_may_ask(ask: Callable):
+    """The page of the address itself has the origin of its Host."""
+    given = {"Host": "localhost:{port}", "Origin": "http://localhost:{port}"}
+    assert ask("/-/reload", method="POST", **given).status == 200
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+def test_a_token_counts_on_loopback_too(ask: Callable, runtime, method: str, path: str):
+    """On a machine that others use, too, only who has the token sees objects or reloads."""
+    assert ask(path, method=method, token="right").status == 401
+    assert runtime.reloads == 0
+    wanted = 404 if path == "/cache/pods/a" else 200
+    assert ask(path, method=method, token="right", Authorization="Bearer right").status == wanted
+
+
+def test_a_token_from_a_file_may_end_in_a_newline(ask: Callable):
+    """`kubectl create secret --from-file` keeps the newline of the file."""
+    assert ask("/cache/pods", token="right\n", Authorization="Bearer right").status == 200
+
+
+SECRET = "hunter2"
+REDACTING = [{"address": EVERYWHERE}, {"address": EVERYWHERE, "token": "right"}, {"token": "right"}]
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/history", "/readyz", "/metrics"])
+@pytest.mark.parametrize("given", REDACTING)
+def test_without_the_token_there_are_no_texts(ask: Callable, runtime, path: str, given: dict):
+    """What a handler raised with, or a server said, may have a password in it."""
+    runtime.say(**with_secrets(runtime.now))
+    runtime.told_history = {"attempts": [attempt(SECRET)], "inMemory": [5, 6]}
+    answer = ask(path, **given)
+    assert answer.status == (503 if path == "/readyz" else 200)
+    assert SECRET not in answer.text
+    if given.get("token") and path != "/metrics":
+        assert SECRET in ask(path, **given, Authorization="Bearer right").text
+
+
+def test_without_the_token_there_are_types_and_counts(ask: Callable, runtime):
+    """Whoever looks after a cluster still sees what is wrong, and how often."""
+    runtime.say(**with_secrets(runtime.now))
+    document = ask("/status", address=EVERYWHERE).json
+    assert document["redacted"] is True
+    assert document["handlers"][0]["lastError"] == "KeyError"
+    assert document["handlers"][0]["failed"] == 1
+    assert document["resources"][0]["error"] == "Forbidden"
+    assert document["resources"][0]["decoding"]["failed"] == 2
+    assert document["resources"][0]["decoding"]["lastFault"] is None
+    assert [(c["reason"], c["message"]) for c in document["conditions"]] == [("NotSynced", "")]
+    assert document["plugins"] == [
+        {**ForeignPlugin("slack", "1.2.0", "Quarantined").document(), "reason": None},
+    ]
+    assert "pods: Forbidden" in ask("/readyz", address=EVERYWHERE).text
+
+
+def test_with_the_token_nothing_is_left_out(ask: Callable, runtime):
+    """The token opens the whole document; so does loopback where there is none."""
+    whole = runtime.now.document()
+    assert ask("/status").json == whole
+    given = {"address": EVERYWHERE, "token": "right", "Authorization": "Bearer right"}
+    assert ask("/status", **given).json == whole
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/history"])
+def test_a_wrong_token_is_told(ask: Callable, path: str):
+    """Who shows a wrong token is told so, and not shown half a document."""
+    assert ask(path, token="right", Authorization="Bearer wrong").status == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_a_probe_does_not_fail_for_a_token(ask: Callable, path: str):
+    """Prometheus may show a token of its own to each pod."""
+    assert ask(path, token="right", Authorization="Bearer of-prometheus").status == 200
+
+
+def with_secrets(status: Status) -> dict[str, object]:
+    """The parts of a status, with a secret in each text that comes from elsewhere."""
+    pods, notify = status.resources[0], status.handlers[0]
+    text = f"403 Forbidden: {SECRET}"
+    return {
+        "ready": False,
+        "conditions": [replace(status.conditions[0], status="False", reason="NotSynced", message=SECRET)],
+        "resources": [
+            replace(
+                pods,
+                synced=False,
+                error=text,
+                error_type="Forbidden",
+                decoding=replace(pods.decoding, last_fault=text),
+                last_mutation=Mutation("Pod", SECRET, ()),
+            )
+        ],
+        "handlers": [replace(notify, last_error=f"a/b: KeyError: {SECRET}", last_error_type="KeyError")],
+        "plugins": [ForeignPlugin("slack", "1.2.0", "Quarantined", f"ImportError: {SECRET}")],
+    }
+
+
+def attempt(text: str) -> dict[str, object]:
+    """An attempt as /history has it."""
+    return {
+        "time": "2026-01-01T12:00:00Z",
+        "result": "Refused",
+        "reason": "SyntaxError",
+        "message": text,
+        "changes": [f"~handler {text}"],
+        "suggestion": text,
+        "generation": 6,
+    }

@@ -1,5 +1,6 @@
 """The metrics, under the names and types of the contract."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rooms.admin.conftest import PODS
+from declctl.admin import serve
+from tests.rooms.admin.conftest import LOOPBACK, PODS
 
 TYPES = {
+    "declctl_admin_refused_total": "counter",
     "declctl_generation": "gauge",
     "declctl_generations_alive": "gauge",
     "declctl_reloads_total": "counter",
@@ -26,14 +29,21 @@ TYPES = {
     "declctl_frame_dictionaries": "gauge",
     "declctl_lists_total": "counter",
     "declctl_watches_total": "counter",
+    "declctl_relist_differences_total": "counter",
     "declctl_watch_events_total": "counter",
     "declctl_handler_results_total": "counter",
     "declctl_handler_queue_depth": "gauge",
     "declctl_handler_merged_total": "counter",
+    "declctl_handler_dropped_total": "counter",
     "declctl_handler_filtered_total": "counter",
     "declctl_handler_replayed_total": "counter",
     "declctl_zombie_invocations": "gauge",
+    "declctl_server_reachable": "gauge",
+    "declctl_server_outages_total": "counter",
+    "declctl_server_rollbacks_total": "counter",
+    "declctl_recorded_events_total": "counter",
     "declctl_leader": "gauge",
+    "declctl_plugin_ready": "gauge",
 }
 
 
@@ -56,6 +66,9 @@ def test_names_and_types_are_those_of_the_contract(samples):
     ("sample", "value"),
     [
         (("declctl_generation",), 6),
+        (("declctl_plugin_ready", "slack"), 1),
+        (("declctl_handler_dropped_total", "notify"), 0),
+        (("declctl_handler_dropped_total", "audit"), 25),  # a handler that was removed
         (("declctl_generations_alive",), 2),
         (("declctl_reloads_total", "Applied"), 5),
         (("declctl_reloads_total", "Unchanged"), 0),
@@ -75,6 +88,9 @@ def test_names_and_types_are_those_of_the_contract(samples):
         (("declctl_frame_dictionaries", "pods"), 1),
         (("declctl_lists_total", "pods"), 1),
         (("declctl_watches_total", "pods"), 3),
+        (("declctl_relist_differences_total", "pods", "added"), 2),
+        (("declctl_relist_differences_total", "pods", "modified"), 30),
+        (("declctl_relist_differences_total", "pods", "deleted"), 0),
         (("declctl_watch_events_total", "pods", "ADDED"), 5),
         (("declctl_watch_events_total", "pods", "MODIFIED"), 2),
         (("declctl_handler_results_total", "notify", "succeeded"), 9),
@@ -85,6 +101,12 @@ def test_names_and_types_are_those_of_the_contract(samples):
         (("declctl_handler_filtered_total", "notify"), 2),
         (("declctl_handler_replayed_total", "notify"), 7),
         (("declctl_zombie_invocations",), 1),
+        (("declctl_server_reachable",), 0),
+        (("declctl_server_outages_total",), 4),
+        (("declctl_server_rollbacks_total",), 1),
+        (("declctl_recorded_events_total", "posted"), 20),
+        (("declctl_recorded_events_total", "failed"), 3),
+        (("declctl_recorded_events_total", "dropped"), 500),
         (("declctl_leader",), 1),
     ],
 )
@@ -102,6 +124,36 @@ def test_index_functions_that_fail_are_counted(ask: Callable, runtime):
     ]
     runtime.say(resources=[replace(PODS, informers=parts)])
     assert 'declctl_index_failures_total{index="byTeam",resource="pods"} 6.0' in ask("/metrics").text
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=x",
+        "application/openmetrics-text; version=1.\u00e4",
+        "text/plain; version=" + "9" * 5000,
+        "text/plain; version=; escaping=nonsense",
+    ],
+)
+def test_a_format_that_there_is_not_is_no_fault_of_declctl(ask: Callable, accept: str):
+    """A scraper with odd wishes is answered, and nobody is asked to report a fault."""
+    assert ask("/metrics", Accept=accept).status in (200, 406)
+
+
+def test_what_was_refused_is_counted(runtime, http: Callable):
+    """An alert can tell that somebody tries names and tokens."""
+
+    async def scenario() -> str:
+        async with serve(runtime, LOOPBACK, token="right") as bound:
+            await http(bound, "/status", headers={"Host": "evil.example"})
+            await http(bound, "/status", headers={"Authorization": "Bearer wrong"})
+            await http(bound, "/cache/pods")
+            return (await http(bound, "/metrics")).text
+
+    text = asyncio.run(scenario())
+    assert 'declctl_admin_refused_total{reason="Host"} 1.0' in text
+    assert 'declctl_admin_refused_total{reason="Token"} 2.0' in text
+    assert 'declctl_admin_refused_total{reason="Malformed"} 0.0' in text
 
 
 def test_the_scraper_chooses_the_format(ask: Callable):

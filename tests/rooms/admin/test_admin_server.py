@@ -66,7 +66,7 @@ def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     """Without --admin the address is spec.admin.bindAddress."""
     asked: list[Address] = []
     monkeypatch.setattr(
-        "declctl.admin.server._listen", lambda runner, address: _noted(runner, address, asked)
+        "declctl.admin.server._listen", lambda _runner, _table, address: _noted(address, asked)
     )
 
     async def scenario() -> None:
@@ -79,11 +79,9 @@ def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     assert [str(address) for address in asked] == ["127.0.0.1:8081", "127.0.0.1:9"]
 
 
-async def _noted(runner, address: Address, asked: list[Address]) -> None:
-    from aiohttp import web
-
+async def _noted(address: Address, asked: list[Address]) -> asyncio.Server:
     asked.append(address)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
 
 
 def test_alive_is_200(ask: Callable):

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from declctl.cli.main import status_of
+from tests.children import share_children
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ def _declctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     return run
 
 
+@pytest.fixture(autouse=True)
+def _children_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the children of pre-flights are forked from is loaded once, not by each command."""
+    share_children(monkeypatch)
+
+
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, in which no cluster and no token are configured."""
@@ -43,13 +50,13 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(name="logging_restored")
+@pytest.fixture(name="logging_restored", autouse=True)
 def _logging_restored() -> Iterator[None]:
-    """Put back what logging was before: the whole process shares it."""
+    """Put back what logging was before: the whole process shares it, and the tests of other rooms read it."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = before[0], before[1]
-    for name in ("_declctl_gen", "declctl.informer"):
+    for name in ("kubernetes", "declctl.informer", "declctl.informer.notices", "watchfiles"):
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()

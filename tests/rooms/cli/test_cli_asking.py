@@ -153,6 +153,107 @@ def test_the_token_goes_along(declctl: Callable, process: Process, monkeypatch: 
     assert process.asked == [("GET", "/status", "Bearer secret")]
 
 
+@pytest.fixture(name="elsewhere")
+def _elsewhere(folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """The folder has a manifest of somebody else, which names an address that is not this machine's."""
+    port = process.address.rpartition(":")[2]
+    (folder / "manifest.yaml").write_text(
+        f"{MANIFEST}  admin: {{bindAddress: 'declctl.evil.example:{port}'}}\n"
+    )
+    (folder / "handlers.py").write_text("def f(change):\n    pass\n")
+    connect = socket.create_connection
+    monkeypatch.setattr(
+        "socket.create_connection",
+        lambda where, *rest: connect(("127.0.0.1", where[1]), *rest),  # whoever has that name
+    )
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "secret")
+    process.address = f"declctl.evil.example:{port}"
+    return process
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["history"], ["reload"], ["rollback"], ["plan", "."], ["plan", ".", "--against", "running"]],
+)
+def test_a_manifest_can_not_have_the_token_sent_to_it(
+    declctl: Callable, elsewhere: Process, command: list[str]
+):
+    """Who clones a repository and asks in its folder gives the token to nobody whom it names."""
+    declctl(*command)
+    assert elsewhere.asked
+    assert [shown for _, _, shown in elsewhere.asked] == [None] * len(elsewhere.asked)
+
+
+def test_an_address_that_is_named_gets_the_token(declctl: Callable, elsewhere: Process):
+    """With --admin the user has said whom to trust."""
+    declctl("status", "--admin", elsewhere.address)
+    assert elsewhere.asked == [("GET", "/status", "Bearer secret")]
+
+
+@pytest.mark.parametrize("command", ["status", "history", "reload"])
+def test_that_the_token_was_kept_back_is_told(declctl: Callable, elsewhere: Process, command: str):
+    """Whoever meant that address learns how to say so."""
+    elsewhere.answers(401, {"error": "/x needs the header."})
+    ended = declctl(command)
+    assert ended.status == 2
+    assert f"--admin {elsewhere.address}" in ended.err
+
+
+def test_a_proxy_never_hears_of_it(declctl: Callable, process: Process, monkeypatch: pytest.MonkeyPatch):
+    """HTTP_PROXY is for the world outside: the token and the status do not pass through it."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert declctl("status", "--admin", process.address).status == 0
+
+
+def test_a_token_of_a_file_may_end_in_a_newline(
+    declctl: Callable, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """`DECLCTL_ADMIN_TOKEN=$(<file)` or not: it is the same token."""
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "secret\n")
+    declctl("status", "--admin", process.address)
+    assert process.asked == [("GET", "/status", "Bearer secret")]
+
+
+def test_a_token_that_no_header_can_carry_is_named(
+    declctl: Callable, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """It is the user's, and no fault of declctl."""
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "a\nX-Other: b")
+    ended = declctl("status", "--admin", process.address)
+    assert ended.status == 2
+    assert "DECLCTL_ADMIN_TOKEN" in ended.err
+    assert process.asked == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{}", b'{"name": "c"}', b"[" * 100_000, b"null", b"\xff", b'{"a":' * 100_000]
+)
+@pytest.mark.parametrize("command", ["status", "history"])
+def test_an_odd_answer_is_no_fault_of_declctl(declctl: Callable, process: Process, command: str, body: bytes):
+    """Another program at the address may answer with any JSON."""
+    process.body = body
+    ended = declctl(command, "--admin", process.address)
+    assert ended.status == 2
+    assert "is not declctl" in ended.err
+
+
+@pytest.mark.parametrize("command", ["status", "history"])
+def test_a_refused_question_is_told(declctl: Callable, process: Process, command: str):
+    """A wrong token, or a name that the address does not answer to, is told in its words."""
+    process.answers(403, {"error": "This address answers to others."})
+    ended = declctl(command, "--admin", process.address)
+    assert (ended.status, ended.err) == (2, "declctl: This address answers to others.\n")
+
+
+def test_what_is_left_out_is_told(declctl: Callable, process: Process):
+    """Who has no token sees that there is more."""
+    process.answers(200, {**STATUS, "redacted": True})
+    ended = declctl("status", "--admin", process.address)
+    assert "DECLCTL_ADMIN_TOKEN" in ended.err
+    assert ended.out.splitlines()[0] == "pod-guard generation 6"
+
+
 def test_a_refusal_to_answer_is_told(declctl: Callable, process: Process):
     """A missing token is told in the words of the process."""
     process.answers(401, {"error": "/-/reload needs the header."})
@@ -297,3 +398,38 @@ def test_reload_need_not_wait(declctl: Callable, process: Process):
     ended = declctl("reload", "--no-wait", "--admin", process.address)
     assert (ended.status, ended.out) == (0, "reloading\n")
     assert process.asked[0][1] == "/-/reload?wait=false"
+
+
+def _manifest_of(folder: Path, process: Process, name: str) -> None:
+    text = MANIFEST.replace("name: c}", f"name: {name}}}")
+    admin = f'  admin: {{bindAddress: "{process.address}"}}\n'
+    (folder / "manifest.yaml").write_text(text + admin)
+
+
+def test_status_of_another_controller_says_whose_it_is(declctl: Callable, process: Process, folder: Path):
+    """Two controllers on one machine: what answers may be the other one, and the JSON stays JSON."""
+    _manifest_of(folder, process, "node-guard")
+    ended = declctl("status", "-o", "json")
+    assert (ended.status, json.loads(ended.out)["name"]) == (0, "pod-guard")
+    for part in (f"pod-guard answers at {process.address}", "node-guard", f"--admin {process.address}"):
+        assert part in ended.err
+    assert "warning" not in declctl("status", "--admin", process.address).err
+    _manifest_of(folder, process, "pod-guard")
+    assert "warning" not in declctl("status").err
+
+
+@pytest.mark.parametrize("order", ["reload", "rollback"])
+def test_an_order_to_another_controller_is_not_given(
+    declctl: Callable, process: Process, folder: Path, order: str
+):
+    """It exits 2 and has asked for the status alone; with --admin it is what the user wants."""
+    _manifest_of(folder, process, "node-guard")
+    ended = declctl(order)
+    assert ended.status == 2
+    assert f"Nothing was done: pod-guard answers at {process.address}" in ended.err
+    assert [method for method, *_ in process.asked] == ["GET"]
+    declctl(order, "--admin", process.address)
+    assert [method for method, *_ in process.asked] == ["GET", "POST"]
+    _manifest_of(folder, process, "pod-guard")
+    declctl(order)
+    assert [method for method, *_ in process.asked] == ["GET", "POST", "GET", "POST"]

@@ -35,16 +35,23 @@ class Server:
         self.kinds = {"Pod": Resource(GroupVersionKind.of("v1", "Pod"), "pods", True)}
         self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
         self.asked: list[tuple[str, str, str]] = []
+        self.missing: set[str] = set()
         self._refuses, self._error = refuses, error
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         if self._error:
             raise self._error
-        if gvk.kind not in self.kinds:
+        if gvk.kind not in self.kinds or gvk.api_version != self.kinds[gvk.kind].gvk.api_version:
             raise NotFound(404, "NotFound", f"the server does not serve {gvk}")
         return self.kinds[gvk.kind]
 
     async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
+        if path == "/apis":
+            return {"groups": [{"preferredVersion": {"groupVersion": "apps/v1"}}]}
+        if method == "GET":
+            if path.rpartition("/")[2] in self.missing:
+                raise NotFound(404, "NotFound", "namespaces not found")
+            return {}
         assert body is not None
         wanted: dict[str, Any] = body["spec"]["resourceAttributes"]
         asked = (wanted["verb"], wanted["resource"], wanted["namespace"])
@@ -90,3 +97,44 @@ def test_a_silent_cluster_is_one_fault():
     (fault,) = faults(Server(error=Unreachable("connection refused")))
     assert fault.code == "DCL052"
     assert "connection refused" in fault.message
+
+
+def test_a_kind_of_another_apiversion_is_suggested():
+    """`kind: Node` in v1 where the cluster has it in apps/v1: the help has the line to write."""
+    server = Server()
+    server.kinds["Node"] = Resource(GroupVersionKind.of("apps/v1", "Node"), "nodes", False)
+    (fault,) = faults(server)
+    assert fault.suggestion == 'did you mean "apiVersion: apps/v1"? The cluster serves Node there'
+
+
+def test_what_is_in_no_namespace_needs_a_clusterrole():
+    """Who grants list and watch of nodes in a Role grants nothing."""
+    (fault,) = faults(Server(refuses={("list", "nodes", "")}))
+    assert fault.message == "you may not list nodes in the whole cluster"
+    assert fault.suggestion == (
+        "a ClusterRole needs the verbs list and watch for nodes; nodes are in no namespace, so that a Role "
+        "can't grant it"
+    )
+
+
+def test_a_namespace_that_is_not_there_is_a_warning():
+    """A mistyped namespace would be watched in vain; one that comes later is seen then."""
+    server = Server()
+    server.missing = {"team-b"}
+    (fault,) = faults(server)
+    assert (fault.code, fault.severity) == ("DCL053", "warning")
+    assert fault.message == (
+        "the namespace team-b is not in the cluster: there is nothing to watch until it is"
+    )
+
+
+def test_events_need_a_right_where_handlers_record_them():
+    """`ctx.record_event` would fail in the background, where few people look."""
+    server = Server(refuses={("create", "events", "team-a")})
+    assert faults(server) == []
+    loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
+    (fault,) = asyncio.run(check_against_cluster(loaded, server, records_events=True))
+    assert (fault.code, fault.severity) == ("DCL051", "warning")
+    assert fault.message == (
+        "you may not create events in the namespace team-a, and handlers call ctx.record_event"
+    )

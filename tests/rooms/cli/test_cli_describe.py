@@ -1,9 +1,17 @@
 """`explain` and `schema`."""
 
 import json
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from declctl.manifest.codes import CODES
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_explain_shows_type_default_and_fields(declctl: Callable):
@@ -30,6 +38,51 @@ def test_explain_of_an_unknown_field_suggests_one(declctl: Callable):
     ended = declctl("explain", "spec.handlers.retri")
     assert ended.status == 2
     assert 'did you mean "retry"?' in ended.err
+
+
+@pytest.mark.parametrize("code", ["DCL060", "dcl060"])
+def test_explain_of_a_code_says_what_to_do_without_the_repository(declctl: Callable, code: str):
+    """Who has installed declctl with pip reads here what docs/errors.md says of a code."""
+    ended = declctl("explain", code)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == (
+        "DCL060\n\n`mode: Reconcile` is not done yet by this version.\n\n"
+        "    resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
+        "    handlers: [{name: a, resourceRef: {name: pods}, entryPoint: handlers, mode: Reconcile}]\n\n"
+        "Meanwhile: use `delivery: Keyed`, which merges the waiting changes of a key, and read the state "
+        "from `ctx.listers`.\n"
+    )
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_every_code_is_explained(declctl: Callable, code: str):
+    """Each code has its meaning and its advice, and no marks of Markdown outside of code."""
+    ended = declctl("explain", code)
+    assert CODES[code] in ended.out
+    assert "\nDo: " in ended.out or "\nMeanwhile: " in ended.out
+    assert not {"**", "```", "]("} & {mark for mark in ("**", "```", "](") if mark in ended.out}
+
+
+def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable):
+    """A mistyped code ends with 2 and shows its neighbours; one without neighbours shows the range."""
+    ended = declctl("explain", "DCL019")
+    assert ended.status == 2
+    assert ended.err.startswith("declctl: There is no code DCL019; the codes near it are DCL010, DCL011,")
+    assert "codes are DCL000 to DCL0" in declctl("explain", "DCL999").err
+
+
+def test_the_wheel_has_the_page_that_explain_reads(tmp_path: Path):
+    """`pip install` brings the text of docs/errors.md; the checkout is not needed."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert packed.read("declctl/errors.md") == (ROOT / "docs" / "errors.md").read_bytes()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--kind", "Controller"], ["--kind", "ControllerTest"]])

@@ -37,15 +37,61 @@ def test_a_line_is_time_sentence_and_the_rest():
     [
         ({"event": "notify failed on Modified default/a", "handler": "notify", "key": "default/a"}, ""),
         ({"event": "generation 7: ~handler notify", "generation": 7}, ""),
-        ({"event": "again in 7 s", "attempts": 7}, " attempts=7"),
+        ({"event": "again in 7 s", "attempt": 7}, " attempt=7"),
         ({"event": "notify-2 is slow", "handler": "notify"}, " handler=notify"),
-        ({"event": "x", "why": "two words", "nothing": None}, ' why="two words"'),
+        ({"event": "x", "why": "two words", "reason": None}, ' why="two words"'),
         ({"event": "x", "names": ["a", "b"]}, ' names=["a", "b"]'),
     ],
 )
 def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: str):
-    """A field is left out when its value stands in the sentence as a word; numbers need their name."""
+    """A field of declctl's own is left out when its value stands in the sentence; numbers need their name."""
     assert text(**fields) == fields["event"] + shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"status": "ok"}, "web is ok status=ok"),
+        ({"owner": None}, "web is ok owner=null"),
+        ({"name": "web", "replicas": 3}, "web is ok name=web replicas=3"),
+        ({"tags": {"b"}}, 'web is ok tags=["b"]'),
+        ({"by": {("a", 1): 2}}, """web is ok by="{('a', 1): 2}\""""),
+    ],
+)
+def test_no_field_of_a_handler_is_lost(fields: dict[str, Any], shown: str):
+    """`ctx.log.info("web is ok", status="ok")` shows status, though the sentence has the word."""
+    assert text(event="web is ok", **fields) == shown
+
+
+def test_what_json_has_no_form_for_costs_only_itself():
+    """nan, keys that are no texts, and objects whose text can't be made stand beside what can be written."""
+
+    class Broken:
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    entry = {"n": 3, "ratio": float("nan"), "by": {("a", 1): 2}, "odd": Broken(), "names": {"a"}}
+    line = json.loads(
+        JsonLines()(None, "info", {"timestamp": MOMENT, "level": "info", "event": "x", **entry})
+    )
+    del line["ts"], line["level"], line["event"]
+    assert line == {
+        "n": 3,
+        "ratio": "nan",
+        "by": "{('a', 1): 2}",
+        "odd": "<Broken: ValueError>",
+        "names": ["a"],
+    }
+
+
+def test_json_has_the_controllers_name_once_it_is_known():
+    """Logs of two controllers in one place can be told apart."""
+    names = [""]
+    lines = JsonLines(lambda: names[0])
+    first = lines(None, "info", {"timestamp": MOMENT, "event": "a"})
+    names[0] = "pod-guard"
+    second = lines(None, "info", {"timestamp": MOMENT, "event": "a"})
+    assert ("controller" in json.loads(first), json.loads(second)["controller"]) == (False, "pod-guard")
 
 
 def test_only_what_is_wrong_has_a_mark():

@@ -1,4 +1,4 @@
-"""Every way of logging leads to the same place."""
+"""Every way of logging leads to the same place, and none loses anything."""
 
 import io
 import json
@@ -50,14 +50,68 @@ def test_the_level_is_a_floor():
     assert [line["event"] for line in lines(stream)] == ["hm"]
 
 
-def test_libraries_speak_from_warning_on():
-    """The client's chatter stays out of the log, its warnings don't."""
+@pytest.mark.parametrize("name", ["aiohttp.client", "x", "_declctl_gen.g1.handlers.pods"])
+def test_the_standard_librarys_loggers_are_shown_from_the_level_on(name: str):
+    """`logging.getLogger("x").info` of a handler or a library is seen, unless --log-level says otherwise."""
+    _, stream = logs()
+    logging.getLogger(name).debug("chatter")
+    logging.getLogger(name).info("slow %s", "peer")
+    assert [(line["event"], line["level"]) for line in lines(stream)] == [("slow peer", "info")]
     _, stream = logs(LogLevel.DEBUG)
-    logging.getLogger("aiohttp.client").info("chatter")
-    logging.getLogger("aiohttp.client").warning("slow %s", "peer")
-    assert [(line["event"], line["level"], line["logger"]) for line in lines(stream)] == [
-        ("slow peer", "warning", "aiohttp.client")
-    ]
+    logging.getLogger(name).debug("chatter")
+    assert [line["level"] for line in lines(stream)] == ["debug"]
+    _, stream = logs(LogLevel.ERROR)
+    logging.getLogger(name).warning("hm")
+    assert lines(stream) == []
+
+
+def test_answers_of_the_cluster_stay_out_of_the_log():
+    """The official client logs whole answers at debug, Secrets among them."""
+    _, stream = logs(LogLevel.DEBUG)
+    logging.getLogger("kubernetes.client.rest").debug("response body: %s", "secret")
+    logging.getLogger("kubernetes.client.rest").info("fine")
+    assert [line["event"] for line in lines(stream)] == ["fine"]
+
+
+def test_what_happens_to_a_watch_is_in_the_log():
+    """A stream that was given up, a relist and a rollback are told; the runtime tells the rest."""
+    _, stream = logs()
+    logging.getLogger("declctl.informer.notices").info("listed anew")
+    logging.getLogger("declctl.informer").warning("403 Forbidden")
+    assert [line["event"] for line in lines(stream)] == ["listed anew"]
+
+
+def test_an_edit_is_one_line_of_the_log():
+    """The reload line says what came of an edit; the library that watches the files is quiet about it."""
+    _, stream = logs()
+    logging.getLogger("watchfiles.main").info("3 changes detected")
+    assert lines(stream) == []
+
+
+def test_nothing_that_a_record_brings_is_lost():
+    """`extra`, a stack, a level of its own, and names that every line has: all of it is in the line."""
+    _, stream = logs()
+    log = logging.getLogger("x")
+    log.info("a", extra={"pod": "web", "event": "e", "level": "l", "timestamp": 5, "ts": 6}, stack_info=True)
+    log.log(logging.INFO + 5, "notice")
+    first, second = lines(stream)
+    assert (first["event"], first["level"], first["logger"], first["pod"]) == ("a", "info", "x", "web")
+    assert [first[f"{name}_"] for name in ("event", "level", "timestamp", "ts")] == ["e", "l", 5, 6]
+    assert "test_nothing_that_a_record_brings" in first["stack"]
+    assert (second["event"], second["level"]) == ("notice", "info")
+
+
+def test_nothing_that_ctx_log_is_given_is_lost():
+    """Bound fields, positional arguments, exceptions as values, and numbers as numbers."""
+    log, stream = logs()
+    bound = log.bind(handler="notify").bind(team="a", level=3)
+    bound.info("%d of %s", 2, "five", replicas=3, ratio=0.5, ok=True, owner=None)
+    bound.warning("failed", exc_info=ValueError("no"))
+    first, second = lines(stream)
+    assert first["event"] == "2 of five"
+    assert (first["handler"], first["team"], first["level_"], first["level"]) == ("notify", "a", 3, "info")
+    assert [first[name] for name in ("replicas", "ratio", "ok", "owner")] == [3, 0.5, True, None]
+    assert second["traceback"] == "ValueError: no"
 
 
 def test_handlers_may_use_the_logging_module():

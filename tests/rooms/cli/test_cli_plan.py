@@ -1,12 +1,15 @@
 """`declctl plan`: what would change, what it asks of the server, and what decodes objects."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec import structs, to_builtins
 
+from declctl.cli import asking
+from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.checking.check import check
@@ -14,6 +17,7 @@ from declctl.runtime.planning.running import Comparable, RunningCache, masked
 from declctl.runtime.reloading.changes import Kind, Step
 from declctl.runtime.reloading.replaying import code_of
 from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
+from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -160,6 +164,21 @@ def test_a_manifest_with_faults_has_no_plan(declctl: Callable, guard: Path):
     assert "error DCL012" in ended.err
 
 
+def test_a_plan_says_that_a_slow_import_is_paid_twice(declctl: Callable, guard: Path):
+    """What the import took in the child is taken again by the process, before the handlers are live."""
+    (guard / "handlers.py").write_text(SLOW_IN_CHILD + HANDLERS)
+    ended = declctl("plan", "manifest.yaml")
+    told = re.search(
+        r"^importing the handlers took (\d+) s in a child process; a reload pays that",
+        ended.out,
+        re.MULTILINE,
+    )
+    assert told is not None, ended.out
+    assert int(told[1]) >= 20
+    document = json.loads(declctl("plan", "manifest.yaml", "-o", "json").out)
+    assert document["preflightImportSeconds"] >= 20
+
+
 def test_what_is_not_imported_is_not_known(declctl: Callable, guard: Path):
     """With `preflight: Off` nothing is imported, and the plan says so."""
     (guard / "manifest.yaml").write_text(MANIFEST + "  reload: {preflight: Off}\n")
@@ -185,6 +204,7 @@ def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
         caches=tuple(caches),
         objects={"pods": 2 * objects},
         handler_code=code_of(resolved, checked.inputs.bundle),
+        modules=checked.inputs.modules,
     )
     return structs.replace(told, **more).document()
 
@@ -203,7 +223,7 @@ def test_what_runs_already_is_no_change(declctl: Callable, guard: Path, process:
 
 def test_an_edit_is_compared_with_what_runs(declctl: Callable, guard: Path, process: Process):
     """A namespace more, a handler more: one LIST, and who hears how many objects."""
-    process.answers(200, _running(guard))
+    process.answers(200, {**_running(guard), "count": 1000})
     more = '    - {name: more, resourceRef: {name: pods}, entryPoint: "handlers:Greet"}\n'
     (guard / "manifest.yaml").write_text(MANIFEST.replace("[a, b]", "[a, b, c]") + more)
     ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
@@ -215,6 +235,61 @@ def test_an_edit_is_compared_with_what_runs(declctl: Callable, guard: Path, proc
         "  more hears ~2,000 objects",
     ]
     assert ended.out.endswith("1 new LIST (~2,000 objects), 1 new WATCH\n")
+
+
+def test_what_leaves_a_narrower_scope_is_counted(declctl: Callable, guard: Path, process: Process):
+    """A namespace less: the process is asked how many objects stay, and the others are told as Deleted."""
+    process.answers(200, {**_running(guard), "count": 700})
+    (guard / "manifest.yaml").write_text(MANIFEST.replace("[a, b]", "[a]"))
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert (ended.status, ended.err) == (2, "")
+    told = "  greet hears what differs in ~2,000 objects: ~1,300 as Deleted (OutOfScope)"
+    assert ended.out.splitlines()[1] == told
+    assert process.asked[1:] == [("GET", "/cache/pods?namespace=a", None)]
+
+
+def test_what_leaves_narrower_fields_is_counted(declctl: Callable, guard: Path, process: Process):
+    """The process judges a new field selector by what it has cached."""
+    process.answers(200, {**_running(guard), "count": 700})
+    fields = MANIFEST.replace("kind: Pod", "kind: Pod\n      fieldSelector: spec.nodeName=n1")
+    (guard / "manifest.yaml").write_text(fields)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert "  greet hears what differs in ~2,000 objects: ~600 as Deleted (OutOfScope)" in ended.out
+    query = "fieldSelector=spec.nodeName%3Dn1"
+    assert [path for _, path, _ in process.asked[1:]] == [
+        f"/cache/pods?namespace={namespace}&{query}" for namespace in "ab"
+    ]
+
+
+def test_a_process_that_does_not_show_its_cache_is_said(declctl: Callable, guard: Path, process: Process):
+    """Without the token there is no count, and the plan says so."""
+    process.answers(200, _running(guard))
+    (guard / "manifest.yaml").write_text(MANIFEST.replace("[a, b]", "[a]"))
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert "Deleted (OutOfScope) is not counted: the running process does not tell" in ended.out
+
+
+def test_a_process_that_counts_too_slowly_costs_the_number_and_not_the_plan(
+    declctl: Callable, guard: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """The plan says why there is no number. The process is not asked a second time, as that takes as long."""
+    process.answers(200, _running(guard))
+    asked = []
+
+    def ask(target: asking.Target, method: str, path: str) -> asking.Answer:
+        asked.append(path.partition("?")[0])
+        if path.startswith("/cache/"):
+            raise UsageError("Nothing answers at the admin address (it took too long).")
+        return answered(target, method, path)
+
+    answered = asking.ask
+    monkeypatch.setattr(asking, "ask", ask)
+    fields = MANIFEST.replace("kind: Pod", "kind: Pod\n      fieldSelector: spec.nodeName=n1")
+    (guard / "manifest.yaml").write_text(fields)
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert (ended.status, ended.err) == (2, "")
+    assert "Deleted (OutOfScope) is not counted: the running process does not tell" in ended.out
+    assert asked == ["/plan", "/cache/pods"]
 
 
 @pytest.mark.guarantee("G20")
@@ -261,6 +336,19 @@ def test_a_replay_is_told_for_the_code_that_changes(
     assert heard == ([f"greet hears {'~2,000 objects' if live else 'the cache'}"] if hears else [])
 
 
+def test_what_waits_for_a_handler_that_goes_is_told_before(declctl: Callable, guard: Path, process: Process):
+    """`40 changes wait`: what is not done within drainTimeout is dropped. Those that stay lose nothing."""
+    process.answers(200, _running(guard, waiting={"greet": 40}))
+    asked = ("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert "wait" not in declctl(*asked).out
+    manifest = MANIFEST.partition("  handlers:")[0] + "  reload: {drainTimeout: 5s}\n"
+    (guard / "manifest.yaml").write_text(manifest)
+    told = "40 changes wait for greet: what is not done within drainTimeout (5 s) is dropped"
+    assert told in [line.strip() for line in declctl(*asked).out.splitlines()]
+    document = json.loads(declctl(*asked, "-o", "json").out)
+    assert document["removals"] == [{"handler": "greet", "waiting": 40, "drainTimeout": 5.0}]
+
+
 def test_an_upgraded_plugin_is_told_as_a_restart(declctl: Callable, guard: Path, process: Process):
     """The process knows what it has loaded and what is installed there; a plugin that goes needs none."""
     steps = tuple(Step(Kind.RESTART, f"plugin {name}", "1.0 is loaded, 2.0 is installed") for name in "ab")
@@ -297,7 +385,8 @@ def test_a_kind_without_namespaces_is_listed_once(declctl: Callable, guard: Path
     ("status", "document", "why"),
     [
         (503, {"error": "nothing runs yet"}, "does not tell its plan: nothing runs yet"),
-        (404, [], "does not tell its plan: it answers 404"),
+        (404, {}, "does not tell its plan: it answers 404"),
+        (404, [], "is not declctl"),
         (200, {"generation": "three"}, "declctl: The running process is of another version: "),
     ],
 )

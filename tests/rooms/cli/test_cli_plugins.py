@@ -14,6 +14,7 @@ GOOD = "import declctl\n\n@declctl.hookimpl\ndef declctl_event(change):\n    ret
 def _install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Puts a package with one plugin on the path, as pip would."""
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))  # plugins are imported in a child
 
     def install(name: str, source: str) -> None:
         module = f"declctl_test_{name}"

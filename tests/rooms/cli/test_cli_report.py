@@ -146,6 +146,14 @@ def test_calls_that_do_not_return_have_a_column_once_there_are_any(capsys: pytes
             assert row[head.index("ZOMBIES")] == "2"
 
 
+@pytest.mark.parametrize(("failed", "dropped"), [(0, 0), (3, 0), (0, 500)])
+def test_events_that_are_lost_are_shown(capsys: pytest.CaptureFixture[str], failed: int, dropped: int):
+    """Kubernetes Events that the server never got have a line where there are some."""
+    print_status(document(recordedEvents={"posted": 20, "failed": failed, "dropped": dropped}), now=NOW)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("recorded")]
+    assert shown == ([["recorded", "20", str(failed), str(dropped)]] if failed or dropped else [])
+
+
 def test_a_resource_says_what_somebody_should_know_and_nothing_else(capsys: pytest.CaptureFixture[str]):
     """What waits, what was skipped and what was slow stands behind the state where it is not zero."""
     pods = DOCUMENT["resources"][0]

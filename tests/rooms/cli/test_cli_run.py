@@ -91,7 +91,7 @@ def test_defaults_leave_it_to_the_manifest(declctl: Callable, fake: type[FakeRun
     assert declctl("run", "m.yaml").status == 0
     assert fake.made is not None
     assert fake.made.options == running.RunOptions("m.yaml")
-    assert len(fake.made.given["fronts"]) == 1
+    assert len(fake.made.given["fronts"]) == 2  # one of them tells the logs the controller's name
 
 
 @pytest.mark.parametrize(("value", "thorough"), [("true", True), ("1", True), ("false", False), ("", False)])
@@ -124,7 +124,7 @@ def test_a_run_that_ends_by_itself_serves_nobody(
     """`run --once` works beside a controller that has the admin address, unless it is given one."""
     declctl("run", "m.yaml", *arguments)
     assert fake.made is not None
-    assert len(fake.made.given["fronts"]) == fronts
+    assert len(fake.made.given["fronts"]) == fronts + 1  # one of them tells the logs the controller's name
 
 
 def test_without_a_cluster_the_sentence_names_both_ways(declctl: Callable, fake: type[FakeRuntime]):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from declctl.manifest import Diagnostic
+
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -41,7 +43,7 @@ def test_faults_are_shown_where_they_stand(declctl: Callable, hello: Path):
     assert (ended.status, ended.out) == (1, "")
     assert 'manifest.yaml:8:7: error DCL012: unknown field "resoruceRef"' in ended.err
     assert 'did you mean "resourceRef"?' in ended.err
-    assert ended.err.endswith("1 error\n")
+    assert ended.err.endswith("1 error; `declctl explain DCL012` tells more about it\n")
 
 
 def test_a_fault_of_a_handler_file_is_shown_there(declctl: Callable, hello: Path):
@@ -99,3 +101,17 @@ def test_cluster_needs_a_cluster(declctl: Callable, hello: Path):
     ended = declctl("validate", "--cluster", "manifest.yaml")
     assert ended.status == 2
     assert "No cluster is configured" in ended.err
+
+
+def test_what_the_cluster_refuses_is_not_called_valid(
+    declctl: Callable, hello: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An error of the cluster: no "is valid" beside it, and the status is 1, as for every error."""
+
+    async def refused(*_: object) -> list[Diagnostic]:
+        return [Diagnostic("manifest.yaml", 5, 15, "DCL051", "you may not list pods")]
+
+    monkeypatch.setattr("declctl.cli.validate._ask_cluster", refused)
+    ended = declctl("validate", "--cluster", "manifest.yaml")
+    assert (ended.status, ended.out) == (1, "")
+    assert "error DCL051: you may not list pods" in ended.err

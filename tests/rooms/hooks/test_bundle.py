@@ -30,11 +30,52 @@ def test_imports_inside_functions_are_found(folder):
     assert list(closure(root, ["a"]).files) == ["a.py", "b.py", "c/d.py"]
 
 
-def test_a_package_is_read_whole(folder):
-    """Relative imports need no search, and hidden folders and caches are left out."""
-    names = ["h/__init__.py", "h/a.py", "h/deep/b.py", "h/.hidden/c.py", "h/__pycache__/d.py", "h/data.json"]
-    root = folder(dict.fromkeys(names, ""))
+def test_of_a_package_what_is_imported_is_read(folder):
+    """A module of a package that nothing imports, such as its tests, causes no reload."""
+    files = {"h/__init__.py": "", "h/a.py": "from .deep import b", "h/deep/b.py": "from .. import c"}
+    others = dict.fromkeys(["h/scratch.py", "h/deep/other.py", "h/tests/test_a.py"], "import h.a")
+    root = folder(files | others | {"h/c.py": ""})
+    assert list(closure(root, ["h.a"]).files) == ["h/__init__.py", "h/a.py", "h/c.py", "h/deep/b.py"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\ndef f(name): return importlib.import_module(f'{__package__}.{name}')",
+        "from importlib import import_module as load",
+        "import importlib.util as u",
+        "x = __import__('h.' + 'a')",
+        "import pkgutil",
+        "import sys\nsys.modules['x']",
+        "exec('import h.deep')",
+        "from . import *",
+        "from h import *",
+        "__path__.append('x')",
+    ],
+)
+def test_a_package_that_imports_by_computed_names_is_read_whole(folder, source):
+    """What it imports can't be known: all is there; hidden folders and caches are left out."""
+    names = ["h/a.py", "h/deep/b.py", "h/.hidden/c.py", "h/__pycache__/d.py", "h/data.json"]
+    root = folder({"h/__init__.py": source, **dict.fromkeys(names, "")})
     assert list(closure(root, ["h.a"]).files) == ["h/__init__.py", "h/a.py", "h/deep/b.py"]
+
+
+def test_what_a_package_read_whole_imports_is_read(folder):
+    """A module that only a computed name reaches has its imports in memory, too, and its packages whole."""
+    files = {
+        "a.py": "import h, other.x\n__import__(h.NAME)",
+        "h/__init__.py": "",
+        "h/late.py": "import rules",
+    }
+    root = folder({**files, "rules.py": "", "other/x.py": "", "other/y.py": "", "unrelated.py": ""})
+    found = ["a.py", "h/__init__.py", "h/late.py", "other/x.py", "other/y.py", "rules.py"]
+    assert list(closure(root, ["a"]).files) == found
+
+
+def test_a_module_that_is_not_there_has_its_neighbours_read(folder):
+    """An entry point that is one letter off: those that are there can be named in the advice."""
+    root = folder({"h/__init__.py": "", "h/pods.py": ""})
+    assert list(closure(root, ["h.pod"]).files) == ["h/__init__.py", "h/pods.py"]
 
 
 def test_a_sibling_named_by_a_relative_import_is_found(folder):
@@ -83,7 +124,7 @@ def test_a_relative_import_stays_in_its_package(folder):
 def test_a_relative_import_that_climbs_out_finds_its_sibling(folder):
     """`from .. import rules` in a package of a generation means the file beside it."""
     files = {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}
-    assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/pods.py", "rules.py"]
+    assert list(closure(folder(files), ["pk.pods"]).files) == ["pk/__init__.py", "pk/pods.py", "rules.py"]
 
 
 def test_a_mere_folder_does_not_hide_an_installed_package(folder):
@@ -96,7 +137,7 @@ def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
     """To parse a source keeps events waiting; one that is new is seen all the same."""
     parsed = []
     parse = bundle._statements
-    monkeypatch.setattr(bundle, "_statements", lambda source: parsed.append(source) or parse(source))
+    monkeypatch.setattr(bundle, "_statements", lambda source, s: parsed.append(source) or parse(source, s))
     root = folder({"pods.py": "import rules  # known by nobody yet", "rules.py": "# nor is this"})
     first = closure(root, ["pods"])
     assert len(parsed) == 2

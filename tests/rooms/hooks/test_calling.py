@@ -73,9 +73,13 @@ async def begun(one, arguments):
 EITHER_WAY = pytest.mark.parametrize("called", [call_async, begun])
 
 
+class Odd(BaseException):
+    """What test tools and other frameworks derive from."""
+
+
 @EITHER_WAY
 @pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), Odd(), asyncio.CancelledError()])
 def test_an_asynchronous_raise_is_one_error(called, waits, error):
     """SystemExit in a coroutine does not end the loop, before a wait or after it."""
 

@@ -35,3 +35,20 @@ FILES = {
 def test_a_module_is_made_of_what_it_imports(module: str, found: set[str]):
     """Its own file, the packages around it, and what these import; nothing of its neighbours."""
     assert set(reached(Bundle(".", FILES), module)) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import app\napp.shared.x()", {"app/__init__.py", "app/shared.py"}),
+        ("import app\napp.late.f()", {"app/late.py", "sibling.py", "helper.py"}),
+        ("from app import *", {"app/pods.py", "app/jobs.py", "app/late.py", "app/parts/deep.py"}),
+        ("import importlib", {*FILES}),
+        ("__import__(name)", {*FILES}),
+    ],
+)
+@pytest.mark.guarantee("G20")
+def test_a_module_is_made_of_what_it_may_find(source: str, found: set[str]):
+    """Attributes of packages are its modules; what it imports by computed names may be anything."""
+    files = {**FILES, "mine.py": source.encode()}
+    assert set(reached(Bundle(".", files), "mine")) >= {"mine.py", *found}

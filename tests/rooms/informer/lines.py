@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO
-from declctl.informer.applying import Applier, resync_of
+from declctl.informer.applying import Applier, RelistDifferences, resync_of
 from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
 from declctl.objects import Delta, Notification, Record
 from tests.rooms.informer.shapes import record
@@ -20,7 +20,7 @@ class Line:
         for each in stored:
             self.store.add(each)
         self.queue = make(self.store.known)
-        self._applier = Applier(self.store)
+        self._applier = Applier(self.store, in_order=isinstance(self.queue, RealFIFO))
 
     def apply(self, batch: Sequence[Entry]) -> list[Notification]:
         """What listeners hear when it is applied; `processed` is left to the test."""
@@ -34,6 +34,11 @@ class Line:
                 return [resync_of(held, 0.0) for held in self.store.list()]
             case _:
                 return self._applier.apply([each for each in batch if isinstance(each, Delta)], 0.0)
+
+    @property
+    def differences(self) -> RelistDifferences:
+        """What lists after the first have found so far."""
+        return self._applier.differences
 
     def drained(self, limit: int = 100) -> list[str]:
         """What listeners hear when everything that waits is applied, in words."""

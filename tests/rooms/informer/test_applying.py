@@ -1,11 +1,13 @@
 """From deltas to the store, and from the store to notifications."""
 
+import msgspec
 import pytest
 
-from declctl.informer import Indexer
+from declctl.informer import DeltaFIFO, Indexer, RealFIFO, RelistDifferences
 from declctl.informer.applying import Applier
 from declctl.informer.queues import Replacement
 from declctl.objects import ChangeReason, ChangeType, Delta, DeltaType
+from tests.rooms.informer.lines import Line as QueuedLine
 from tests.rooms.informer.shapes import fresh_projection, record
 
 ADDED, UPDATED, DELETED = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
@@ -219,3 +221,47 @@ def test_the_version_of_the_store_does_not_go_back_during_a_relist():
     for _ in line.applier.replace(Replacement([record("b", 3), record("a", 50)], "60", False), 7.0):
         assert line.store.last_store_sync_resource_version == "50"
     assert line.store.last_store_sync_resource_version == "60"
+
+
+@pytest.mark.parametrize("queue", [RealFIFO, DeltaFIFO])
+def test_what_a_relist_finds_is_counted(queue):
+    """Somebody can see how much was told by lists, of which the changes in between are not known."""
+    line = QueuedLine(make=lambda known: queue() if queue is RealFIFO else queue(known))
+    line.queue.replace([record("a", 1), record("b", 2), record("c", 3)], "3")
+    line.drained()
+    assert line.differences == RelistDifferences()
+    line.queue.update(record("a", 4))
+    line.queue.delete(record("b", 5))
+    line.drained()
+    assert line.differences == RelistDifferences()
+    line.queue.replace([record("a", 9), record("c", 3), record("d", 8), record("e", 9)], "9")
+    line.drained()
+    assert line.differences == RelistDifferences(added=2, modified=1)
+    line.queue.replace([record("a", 9), record("d", 12, uid="another")], "12")
+    line.drained()
+    assert line.differences == RelistDifferences(added=3, modified=1, deleted=3)
+
+
+@pytest.mark.client_go("Store RV")
+def test_the_version_of_the_store_does_not_go_back_with_a_delta_fifo():
+    """It gives changes by key, and at a resync what has not changed for long."""
+    line = QueuedLine(make=DeltaFIFO)
+    line.queue.update(record("a", 1))
+    line.queue.update(record("b", 2))
+    line.queue.update(record("a", 10))
+    line.drained()
+    reached = [line.store.last_store_sync_resource_version]
+    line.queue.resync()
+    line.drained()
+    reached.append(line.store.last_store_sync_resource_version)
+    assert reached == ["10", "10"]
+
+
+def test_an_object_without_a_version_is_told_when_it_has_changed_and_not_when_it_comes_again():
+    """Servers without versions bring everything again with each list: only differences are changes."""
+    before, same = record("a", "", node="n1"), record("a", "", node="n1")
+    line = Line(before)
+    assert line.replace(same) == []
+    otherwise = msgspec.structs.replace(same, frame=same.layout.codec.decode(same.frame))
+    assert line.replace(otherwise) == [], "the same object, in a frame that is not compressed"
+    assert shown(line.replace(record("a", "", node="n2"))) == ["Modified a  Relist"]

@@ -92,6 +92,53 @@ def test_a_missed_delete_brings_its_key_and_the_last_state_that_was_seen():
     assert missed.obj["spec"]["nodeName"] == "n1"
 
 
+@pytest.mark.client_go(97, "Tombstones")
+def test_a_missed_delete_reads_like_the_object_it_is_about(calls):
+    """The first delete that the watch missed does not raise in a handler that was written for objects."""
+    last = ObjectView(record("a", 7, node="n1", labels={"app": "web"}, annotations={"note": "x"}))
+    missed = DeletedFinalStateUnknown(ObjectKey("demo/a"), last)
+
+    assert missed["spec"]["nodeName"] == "n1"
+    assert missed.get("status") is None
+    assert "spec" in missed
+    assert dict(missed) == dict(last)
+    assert (missed.labels["app"], missed.annotations["note"]) == ("web", "x")
+    assert (missed.uid, missed.resource_version) == ("uid-a", "7")
+    assert missed.to_dict() == last.to_dict()
+    assert missed
+    assert isinstance(missed, DeletedFinalStateUnknown)
+    assert not isinstance(missed, ObjectView)
+
+
+async def _yes(_: ObjectView) -> bool:
+    return True
+
+
+class AsyncFilter:
+    """An object that is called asynchronously."""
+
+    async def __call__(self, _: ObjectView) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("accepts", [_yes, functools.partial(_yes), AsyncFilter()])
+def test_an_asynchronous_filter_is_refused(accepts):
+    """A coroutine counts as true: such a filter would let everything through, without a word."""
+    with pytest.raises(TypeError, match=r"the filter .*(_yes|AsyncFilter).*`def` instead of `async def`"):
+        FilteringResourceEventHandler(accepts, ResourceEventHandlerFuncs())
+
+
+def test_a_filter_that_returns_a_coroutine_fails_instead_of_letting_everything_through(calls):
+    """A lambda around an `async def` can't be recognised before it is called."""
+    handler = ResourceEventHandlerFuncs(add=lambda obj, initial: calls.append(obj.name))
+    asks: Any = lambda obj: _yes(obj)  # noqa: E731, PLW0108 - what is not seen to be asynchronous
+    filtered = FilteringResourceEventHandler(asks, handler)
+
+    with pytest.raises(TypeError, match="returned a coroutine"):
+        filtered.on_add(IN, False)
+    assert calls == []
+
+
 def test_functions_that_are_left_out_are_not_missed():
     """A handler may care for deletes only."""
     deleted: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from declctl.errors import NotSynced
 from declctl.informer import (
     Controller,
     DeletedFinalStateUnknown,
@@ -296,3 +297,18 @@ def test_the_cache_is_told_again_every_period(queue):
 
     assert bench.play(scenario) == 1
     assert bench.lines == ["initial a 1", "1 to a 1", "1 to a 1"]
+
+
+def test_a_cache_without_sharing_is_not_taken_for_an_empty_one():
+    """Reads raise until the handler is through with the first list, unless that was not wanted."""
+    checked, unchecked = Bench(), Bench(require_sync=False)
+    for bench in (checked, unchecked):
+        bench.source.add(pod("a"))
+    with pytest.raises(NotSynced, match="has not synced"):
+        checked.lister.list()
+    assert unchecked.lister.list() == []
+
+    async def scenario() -> None:
+        assert [view.name for view in checked.lister.list()] == ["a"]
+
+    checked.play(scenario)

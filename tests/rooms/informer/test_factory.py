@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -602,3 +603,137 @@ def test_a_stopped_informer_is_not_given_out_again(client, clock):
             return back is pods, back.has_synced, back.is_stopped
 
     assert asyncio.run(scenario()) == (False, True, False)
+
+
+@pytest.mark.client_go("WaitForCacheSync")
+def test_what_another_user_gives_up_does_not_fail_my_wait(client, clock):
+    """Their informer is refused, and they release it while I wait: mine has synced."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            mine = factory.informer("v1", "Pod")
+            client.fault = Forbidden(403, "Forbidden", "no")
+            theirs = factory.informer("v1", "Secret")
+            waiting = asyncio.create_task(factory.wait_for_cache_sync(timeout=60))
+            await clock.advance(1)
+            early = waiting.done()
+            factory.release(theirs)
+            await clock.settle()
+            return early, dict((await waiting).synced), mine.has_synced
+
+    assert asyncio.run(scenario()) == (False, {"v1 Pod": True}, True)
+
+
+@pytest.mark.client_go("WaitForCacheSync")
+def test_one_waits_for_ones_own_informers_in_a_shared_factory(client, clock):
+    """Another user's informer may be refused for ever; of what is asked for, what is missing is named."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            mine = factory.informer("v1", "Pod")
+            client.fault = Forbidden(403, "Forbidden", "no")
+            theirs = factory.informer("v1", "Secret")
+            synced = dict((await factory.wait_for_cache_sync(informers=[mine])).synced)
+            waiting = asyncio.create_task(factory.wait_for_cache_sync(5, informers=[mine, theirs]))
+            await clock.advance(6)
+            with pytest.raises(NotSynced, match=r"^v1 Secret has not synced .*403"):
+                await waiting
+            stranger = SharedInformerFactory(client, clock=clock).informer("v1", "Node")
+            with pytest.raises(CacheError, match="v1 Node is not, or no longer, an informer of this factory"):
+                await factory.wait_for_cache_sync(informers=[stranger])
+            return synced
+
+    assert asyncio.run(scenario()) == {"v1 Pod": True}
+
+
+@pytest.mark.client_go("Shutdown")
+def test_an_inner_block_does_not_stop_the_informers_of_the_outer(client, clock):
+    """A function that enters the factory it was given leaves it as it was."""
+
+    async def scenario():
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            async with factory as inner:
+                secrets = inner.informer("v1", "Secret")
+                await inner.wait_for_cache_sync()
+            between = pods.is_stopped, secrets.is_stopped
+            late = factory.informer("v1", "Service")
+            await factory.wait_for_cache_sync()
+        return between, [each.is_stopped for each in (pods, secrets, late)]
+
+    assert asyncio.run(scenario()) == ((False, False), [True, True, True])
+
+
+@pytest.mark.client_go("Registering from anywhere", "SharedInformerFactory")
+def test_a_program_may_ask_for_informers_before_its_loop_runs(client, clock):
+    """As Go programs do in main; one that was released again is not started."""
+    factory = SharedInformerFactory(client, clock=clock)
+    pods = factory.informer("v1", "Pod")
+    factory.release(factory.informer("v1", "Secret"), linger=30)
+    added: list[str] = []
+    registration = pods.add_event_handler(
+        ResourceEventHandlerFuncs(add=lambda obj, initial: added.append(obj.name))
+    )
+    with pytest.raises(
+        CacheError, match="call start\\(\\) in a coroutine, or enter the factory by `async with`"
+    ):
+        factory.start()
+
+    async def scenario():
+        async with factory:
+            await factory.wait_for_cache_sync()
+            await asyncio.wait_for(registration.synced.wait(), 5)
+            return [source.open_watches for source in client.sources]
+
+    assert asyncio.run(scenario()) == [1, 0]
+    assert added == ["a"]
+
+
+@pytest.mark.client_go("Registering from anywhere")
+def test_a_handler_in_a_thread_may_ask_for_informers_and_release_them(client, clock):
+    """What it asks for is done on the factory's loop, and the watch that nobody uses any more is closed."""
+    found: list[Any] = []
+    done = threading.Event()
+
+    def add(obj: Any, initial: bool) -> None:
+        try:
+            secrets = factory.informer("v1", "Secret")
+            found.append(secrets)
+            factory.start()
+            factory.release(pods)
+            factory.release(secrets)
+            factory.release(secrets)
+        except BaseException as fault:  # it would be logged, and the test go on
+            found.append(fault)
+        done.set()
+
+    async def scenario():
+        nonlocal factory, pods
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            factory.informer("v1", "Pod")
+            pods.add_event_handler(ResourceEventHandlerFuncs(add=add))
+            await asyncio.to_thread(done.wait, 10)
+            await clock.settle()
+            return [source.open_watches for source in client.sources], pods.is_stopped
+
+    factory: Any = None
+    pods: Any = None
+    assert asyncio.run(scenario()) == ([1, 0], False)
+    [secrets] = found
+    assert secrets.is_stopped
+
+
+def test_a_release_that_cannot_be_done_changes_nothing(client, clock):
+    """The loop has ended without a shutdown: it is told, and the informer is still the caller's."""
+    factory = SharedInformerFactory(client, clock=clock)
+    pods = factory.informer("v1", "Pod")
+
+    async def scenario():
+        factory.start()
+        await factory.wait_for_cache_sync()
+
+    asyncio.run(scenario())
+    for _ in range(2):
+        with pytest.raises(CacheError, match="v1 Pod does not run any longer: nothing can be released"):
+            factory.release(pods)

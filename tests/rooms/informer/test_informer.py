@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from declctl.errors import CacheError, NotFound, Unreachable
+from declctl.errors import CacheError, Forbidden, NotFound, NotSynced, Unreachable
 from declctl.informer import FakeControllerSource, ResourceEventHandlerFuncs, SharedIndexInformer, field_index
 from declctl.informer.queues import Replacement
 from declctl.kit import ManualClock
@@ -299,7 +299,7 @@ def test_who_joins_in_the_middle_of_a_first_list_hears_each_object_once(steps, a
     assert sorted(first.lines()) == (everything if accompanied else [])
     assert late.faults == first.faults == []
     assert informer.statistics().processor.distributed == len(everything)
-    assert len(informer.lister.by_index("node", "n1")) == 567
+    assert len(informer.get_lister(require_sync=False).by_index("node", "n1")) == 567
 
 
 @pytest.mark.client_go("HasSynced (informer)")
@@ -579,3 +579,37 @@ def test_an_informer_that_is_held_takes_in_nothing(queue):
     assert at_once == ["Added demo/a"]  # whoever held it still sees the world as it was
     assert listener.lines() == ["Added demo/a", "Added demo/b"]
     assert list(informer.indexer.known()) == ["demo/a", "demo/b"]
+
+
+def forbid(source: FakeControllerSource) -> None:
+    for verb in ("list", "watch"):
+        source.fail_next(Forbidden(403, "Forbidden", "pods is forbidden"), verb=verb, times=1000)
+
+
+@QUEUES
+def test_a_cache_is_read_once_it_has_synced_and_from_then_on(queue):
+    """Before the first list a read raises and says why; through an outage it gives what is known."""
+    source, informer, clock = made(queue=queue)
+    source.add(pod("a"))
+    lister, unchecked = informer.lister, informer.get_lister(require_sync=False)
+    with pytest.raises(NotSynced, match="it was not started"):
+        lister.get("demo/a")
+    assert unchecked.get("demo/a") is None
+
+    async def scenario():
+        forbid(source)
+        async with running(informer, clock):
+            with pytest.raises(NotSynced, match="pods is forbidden"):
+                lister.list()
+            source.calm()
+            await clock.advance(120.0)
+            assert [view.name for view in lister.list()] == ["a"]
+            source.cut()
+            source.compact()
+            forbid(source)
+            await clock.advance(120.0)
+            assert informer.statistics().forbidden
+            assert [view.name for view in lister.list()] == ["a"]
+        assert [view.name for view in lister.list()] == ["a"]
+
+    asyncio.run(scenario())

@@ -1,16 +1,26 @@
 """SharedIndexInformer and its handlers: joining, leaving, syncing, and the end."""
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from declctl.errors import CacheError
-from declctl.informer import DeletedFinalStateUnknown, Registration, ResourceEventHandlerFuncs
-from declctl.objects import ObjectView
+from declctl.informer import (
+    DeletedFinalStateUnknown,
+    Indexer,
+    Registration,
+    ResourceEventHandlerFuncs,
+    field_index,
+    namespace_index,
+)
+from declctl.objects import Notification, ObjectView
 from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
@@ -565,3 +575,171 @@ def test_figures_of_handlers_go_by_their_names_and_end_with_them():
     assert before.handlers["mine"].delivered == 1
     assert (before.listeners, after.listeners) == (3, 2)
     assert list(after.handlers) == ["mine", "mine (2)"]
+
+
+@pytest.mark.client_go("HasSynced (handler)")
+@KINDS
+def test_a_handler_that_is_removed_half_way_has_not_synced(asynchronous):
+    """Whoever acts once it has synced would act on a part of what there is."""
+    source, informer, clock = made()
+    handler = Held(asynchronous=asynchronous)
+    for name in ("a", "b", "c"):
+        source.add(pod(name))
+
+    async def scenario():
+        async with running(informer, clock):
+            registration = informer.add_event_handler(handler)
+            await handler.until_begun()
+            registration.remove()
+            handler.go.set()
+            await registration.shutdown()
+            await rest(clock)
+            return registration.has_synced, registration.why_not_synced()
+
+    assert run(scenario) == (False, "it was removed")
+    assert handler.names == ["a"]
+
+
+def test_a_listener_that_leaves_while_it_hears_the_cache_has_not_synced():
+    """It was given a slice of the cache, not all of it."""
+    source, informer, clock = made()
+    for number in range(1200):
+        source.add(pod(f"p{number}"))
+
+    async def scenario():
+        async with running(informer, clock):
+            registration = informer.add_listener(Recorder())
+            joining = registration.is_joining
+            registration.remove()
+            await rest(clock)
+            return joining, registration.given.is_open
+
+    assert run(scenario) == (True, False)
+
+
+@pytest.mark.client_go(193)
+def test_handlers_that_leave_before_the_first_sync_are_let_go():
+    """A server that refuses for hours, and handlers that come and go meanwhile, do not fill the memory."""
+    _, informer, clock = made()
+
+    async def scenario():
+        handlers = [Diary() for _ in range(3)]
+        gone = [weakref.ref(handler) for handler in handlers]
+        registrations = [informer.add_event_handler(handler) for handler in handlers]
+        early = [registration.has_synced for registration in registrations]
+        while registrations:
+            registrations.pop().remove()
+        handlers.clear()
+        await rest(clock)
+        gc.collect()
+        return early, [each() for each in gone], workers()
+
+    assert run(scenario) == ([False] * 3, [None] * 3, [])
+
+
+@pytest.mark.client_go("RemoveEventHandler")
+def test_a_listener_that_another_removes_in_the_same_distribution_hears_nothing_more():
+    """Removing is at once, also from within: whoever removed it may have freed what it needs."""
+    source, informer, clock = made()
+    second = Recorder()
+
+    class First:
+        def add_all(self, notifications: Sequence[Notification]) -> None:
+            registrations[1].remove()
+
+    async def scenario():
+        async with running(informer, clock):
+            registrations.append(informer.add_listener(First()))
+            registrations.append(informer.add_listener(second))
+            source.add(pod("a"))
+            await rest(clock)
+
+    registrations: list[Registration] = []
+    run(scenario)
+    assert second.lines() == []
+
+
+@pytest.mark.client_go("Registering from anywhere")
+@KINDS
+def test_handlers_and_indexes_may_be_registered_before_the_loop_runs(asynchronous):
+    """As Go programs do: everything is wired in main, then it runs; one is removed again before."""
+    source, informer, clock = made()
+    source.add(pod("a", node="n1"))
+    handler = Held(asynchronous=asynchronous)
+    handler.go.set()
+    registration = informer.add_event_handler(handler)
+    other = informer.add_event_handler(Held(asynchronous=asynchronous))
+    informer.add_indexers({"byNode": field_index("spec.nodeName")})
+    other.remove()
+
+    async def scenario():
+        async with running(informer, clock):
+            await registration.synced.wait()
+            source.add(pod("b"))
+            while handler.names != ["a", "b"]:
+                await asyncio.sleep(0)
+            return other.has_synced, [view.name for view in informer.lister.by_index("byNode", "n1")]
+
+    assert run(scenario) == (False, ["a"])
+
+
+@pytest.mark.client_go("Registering from anywhere")
+def test_a_handler_in_a_thread_may_add_and_remove_handlers_and_indexes():
+    """A `def` handler is called in a thread of its own: what it asks for is done on the informer's loop."""
+    source, informer, clock = made()
+    source.add(pod("a", node="n1"))
+    done = threading.Event()
+    late = Diary()
+    faults: list[BaseException] = []
+
+    def add(obj: ObjectView, initial: bool) -> None:
+        try:
+            gone = informer.add_event_handler(Diary())
+            kept = informer.add_event_handler(late, name="late")
+            informer.add_indexers({"byNode": field_index("spec.nodeName")})
+            kept.retime(60)
+            gone.remove()
+            informer.remove_event_handler(gone)
+            assert gone.removed
+            assert [view.name for view in informer.lister.by_index("byNode", "n1")] == ["a"]
+            informer.remove_indexers(["byNode"])
+            with pytest.raises(CacheError, match="exists already"):
+                informer.add_indexers({"x": namespace_index()})
+        except BaseException as fault:  # it would be logged, and the test go on
+            faults.append(fault)
+        done.set()
+
+    async def scenario():
+        async with running(informer, clock):
+            informer.add_indexers({"x": namespace_index()})
+            informer.add_event_handler(ResourceEventHandlerFuncs(add=add))
+            await asyncio.to_thread(done.wait, SOON)
+            await rest(clock)
+            return len(informer.processor)
+
+    assert run(scenario) == 2
+    assert faults == []
+    assert late.lines == ["initial a 1"]
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("spec.nodeName", r"field_index\('spec.nodeName'\)"),
+        (7, r"a int, not a function.*field_index\("),
+        (Diary().on_add, "asynchronous|await"),
+    ],
+)
+def test_an_index_that_is_no_plain_function_is_refused(index, message):
+    """It would be there, and stay empty."""
+    _, informer, _ = made()
+    for refused in (
+        lambda: informer.add_indexers({"byNode": index}),
+        lambda: made(indexers={"byNode": index}),
+        lambda: informer.build_index("byNode", index),
+        lambda: informer.indexer.add_indexers({"byNode": index}),
+        lambda: Indexer({"byNode": index}),
+    ):
+        with pytest.raises(TypeError, match=message):
+            refused()
+    assert informer.lister.index_names() == []

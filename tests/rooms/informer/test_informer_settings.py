@@ -204,9 +204,11 @@ def test_a_transform_runs_once_for_each_object_and_not_for_a_resync(queue):
     unmarked: list[str] = []
     stop = threading.Event()
 
+    lister = informer.get_lister(require_sync=False)
+
     def read() -> None:
         while not stop.is_set():
-            unmarked.extend(v.name for v in informer.lister.list() if "transformed" not in v.labels)
+            unmarked.extend(v.name for v in lister.list() if "transformed" not in v.labels)
 
     async def scenario():
         listener = Recorder()

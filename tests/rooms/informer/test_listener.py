@@ -155,9 +155,13 @@ def test_async_functions_are_awaited_however_they_are_wrapped(clock):
     assert seen == ["lambda a", "partial a"]
 
 
+class Odd(BaseException):
+    """What test tools and other frameworks derive from."""
+
+
 @pytest.mark.client_go(195, "Handler panics", "Handler names")
-@pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), asyncio.CancelledError()])
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), asyncio.CancelledError(), Odd()])
+@pytest.mark.parametrize("asynchronous", [False, True, None], ids=["def", "async def", "def for a coroutine"])
 def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronous):
     """A fault in a handler is logged and counted, and the next change is delivered (client-go 195)."""
     seen: list[str] = []
@@ -170,9 +174,12 @@ def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronou
     async def fail_async(obj: ObjectView, initial: bool) -> None:
         fail(obj, initial)
 
+    def hidden(obj: ObjectView, initial: bool) -> Any:
+        return fail_async(obj, initial)
+
     async def scenario():
-        handler = ResourceEventHandlerFuncs(add=fail_async if asynchronous else fail)
-        listener = ProcessorListener(handler, clock=clock, name="guard")
+        add: Any = {False: fail, True: fail_async, None: hidden}[asynchronous]
+        listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock, name="guard")
         listener.add_all([added("bad"), added("good")])
         await done_with(listener)
         return listener.statistics()

@@ -1,9 +1,12 @@
 """Lister: a read-only view of the cache."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
-from declctl.errors import UnknownIndex
+from declctl.errors import NotSynced, UnknownIndex
 from declctl.informer import NAMESPACE_INDEX, Indexer, Lister, field_index, namespace_index
 from declctl.objects import LabelSelector
 from tests.rooms.informer.shapes import record
@@ -211,3 +214,54 @@ def test_what_is_read_is_the_readers_own():
     mine = found.get("team-a/a").to_dict()
     mine["spec"]["nodeName"] = "elsewhere"
     assert found.get("team-a/a")["spec"]["nodeName"] == "n1"
+
+
+class Filling:
+    """What fills a store, as far as a lister asks it."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self.has_synced = False
+        self.why = why
+
+    def why_not_synced(self) -> str:
+        return "" if self.has_synced else self.why
+
+
+READS: dict[str, Callable[[Lister], Any]] = {
+    "get": lambda lister: lister.get("team-a/a"),
+    "list": lambda lister: lister.list(),
+    "by_index": lambda lister: lister.by_index("byNode", "n1"),
+    "index_values": lambda lister: lister.index_values("byNode"),
+    "keys": lambda lister: lister.keys(),
+    "len": len,
+    "in": lambda lister: "team-a/a" in lister,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_cache_that_has_not_synced_is_not_taken_for_an_empty_one(read):
+    """No read says "nothing" before every namespace has been listed: the error names resource and reason."""
+    forbidden = Filling("v1 Pod in team-b", "403 Forbidden: pods is forbidden")
+    other = Filling("v1 Pod in team-a", "Listing: 0 objects so far")
+    stores = [indexer(record("a", namespace="team-a", node="n1")), indexer()]
+    found = Lister(stores, index_names={"byNode": "byNode@1"}, name="pods", filled_by=[other, forbidden])
+    with pytest.raises(NotSynced, match=r"^pods has not synced \(Listing: .*; 403 Forbidden: ") as raised:
+        READS[read](found)
+    assert raised.value.resource == "pods"
+    assert not found.has_synced
+
+    other.has_synced = True
+    with pytest.raises(NotSynced, match=r"^pods has not synced \(403 Forbidden: pods is forbidden\)"):
+        READS[read](found)
+    assert not found.has_synced
+
+    forbidden.has_synced = True
+    assert READS[read](found)
+    assert found.has_synced
+
+
+def test_a_lister_over_a_bare_store_reads_what_there_is():
+    """Nothing is known of what fills it, so that nothing is missing."""
+    assert Lister([indexer()]).has_synced
+    assert Lister([indexer()]).list() == []

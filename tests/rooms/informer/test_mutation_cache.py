@@ -1,18 +1,22 @@
 """MutationCache: what was written is read, until the informer shows it."""
 
+import functools
+
 import msgspec
 import pytest
 
 from declctl.errors import CacheError, UnknownIndex
+from declctl.informer import DeletedFinalStateUnknown
 from declctl.informer.applying import Applier
 from declctl.informer.stores import Indexer, field_index
 from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, Delta, DeltaType, Projection, Record
+from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Projection, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 
 
+@functools.cache  # two records of one object are equal only while the codec compresses as it did
 def pod(version: int | str, *, name: str = "a", uid: str = "first", node: str = "n1") -> Record:
     metadata = {"namespace": "team-a", "name": name, "uid": uid, "resourceVersion": str(version)}
     record = _PODS.record(msgspec.json.encode({"metadata": metadata, "spec": {"nodeName": node}}))
@@ -226,3 +230,34 @@ def test_an_index_that_is_not_there_is_named(adding):
 
     with pytest.raises(UnknownIndex, match="byZone"):
         adding.by_index("byZone", "n1")
+
+
+@pytest.mark.client_go("MutationCache", "Tombstones")
+def test_it_takes_what_handlers_are_called_with(cache, adding, store):
+    """A delete that the watch missed is one, too: the key can be read and written afterwards."""
+    for each in (cache, adding):
+        each.mutation(ObjectView(pod(5)))
+        each.on_delete(DeletedFinalStateUnknown(ObjectKey("team-a/a"), ObjectView(pod(5))))
+        each.mutation(pod(5))  # an answer that was on its way meanwhile
+        assert each.get_by_key("team-a/a") is None
+        assert each.by_index("node", "n1") == []
+    store.add(pod(9, uid="second"))
+    for each in (cache, adding):
+        each.on_add_or_update(ObjectView(pod(9, uid="second")))
+        each.mutation(pod(10, uid="second"))
+        assert each.get_by_key("team-a/a") == pod(10, uid="second")
+
+
+@pytest.mark.client_go("MutationCache")
+def test_an_index_is_that_of_the_newest_state(cache, adding, store):
+    """A pod that was just moved is found where it is now, and no longer where it was."""
+    store.add(pod(4))
+    store.add(pod(4, name="b"))
+    for each in (cache, adding):
+        each.mutation(pod(5, node="n2"))
+        assert each.by_index("node", "n1") == [pod(4, name="b")]
+        assert each.by_index("node", "n2") == [pod(5, node="n2")]
+    store.add(pod(6, node="n3"))
+    for each in (cache, adding):
+        assert each.by_index("node", "n2") == []
+        assert each.by_index("node", "n3") == [pod(6, node="n3")]

@@ -1,6 +1,7 @@
 """Streaming lists that do not work: what is asked for instead, and for how long."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -39,6 +40,36 @@ def test_a_stream_without_an_end_is_given_up_for_a_list(silent_for):
             assert len(b.source.lists()) == 1
 
     asyncio.run(scenario())
+
+
+@pytest.mark.client_go("WatchList fallback")
+def test_a_silent_stream_is_spoken_of_and_counted(caplog):
+    """Whoever waits for a cache reads why, every 10 s, and what is done about it; `status` counts it."""
+    caplog.set_level(logging.INFO, "declctl.informer")
+
+    async def scenario():
+        async with bench(begin=False) as b:
+            b.source.ends_initial_events = False
+            await b.begin()
+            await b.advance(29)
+            waiting = list(caplog.messages)
+            await b.advance(1)
+            once = (b.figures.streams_given_up, given_up())
+            b.source.cut(EXPIRED)
+            await b.advance(31)
+            return waiting, once, (b.figures.streams_given_up, given_up())
+
+    def given_up():
+        return [message for message in caplog.messages if "it is listed in pages" in message][-1]
+
+    waiting, once, twice = asyncio.run(scenario())
+    assert waiting == [
+        f"Pod: the streaming list is not complete after {n} s (2 objects so far, nothing for {n} s)"
+        for n in (10, 20)
+    ]
+    silent = "Pod: the streaming list said nothing, not even a bookmark, for 30 s; it is listed in pages"
+    assert once == (1, f"{silent} this time")
+    assert twice == (2, f"{silent} from now on")
 
 
 @pytest.mark.client_go("WatchList fallback")

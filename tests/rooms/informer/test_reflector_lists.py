@@ -11,7 +11,7 @@ import pytest
 
 from declctl.errors import InvalidRequest, WatchSilent
 from declctl.objects import ListOptions, status_error
-from tests.rooms.informer.reflecting import EXPIRED, bench
+from tests.rooms.informer.reflecting import EXPIRED, Bench, bench
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 
@@ -323,19 +323,88 @@ def test_a_list_without_an_end_is_no_list():
     asyncio.run(scenario())
 
 
-def test_a_list_without_a_version_cannot_be_watched():
-    """It is told, not taken for the version "0"."""
+def versionless(b: Bench) -> None:
+    """From now on LISTs have no version, as those of some aggregated APIs."""
+
+    async def listed(options, *, known, _list=b.source.list):
+        page = await _list(options, known=known)
+        return replace(page, resource_version="")
+
+    b.source.list = listed
+
+
+@pytest.mark.client_go("List without a version")
+def test_a_server_that_lists_without_a_version_is_synced_and_followed():
+    """Such servers exist (aggregated APIs): the cache fills, follows changes, and notices what is gone."""
 
     async def scenario():
-        async with bench(streams=False, begin=False) as b:
-
-            async def versionless(options, *, known, _list=b.source.list):
-                page = await _list(options, known=known)
-                return replace(page, resource_version="")
-
-            b.source.list = versionless
+        async with bench(streams=False, begin=False, watch_list=False) as b:
+            versionless(b)
             await b.begin()
+            assert (b.names, b.figures.error) == (["a", "b"], None)
+            assert b.versions() == [""]
+            b.source.add(pod("c"))
+            await b.settle()
+            assert b.names == ["a", "b", "c"]
+            b.source.cut()
+            b.source.delete("demo/a")
+            await b.advance(60)
+            assert b.agrees()
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_from_no_version_is_not_resumed_from_what_it_began_with():
+    """It begins with all that there is, in no order; what is deleted while it is away would stay for ever."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False, watch_list=False) as b:
+            versionless(b)
+            await b.begin()
+            assert b.reflector.last_sync_resource_version == ""
+            await b.advance(5)
+            b.source.cut()
+            b.source.delete("demo/a")
+            await b.settle()
+            assert b.names == ["b"]
+            assert (b.figures.lists, b.versions()) == (2, ["", ""])
+            b.source.modify(pod("b"))
+            await b.settle()
+            assert b.reflector.last_sync_resource_version == "4", "a live event can be resumed from"
+
+    asyncio.run(scenario())
+
+
+def test_watches_that_end_at_once_are_not_a_circle_where_lists_have_no_version():
+    """Each list and watch after such an end waits longer than the one before."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False, watch_list=False) as b:
+            versionless(b)
+            b.source.slams = True
+            await b.begin()
+            await b.advance(30)
+            assert b.names == ["a", "b"]
+            assert b.figures.lists < 12
+            assert b.figures.back_offs == b.figures.lists
+
+    asyncio.run(scenario())
+
+
+def test_a_list_without_a_version_is_a_fault_where_others_had_one():
+    """A broken answer of a server that has versions does not empty the cache."""
+
+    async def scenario():
+        async with bench(streams=False, watch_list=False) as b:
+            b.source.body = b'{"kind":"PodList","metadata":{},"items":[]}'
+            b.source.compact()
+            b.source.add(pod("c"))
+            b.source.cut(EXPIRED)
+            await b.advance(1)
             assert "no resource version" in b.figures.error
-            assert b.names == []
+            assert b.names == ["a", "b"]
+            b.source.calm()
+            await b.advance(60)
+            assert b.agrees()
 
     asyncio.run(scenario())

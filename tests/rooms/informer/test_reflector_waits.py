@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from declctl.errors import (
     Unreachable,
 )
 from declctl.informer import ExponentialBackoff, ReflectorOptions
+from declctl.transport import ServerHealth
 from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import made, pod, running
 
@@ -249,5 +251,85 @@ def test_faults_are_given_to_whoever_wants_them():
             b.source.cut(EXPIRED)
             await b.advance(1)
             assert len(b.faults) == 2
+
+    asyncio.run(scenario())
+
+
+async def _answers(server):
+    server.asked += 1
+    if server.fault is not None:
+        raise server.fault
+
+
+def _shared(b, **server):
+    """The source of a bench says how its server is."""
+    there = SimpleNamespace(fault=None, asked=0, **server)
+    b.source.health = ServerHealth(lambda: _answers(there), url="https://there", clock=b.clock)
+    return there
+
+
+@pytest.mark.client_go("Run loop")
+def test_a_watch_is_true_soon_after_the_server_is_back_however_long_it_was_away():
+    """Ten minutes of outage do not make it wait for half a minute more; it asks nothing meanwhile."""
+
+    async def scenario():
+        async with bench() as b:
+            server = _shared(b)
+            server.fault = Unreachable("connection refused")
+            b.source.fail_next(server.fault, times=1000)
+            b.source.cut(server.fault)
+            await b.advance(600)
+            assert (len(b.source.watches()), b.figures.failures) == (1, 1)
+            assert server.asked == 601, "at once, then once a second"
+            b.source.add(pod("c"))
+            server.fault = None
+            b.source.calm()
+            await b.advance(3)
+            assert b.agrees()
+            assert b.figures.waited == pytest.approx(600, abs=5)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Connection refused / 429 at watch")
+@pytest.mark.parametrize(
+    "refusal", [Forbidden(403, "Forbidden", "no"), TooManyRequests(429, "TooManyRequests", "")]
+)
+def test_what_is_refused_waits_for_itself_and_keeps_nobody_else(refusal):
+    """A namespace that is forbidden has its own back-off, and no other watch waits for it."""
+
+    async def scenario():
+        async with bench() as b:
+            server = _shared(b)
+            await b.advance(5)
+            b.source.fail_next(refusal, times=4)
+            b.source.cut()
+            await b.advance(3)
+            assert (b.figures.state, server.asked) == ("BackingOff", 0)
+            assert not await b.source.health.wait(0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.client_go("Run loop")
+def test_a_server_that_refuses_while_it_starts_is_asked_again_soon():
+    """Rights that are not there in the first second after a restart are not waited for as after an hour."""
+
+    async def scenario():
+        async with bench() as b:
+            server = _shared(b)
+            for _ in range(8):  # its own back-off is at half a minute
+                b.source.cut(Forbidden(403, "Forbidden", "no"))
+                await b.advance(40)
+            server.fault = Unreachable("connection refused")
+            b.source.fail_next(server.fault, times=1000)
+            b.source.cut(server.fault)
+            await b.advance(60)
+            b.source.calm()
+            b.source.fail_next(Forbidden(403, "Forbidden", "no"), times=2)
+            server.fault = None
+            b.source.add(pod("c"))
+            await b.advance(4.5)
+            assert b.agrees()
 
     asyncio.run(scenario())

@@ -1,6 +1,7 @@
 """Watches: where they begin, how they end, and what follows."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -8,9 +9,9 @@ from declctl.errors import (
     MalformedAnswer,
     Unreachable,
 )
-from declctl.objects import EventType
+from declctl.objects import EventType, WatchEvent
 from tests.rooms.informer.reflecting import EXPIRED, Bench, bench
-from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
+from tests.rooms.informer.shapes import Recorder, made, pod, record, rest, running
 
 
 @pytest.mark.client_go(155, "Normal watch close")
@@ -62,6 +63,21 @@ def test_a_silent_watch_is_closed_and_resumed_without_a_list():
             assert b.source.open_watches == 1
 
     asyncio.run(scenario())
+
+
+def test_silent_watches_are_spoken_of_the_more_seldom_the_longer_it_lasts(caplog):
+    """The log says that a watch fell silent, and does not fill up where a server sends no bookmarks."""
+    caplog.set_level(logging.INFO, "declctl.informer")
+
+    async def scenario():
+        async with bench(idle_timeout=90.0) as b:
+            await b.advance(90 * 9)
+            assert b.figures.idle_closes == 9
+
+    asyncio.run(scenario())
+    assert [message.rpartition("(")[2] for message in caplog.messages if "said nothing" in message] == [
+        f"{times} times so far)" for times in (1, 2, 4, 8)
+    ]
 
 
 @pytest.mark.parametrize("sign", ["event", "bookmark"])
@@ -294,3 +310,32 @@ def test_a_resync_comes_from_the_cache_and_asks_the_server_nothing(period, resyn
         return listener.lines().count("Resync demo/a")
 
     assert asyncio.run(scenario()) == resyncs
+
+
+@pytest.mark.client_go("RV tracking")
+@pytest.mark.parametrize("last", ["foreign", "foreign after a bookmark"])
+def test_a_read_that_ends_with_an_object_without_a_version_is_told_once(last):
+    """The next watch begins after the last version of the read, not before all of it."""
+
+    async def scenario():
+        async with bench(streams=False, watch_list=False) as b:
+            asked: list[str | None] = []
+            added = WatchEvent(EventType.ADDED, record("c", 7))
+            bookmark = WatchEvent(EventType.BOOKMARK, None, "9")
+            foreign = WatchEvent(EventType.SKIPPED, None, oddity="it is of another kind")
+
+            async def watch(options, *, known=None):
+                asked.append(options.resource_version)
+                yield [added, foreign] if last == "foreign" else [added, bookmark, foreign]
+                await b.clock.sleep(10)
+
+            b.source.watch = watch
+            b.source.cut()
+            await b.advance(5)
+            version = "7" if last == "foreign" else "9"
+            assert b.reflector.last_sync_resource_version == version
+            assert b.store.last_store_sync_resource_version == version
+            await b.advance(10)
+            assert asked == ["2", version]
+
+    asyncio.run(scenario())

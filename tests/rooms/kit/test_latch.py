@@ -48,3 +48,37 @@ def test_who_opens_it_twice_calls_nobody_twice_even_from_within():
     latch.on_open(lambda: (calls.append(1), latch.open()))
     latch.open()
     assert calls == [1]
+
+
+def test_a_callback_that_raises_harms_nobody(caplog):
+    """What waits for `synced` beside it is still woken, and the informer that opens it goes on."""
+    latch, calls = Latch("synced of pods"), []
+
+    async def later() -> None:
+        calls.append("never")
+
+    def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    latch.on_open(lambda: 1 / 0)
+    latch.on_open(later)
+    latch.on_open(cancelled)
+    latch.on_open(lambda: calls.append("after"))
+    latch.open()
+    assert (latch.is_open, calls) == (True, ["after"])
+    assert "a callback of the latch synced of pods raised" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "TypeError: a callback of a latch returned a coroutine" in caplog.text
+
+
+def test_a_callback_may_let_another_one_be_forgotten():
+    """Who is removed while it opens is not told that it has synced."""
+    latch, calls = Latch(), []
+
+    def second() -> None:
+        calls.append("second")
+
+    latch.on_open(lambda: latch.forget(second))
+    latch.on_open(second)
+    latch.open()
+    assert calls == []

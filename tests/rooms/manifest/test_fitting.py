@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from declctl.manifest.checks.findings import walk
 from declctl.manifest.checks.fitting import fits
 from declctl.manifest.checks.structure import _REPORTS
 from declctl.manifest.shape import controller
@@ -78,14 +79,14 @@ def edited(draw: st.DrawFn) -> object:
 @pytest.mark.parametrize("document", EXAMPLES, ids=lambda document: document["metadata"]["name"])
 def test_what_is_right_fits(document: dict):
     """No example of ours needs the judge: otherwise nobody would be spared it."""
-    assert fits(SHAPE, document)
+    assert fits(walk(document, SHAPE))
     assert reported(document) == []
 
 
 @given(edited())
 def test_what_fits_has_no_fault_to_report(document: object):
     """The quick look never lets through what JSON Schema would blame."""
-    if fits(SHAPE, document):
+    if fits(walk(document, SHAPE)):
         assert reported(document) == []
 
 
@@ -109,13 +110,13 @@ def test_what_fits_has_no_fault_to_report(document: object):
 )
 def test_each_keyword_is_looked_at(shape: dict, value: object):
     """What breaks one keyword alone does not fit, and JSON Schema thinks so too."""
-    assert not fits(shape, value)
+    assert not fits(walk(value, shape))
     assert not Draft202012Validator(shape).is_valid(value)
 
 
 def test_a_keyword_that_is_not_known_is_left_to_the_judge():
     """A shape that says more than is understood here is never taken for fulfilled."""
-    assert not fits({"type": "string", "maxLength": 9}, "short")
+    assert not fits(walk("short", {"type": "string", "maxLength": 9}))
 
 
 def test_a_manifest_without_faults_does_not_load_the_judge():

@@ -32,7 +32,7 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
     fault = only_fault(fragment)
     assert fault.code == code
     assert "not done yet by this version" in fault.message
-    assert fault.suggestion.endswith(f"docs/errors.md says what to do meanwhile for {code}")
+    assert fault.suggestion.endswith(f"`declctl explain {code}` says what to do meanwhile")
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,40 @@ def test_a_function_that_needs_all_of_a_field_gets_it_from_then_on(function, lea
     assert reader.ask(function, record) == right
 
 
+def _write_into_a_sum(obj):
+    sum(each.setdefault("n", 0) for each in obj["spec"].values() if isinstance(each, dict))
+
+
+@pytest.mark.parametrize(
+    "codec", [None, ObjectCodec(api_version="v1", kind="Thing")], ids=["frames", "objects"]
+)
+@pytest.mark.parametrize("keys", [(), ("a",), ("a", "b", "c")])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda obj: obj["spec"].update(a=2),
+        lambda obj: obj["spec"].pop("a"),
+        lambda obj: obj["spec"]["b"].append(2),
+        lambda obj: obj["spec"].get("b")[1].clear(),
+        lambda obj: obj["spec"]["c"].setdefault("z", 2),
+        lambda obj: obj["other"]["x"].append(2),
+        lambda obj: obj.get("list").sort(),
+        _write_into_a_sum,
+    ],
+)
+def test_a_function_that_writes_fails_at_that_line(write, keys, codec) -> None:
+    """Whatever was learned before, in whatever way it gets there: index functions and filters read."""
+    body = {"spec": {"a": 1, "b": [1, {"x": 1}], "c": {"y": 1}}, "other": {"x": [1]}, "list": [2, 1]}
+    record, reader = _record(body, codec), SelectiveReader()
+    before = record.decode()
+    for _ in range(3):
+        if keys:
+            reader.ask(lambda obj: ([obj["spec"].get(key) for key in keys], obj["list"]), record)
+        with pytest.raises(TypeError, match=r"read-only.*obj\.to_dict\(\)"):
+            reader.ask(write, record)
+    assert dict(ObjectView(record)) == record.decode() == before
+
+
 def _looked(reader, record, *keys):
     return reader.ask(lambda obj: [obj["spec"].get(key) for key in keys], record)
 

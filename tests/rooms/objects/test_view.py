@@ -1,12 +1,23 @@
 """Views and records: an object as a handler and an index read it."""
 
+import copy
 import gc
+import json
+import operator
+import pickle
+from ast import literal_eval
 from collections.abc import Mapping
+from pprint import pformat
 
+import msgspec
 import pytest
+import yaml
+from msgspec import structs
 from rich.pretty import pretty_repr
 
-from declctl.objects import FieldPath, ObjectKey, ObjectView
+from declctl.objects import FieldPath, ObjectKey, ObjectView, read_only
+from declctl.objects.held import ObjectCodec
+from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 from declctl.objects.record import Layout
 from tests.rooms.objects.made_objects import NODE_NAME, pod, record
 
@@ -106,13 +117,25 @@ def test_object_is_decoded_once_for_a_view():
     assert view["spec"] is view["spec"]
 
 
+@pytest.mark.parametrize(
+    "copied", [ObjectView.to_dict, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))]
+)
+def test_a_deep_copy_of_an_object_is_plain(copied):
+    """`copy.deepcopy(obj)` is what many write who mean `obj.to_dict()`; a pickle is for another process."""
+    view = ObjectView(record(pod()))
+    assert view["spec"]["containers"][0]["name"] == "a"
+    mine = copied(view)
+    mine["spec"]["containers"][0]["env"] = []
+    assert (type(mine), view) == (dict, pod())
+
+
 def test_what_a_reader_changes_nobody_else_sees():
-    """A handler can't spoil the cache, nor `to_dict()` the view."""
-    made = record(pod())
-    one, other = ObjectView(made), ObjectView(made)
-    one["spec"]["nodeName"] = "changed"
-    one.to_dict()["metadata"]["name"] = "changed"
-    assert (other["spec"]["nodeName"], one["metadata"]["name"], other.to_dict()) == ("node-1", "web-1", pod())
+    """A private copy is plain all through, and changes neither the view nor the cache."""
+    view = ObjectView(record(pod()))
+    mine = view.to_dict()
+    mine["metadata"]["labels"]["app"] = "changed"
+    mine["spec"]["containers"].append({"name": "mine"})
+    assert (type(mine["metadata"]), view, view.to_dict()) == (dict, pod(), pod())
 
 
 def test_view_itself_is_read_only():
@@ -121,6 +144,146 @@ def test_view_itself_is_read_only():
     for mapping in (view, view.labels, view.annotations):
         with pytest.raises(TypeError):
             mapping["a"] = "b"
+
+
+def _set_label(obj):
+    obj["metadata"]["labels"]["app"] = "mine"
+
+
+WRITES = {
+    "a field": lambda obj: operator.setitem(obj, "spec", {}),
+    "a field away": lambda obj: operator.delitem(obj, "spec"),
+    "a label": _set_label,
+    "a label by get": lambda obj: obj.get("metadata").get("labels").update(app="mine"),
+    "a label by loops": lambda obj: [each.clear() for each in obj.values() if isinstance(each, dict)],
+    "a label by values": lambda obj: [
+        each.clear() for each in obj["metadata"].values() if isinstance(each, dict)
+    ],
+    "a label by items": lambda obj: dict(obj["metadata"].items())["labels"].clear(),
+    "an image by values": lambda obj: [
+        each[0].clear() for each in obj["spec"].values() if isinstance(each, list)
+    ],
+    "an image by items": lambda obj: [
+        each[0].clear() for key, each in obj["spec"].items() if key == "containers"
+    ],
+    "labels that may be missing": lambda obj: obj["metadata"].setdefault("labels", {}),
+    "labels merged": lambda obj: operator.ior(obj["metadata"]["labels"], {"app": "mine"}),
+    "a label away": lambda obj: obj["metadata"]["labels"].pop("app", None),
+    "any label away": lambda obj: obj["metadata"]["labels"].popitem(),
+    "a label deleted": lambda obj: operator.delitem(obj["metadata"]["labels"], "app"),
+    "an image": lambda obj: operator.setitem(obj["spec"]["containers"][0], "image", "mine"),
+    "an image in a loop": lambda obj: [each.update(image="mine") for each in obj["spec"]["containers"]],
+    "an image in a slice": lambda obj: obj["spec"]["containers"][:1][0].clear(),
+    "an image from the end": lambda obj: next(reversed(obj["spec"]["containers"])).clear(),
+    "an image in a sum": lambda obj: ([] + obj["spec"]["containers"] + [])[0].clear(),
+    "an image in a shallow copy": lambda obj: {**obj}["spec"].copy()["containers"].copy()[0].clear(),
+    "an image in a merged copy": lambda obj: (obj["spec"] | {})["containers"].clear(),
+    "an image in a copy merged into": lambda obj: ({} | obj["spec"])["containers"].clear(),
+    "an image in a pattern": lambda obj: _matched(obj).clear(),
+    "a container": lambda obj: obj["spec"]["containers"].append({}),
+    "containers": lambda obj: obj["spec"]["containers"].extend([]),
+    "more containers": lambda obj: operator.iadd(obj["spec"]["containers"], [{}]),
+    "containers twice": lambda obj: operator.imul(obj["spec"]["containers"], 2),
+    "a container replaced": lambda obj: operator.setitem(obj["spec"]["containers"], 0, {}),
+    "a container away": lambda obj: operator.delitem(obj["spec"]["containers"], 0),
+    "a container popped": lambda obj: obj["spec"]["containers"].pop(),
+    "a container removed": lambda obj: obj["spec"]["containers"].remove({}),
+    "a container inserted": lambda obj: obj["spec"]["containers"].insert(0, {}),
+    "another order": lambda obj: obj["spec"]["containers"].sort(key=str),
+    "the other order": lambda obj: obj["spec"]["containers"].reverse(),
+    "no containers": lambda obj: obj["spec"]["containers"].clear(),
+}
+
+
+def _matched(obj):
+    match obj:
+        case {"spec": {"containers": [first, *_]}}:
+            return first
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["frames", "objects"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_who_writes_into_an_object_is_told_so_at_that_line(write, held):
+    """However deep, and in whatever way: a write that would be lost raises, and says what to do instead."""
+    codec = ObjectCodec(api_version="v1", kind="Pod")
+    made = record(pod())
+    if held:
+        layout = Layout(api_version="v1", kind="Pod", positions={}, codec=codec)
+        made = structs.replace(made, frame=codec.encode(json.dumps(pod()).encode()), layout=layout)
+    view = ObjectView(made)
+    with pytest.raises(TypeError, match=r"read-only, .* lost; obj\.to_dict\(\) gives a private copy"):
+        write(view)
+    assert (view, view.to_dict(), ObjectView(made)) == (pod(), pod(), pod())
+
+
+READS = {
+    "json": (json.dumps, json.loads),
+    "msgspec": (msgspec.json.encode, msgspec.json.decode),
+    "msgspec.to_builtins": (msgspec.to_builtins, None),
+    "yaml": (yaml.safe_dump, yaml.safe_load),
+    "yaml.dump": (yaml.dump, yaml.safe_load),
+    "pickle": (pickle.dumps, pickle.loads),
+    "deepcopy": (copy.deepcopy, None),
+    "repr": (repr, literal_eval),
+    "pprint": (pformat, literal_eval),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["untouched", "read before"])
+@pytest.mark.parametrize(("write", "read"), READS.values(), ids=READS)
+def test_what_is_inside_an_object_is_written_as_plain_values_are(write, read, wrapped):
+    """Encoders, pickles and deep copies take it for dictionaries and lists, and make plain ones."""
+    spec = ObjectView(record(pod()))["spec"]
+    if wrapped:
+        assert [list(each) for each in spec["containers"]]
+    made = write(spec) if read is None else read(write(spec))
+    assert made == pod()["spec"]
+    assert (type(made), type(made["containers"]), type(made["containers"][0])) == (dict, list, dict)
+    made["containers"][0]["image"] = "mine"
+
+
+def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_values():
+    """Whether it was made before declctl was loaded or after, and whether its table has a line for dict."""
+    writers = [type(f"Writer{n}", (yaml.SafeDumper,), {}) for n in range(4)]
+    for early in writers[:2]:
+        early.add_representer(tuple, yaml.SafeDumper.represent_list)  # from here on it has a table of its own
+        for kind in (ReadOnlyDict, ReadOnlyList):
+            del early.yaml_representers[kind]
+    read_only._teach(yaml.representer.SafeRepresenter)
+    for unsorted in writers[::2]:
+        unsorted.add_representer(
+            dict, lambda to, data: to.represent_mapping("tag:yaml.org,2002:map", data.items())
+        )
+    for writer in writers:
+        plain = yaml.dump(pod(), Dumper=writer)
+        assert yaml.dump(dict(ObjectView(record(pod()))), Dumper=writer) == plain
+
+
+def test_what_is_inside_an_object_reads_as_dictionaries_and_lists_do():
+    """isinstance, comparisons, loops, `in`, unpacking, slices, sums, and what is missing."""
+    plain, view = pod()["spec"], ObjectView(record(pod()))
+    spec, default = view["spec"], {}
+    containers, plain_containers = spec["containers"], plain["containers"]
+    assert (isinstance(spec, dict), isinstance(containers, list)) == (True, True)
+    assert (spec == plain, plain == spec, containers == plain_containers) == (True, True, True)
+    assert (list(spec), list(spec.items()), len(spec)) == (list(plain), list(plain.items()), len(plain))
+    assert (dict(**spec), {**spec}, spec | {"a": 1}) == (plain, plain, plain | {"a": 1})
+    assert spec.get("absent", default) is default
+    assert spec.get("absent") is None
+    assert ("nodeName" in spec, plain_containers[0] in containers) == (True, True)
+    assert [*containers] == list(reversed(list(reversed(containers)))) == containers[:] == plain_containers
+    assert (containers[-1], containers * 2, 1 * containers) == (
+        plain_containers[-1],
+        plain_containers * 2,
+        plain_containers,
+    )
+    assert (copy.copy(spec), type(copy.copy(spec)), type(copy.copy(containers))) == (plain, dict, list)
+    assert type(spec).fromkeys("a", 1) == {"a": 1}
+    assert containers[0] is containers[0] is next(iter(containers))
+    with pytest.raises(KeyError, match="absent"):
+        spec["absent"]
+    with pytest.raises(IndexError):
+        containers[9]
 
 
 @pytest.mark.parametrize("metadata", [{"name": "a"}, {"name": "a", "annotations": None, "labels": None}])

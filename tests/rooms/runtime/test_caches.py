@@ -130,6 +130,7 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> Non
         assert await caches.build_indexes(new) == 0
         caches.drop_indexes(old, kept=new)
         assert list(caches.lister(new[0]).index_names()) == ["it"]
+        caches.of(new[0])[0].informer.synced.open()
         assert caches.lister(new[0]).by_index("it", "n1") == []
         caches.drop_indexes(new, kept=[])
         assert caches.of(new[0])[0].informer.indexer.get_indexers() == {}
@@ -205,6 +206,7 @@ async def _filled(caches: Caches, wanted: list[Wanted], *raws: bytes) -> Cached:
         record = cached.informer.source.projection.record(raw)
         assert record is not None
         cached.informer.indexer.add(record)
+    cached.informer.synced.open()
     return cached
 
 

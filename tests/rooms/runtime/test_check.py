@@ -6,10 +6,21 @@ import threading
 import pytest
 
 from declctl.errors import ManifestErrors
+from declctl.hooks import apart
 from declctl.runtime.checking import inputs
-from declctl.runtime.checking.check import check
+from declctl.runtime.checking.aside import Ending
+from declctl.runtime.checking.check import check, import_aside, read_files
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight import Preflight
 from declctl.testing import BundleDir, ConfigMapDir
+from tests.children import share_children
+
+
+@pytest.fixture(autouse=True)
+def _children_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What children are forked from has loaded before: a limit on an import is one on the import alone."""
+    share_children(monkeypatch)
+
 
 BAD = {
     "missing module": ("handler:notify", None, "DCL040", "manifest.yaml", 8),
@@ -25,11 +36,41 @@ BAD = {
         "manifest.yaml",
         8,
     ),
-    "endless": (None, "while True: pass\n", "DCL045", "manifest.yaml", 8),
+    "segfault that faulthandler sees": (
+        None,
+        "import ctypes\n\nctypes.string_at(0)\n",
+        "DCL044",
+        "handlers.py",
+        3,
+    ),
+    "endless": (None, "x = 1\nwhile True: pass\n", "DCL045", "handlers.py", 2),
+    "endless with the lock": (
+        None,
+        "import ctypes\n\nwhile True:\n    ctypes.PyDLL(None).pause()\n",
+        "DCL045",
+        "handlers.py",
+        4,
+    ),
+    "endless in a library": (
+        None,
+        (
+            "import http.client, socket\nsilent = socket.socketpair()\n"
+            "http.client.HTTPResponse(silent[0]).begin()\n"
+        ),
+        "DCL045",
+        "handlers.py",
+        3,
+    ),
     "unknown parameter": (None, "def notify(chnage): ...\n", "DCL046", "handlers.py", 1),
     "no hook": ("handlers", "x = 1\n", "DCL047", "manifest.yaml", 8),
     "no function": (None, "notify = 5\n", "DCL048", "manifest.yaml", 8),
 }
+
+SLOW_IN_CHILD = """\
+from declctl.runtime.checking import answering
+real = answering.monotonic
+answering.monotonic = lambda: real() + 20
+"""
 
 
 def _write(bundle: BundleDir, *, policy: str = "preflightTimeout: 20s") -> str:
@@ -54,7 +95,7 @@ def test_each_fault_has_its_code_and_its_place(what, bundle) -> None:
         bundle.edit("manifest.yaml", "handlers:notify", new)
     if code is not None:
         bundle.write("handlers.py", code)
-    policy = "preflightTimeout: 2s" if what == "endless" else "preflightTimeout: 20s"
+    policy = "preflightTimeout: 2s" if "endless" in what else "preflightTimeout: 20s"
     (fault,) = check(_write(bundle, policy=policy)).errors
     assert fault.code == number, fault
     assert (fault.file.rsplit("/", 1)[-1], fault.line) == (file, line), fault
@@ -216,3 +257,56 @@ def test_a_manifest_is_checked_again_when_it_or_the_environment_has_changed(bund
             files.read()
     bundle.write("manifest.yaml", text)
     assert files.read().loaded.controller.name == "guard"
+
+
+class _Child:
+    """A child that says this, and ends or is closed."""
+
+    def __init__(self, *said: bytes, closed: bool = False) -> None:
+        self._said = said
+        self._ending = Ending(0, closed=closed)
+
+    def ask(self, _: bytes, *, limit: float) -> tuple[tuple[bytes, ...], Ending]:
+        return self._said, self._ending
+
+
+@pytest.mark.parametrize("own", [None, 2])
+def test_a_source_that_takes_too_long_to_compile_is_told_as_such(bundle: BundleDir, own: int | None):
+    """Not the line of Python's library that waits for the compiler: what happens, and what to do."""
+    (bundle.path / "manifest.yaml").write_text(
+        bundle.path.joinpath("manifest.yaml").read_text() + "  reload: {preflightTimeout: 3s}\n"
+    )
+    stack = [
+        ("/usr/lib/python3.11/subprocess.py", 5),
+        (apart.__file__, 9),
+        ("<frozen importlib._bootstrap>", 1),
+    ]
+    stack += [] if own is None else [(f"{bundle.path}/handlers.py", own)]
+    said = [f'  File "{file}", line {line} in f'.encode() for file, line in stack]
+    checked = read_files(InputFiles(str(bundle.path)))
+    preflight = Preflight(lambda *, patient: _Child(b'{"at":0}', *said, closed=True))
+    (fault,) = import_aside(checked, preflight).errors
+    assert fault.code == "DCL045"
+    assert "importing it took longer than 3 s; a large source was being compiled" in fault.message
+    assert "subprocess.py" not in fault.message
+    assert "keep data in files that are not Python" in str(fault.suggestion)
+    assert fault.file.endswith("manifest.yaml" if own is None else "handlers.py")
+
+
+@pytest.mark.parametrize(
+    ("report", "seconds"),
+    [(b'{"faults":[],"hooks":null,"seconds":20.25}', 20.25), (b'{"faults":[]}', 0.0), (b'{"at":0}', 0.0)],
+)
+def test_a_check_says_how_long_the_import_took(bundle: BundleDir, report: bytes, seconds: float):
+    """The child itself times it, so that the start of a process is not taken for a slow import."""
+    checked = read_files(InputFiles(str(bundle.path)))
+    preflight = Preflight(lambda *, patient: _Child(b'{"at":0}', report))
+    assert import_aside(checked, preflight).import_seconds == seconds
+
+
+def test_the_child_times_the_import(bundle: BundleDir):
+    """Here the handler moves the child's clock on. What is not imported takes no time."""
+    path = _write(bundle)
+    assert check(path, in_child=False).import_seconds == 0
+    bundle.write("handlers.py", f"{SLOW_IN_CHILD}def notify(change): ...\n")
+    assert check(path).import_seconds >= 20

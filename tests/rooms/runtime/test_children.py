@@ -380,7 +380,8 @@ def test_all_end_where_the_controller_was_killed(bundle, tmp_path, hangs) -> Non
 def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundle, monkeypatch) -> None:
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
     monkeypatch.setattr(aside, "_ORPHAN_SECONDS", 0.0)
-    bundle.write("handlers.py", "import ctypes\nctypes.PyDLL(None).pause()\n")  # with the interpreter's lock
+    monkeypatch.setattr(aside, "_LAST_WORDS_SECONDS", 60.0)  # nothing is ended from here meanwhile
+    bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     checked = _checked(bundle)
     monkeypatch.setattr(aside.Aside, "close", lambda _: None)
     _, ending = children.begin(patient=False).ask(msgspec.json.encode(checked.declaration), limit=1.0)

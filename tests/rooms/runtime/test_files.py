@@ -12,7 +12,7 @@ import watchfiles
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.reloading.files import FileChanges, _Notices
+from declctl.runtime.reloading.files import FileChanges, _folder, _Notices
 from declctl.testing import BundleDir, ConfigMapDir
 
 
@@ -235,15 +235,15 @@ def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Pa
 
     async def scenario() -> None:
         async with asyncio.timeout(20), aclosing(_Notices()) as notices:
-            await notices.next((folder,))
-            following = asyncio.ensure_future(notices.next((folder,)))
+            await notices.next((_folder(folder),))
+            following = asyncio.ensure_future(notices.next((_folder(folder),)))
             await asyncio.sleep(0)
             replace(folder, tmp_path / "aside")
             if replace is _linked_elsewhere:
                 following.cancel()  # nobody tells: it is seen at the next look
             await asyncio.wait([following])
-            await notices.next((folder,))
-            following = asyncio.ensure_future(notices.next((folder,)))
+            await notices.next((_folder(folder),))
+            following = asyncio.ensure_future(notices.next((_folder(folder),)))
             while not following.done():
                 BundleDir(folder, {"h.py": "two"})
                 await asyncio.wait([following], timeout=0.05)

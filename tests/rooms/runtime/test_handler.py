@@ -7,9 +7,11 @@ import threading
 
 import pytest
 
+from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
 from declctl.runtime.handling import calls
+from declctl.runtime.handling.failing import FailureLog
 from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
 
@@ -27,6 +29,24 @@ def test_changes_are_delivered_in_order_and_counted(bench, added) -> None:
     ]
     figures = slot.statistics()
     assert (figures.delivered, figures.succeeded, figures.queued, figures.running) == (3, 3, 0, 0)
+
+
+def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added, clock) -> None:
+    """`queued`, the queue depth: an object that changes while it is worked on counts, and so does a retry."""
+    slot = bench.slot(
+        _fails, retry=RetrySpec(initial_backoff=1.0, max_backoff=1.0), on_failure=OnFailure.RETRY
+    )
+    slot.add_all([added("a")])
+    ticket = slot.lanes.take()
+    assert (slot.statistics().queued, slot.statistics().running) == (0, 1)
+    slot.add_all([added("a", ChangeType.MODIFIED), added("a", ChangeType.DELETED)])
+    assert (slot.statistics().queued, slot.statistics().running) == (2, 1)
+    slot.work(ticket)
+    assert (slot.statistics().queued, slot.statistics().running) == (3, 0)
+
+
+def _fails(change) -> None:
+    raise ValueError("no")
 
 
 def test_a_resync_has_the_object_as_old(bench, added) -> None:
@@ -54,6 +74,23 @@ def test_what_is_there_at_the_start_may_be_skipped(bench, added) -> None:
     assert slot.statistics().queued == 1
 
 
+def test_a_handler_has_synced_when_it_is_through_with_the_first_list(bench, added) -> None:
+    """Changes that come later do not keep it from that, nor do first ones that were merged away."""
+    slot = bench.slot(lambda obj: _fails(obj) if obj.name == "fails" else None, delivery=Delivery.KEYED)
+    slot.add_all([added(name, initial=True) for name in ("fails", "gone", "a")])
+    slot.add_all([added("gone", ChangeType.DELETED), added("a", ChangeType.MODIFIED), added("later")])
+    slot.work(slot.lanes.take())  # it fails, and backs off
+    slot.initial_complete()
+    assert not slot.statistics().synced
+    slot.add_all([added("fails", ChangeType.DELETED)])  # takes the place of what backs off
+    assert not slot.statistics().synced  # `a` is left
+    slot.work(slot.lanes.take())
+    assert slot.statistics().synced
+    assert slot.statistics().queued == 2  # the failed one and `later`
+    slot.add_all([added("a", initial=True)])  # of a namespace that was added to the manifest
+    assert slot.statistics().synced
+
+
 def test_a_failing_change_is_tried_again_when_it_is_due_and_then_given_up(bench, added, clock, log) -> None:
     """Back-off doubles from `initialBackoff`; after `maxAttempts` the change counts as failed."""
     tries = []
@@ -72,8 +109,8 @@ def test_a_failing_change_is_tried_again_when_it_is_due_and_then_given_up(bench,
     assert (figures.delivered, figures.retried, figures.failed, figures.succeeded) == (1, 2, 1, 0)
     assert figures.last_error == "default/a: ValueError: no"
     told = [line for line in log.lines if line.level == "error"]
-    assert [line.fields["attempt"] for line in told] == ["1 of 3", "2 of 3", "3 of 3"]
-    assert told[-1].fields["next"] == "given up"
+    assert [line.fields["attempt"] for line in told] == [1, 2, 3]
+    assert told[-1].event.endswith("; attempt 3 of 3, given up")
     assert "ValueError: no" in told[0].fields["traceback"]
 
 
@@ -370,6 +407,67 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     assert (figures.failed, figures.zombies, slot.outstanding(ended)) == (1, 0, 0)
 
 
+def test_a_call_that_times_out_has_failed_at_that_moment(bench, added) -> None:
+    """For the probation and the last error: whether it ever returns is not waited for. It counts once."""
+    gate = threading.Event()
+    slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
+    tally = slot.binding.tally
+    slot.add_all([added("a")])
+    worker = threading.Thread(target=bench.work)
+    worker.start()
+    until("it is given up", lambda: slot.statistics().zombies)
+    assert (tally.calls, tally.failed) == (1, 1)
+    assert tally.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
+    assert slot.statistics().last_error == tally.last_error
+    gate.set()
+    worker.join(10)
+    figures = slot.statistics()
+    assert (tally.calls, tally.failed) == (1, 1)
+    assert (figures.failed, figures.zombies, tally.longest) == (1, 0, 0.0)
+
+
+def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, added, monkeypatch) -> None:
+    """It swallows its cancellation: it has failed, another worker takes its place, and its key is held."""
+    monkeypatch.setattr(calls, "_TO_END", 0.02)
+    gate, replaced = threading.Event(), threading.Event()
+
+    async def stubborn() -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001)
+
+    slot = bench.slot(stubborn, timeout=0.02, retry=RetrySpec(max_attempts=1))
+    slot.on_replaced = replaced.set
+    slot.add_all([added("a")])
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    assert replaced.wait(10)
+    tally = slot.binding.tally
+    assert (tally.calls, tally.failed, slot.statistics().zombies) == (1, 1, 1)
+    gate.set()
+    assert call.result(10) is False, "its worker was replaced and leaves"
+    assert (tally.calls, tally.failed, slot.statistics().zombies) == (1, 1, 0)
+    assert slot.statistics().failed == 1
+
+
+def test_failures_of_what_had_failed_before_are_told_apart(bench, added, clock) -> None:
+    """A retry that fails on new code as on the old one is inherited; what fails there first is its own."""
+    policy = {"retry": RetrySpec(initial_backoff=1.0), "on_failure": OnFailure.RETRY}
+    slot = bench.slot(_fails, **policy)
+    slot.add_all([added("a")])
+    bench.work()
+    newer = bench.binding(_fails, generation=2, **policy)
+    slot.forget(rebind(slot, newer))
+    slot.add_all([added("b")])
+    clock.set(5)
+    bench.work()
+    assert (newer.tally.calls, newer.tally.failed, newer.tally.inherited) == (2, 2, {1: 1})
+    without = newer.tally.without_inherited(1)
+    assert (without.calls, without.failed) == (1, 1)
+    clock.set(20)
+    bench.work()
+    assert (newer.tally.calls, newer.tally.inherited) == (4, {1: 2})
+
+
 def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, added, monkeypatch) -> None:
     """It swallows its cancellation and goes on: others are let in, and its key is held."""
     monkeypatch.setattr(calls, "_TO_END", 0.02)
@@ -483,7 +581,7 @@ def test_below_its_limit_every_change_is_delivered(bench, added) -> None:
 
 
 def test_a_handler_that_says_nothing_about_retries_has_five_attempts(bench, added, clock, log) -> None:
-    """After 1, 2, 4 and 8 seconds; each failure is logged with traceback, handler and key, then it's over."""
+    """After 1, 2, 4 and 8 seconds; each failure is logged with handler, key and numbers, then it's over."""
     tries = []
 
     def fails() -> None:
@@ -497,9 +595,47 @@ def test_a_handler_that_says_nothing_about_retries_has_five_attempts(bench, adde
     assert [late - early for early, late in itertools.pairwise(tries)] == [1.0, 2.0, 4.0, 8.0]
     figures = slot.statistics()
     assert (figures.failed, figures.retried, figures.queued) == (1, 4, 0)
-    for line in (line for line in log.lines if line.level == "error"):
-        assert (line.fields["handler"], line.fields["key"]) == ("notify", "default/a")
-        assert "ValueError: no" in line.fields["traceback"]
+    failures = [line for line in log.lines if line.level == "error"]
+    assert {(line.fields["handler"], line.fields["key"]) for line in failures} == {("notify", "default/a")}
+    assert [line.fields["attempt"] for line in failures] == [1, 2, 3, 4, 5]
+    assert [line.fields["retry_in"] for line in failures] == [1.0, 2.0, 4.0, 8.0, None]
+    assert {(line.fields["max_attempts"], line.fields["error_type"]) for line in failures} == {
+        (5, "ValueError")
+    }
+
+
+def test_one_traceback_for_each_distinct_fault_then_a_line_with_a_count(bench, added, log) -> None:
+    """A handler that fails on a thousand objects in two ways writes two tracebacks, not a thousand."""
+
+    def fails(obj) -> None:
+        if obj.name == "k1":
+            raise KeyError("team")
+        raise ValueError(f"no {obj.name}")
+
+    slot = bench.slot(fails)
+    slot.add_all([added(f"k{number}") for number in range(4)])
+    bench.work()
+    failures = [line for line in log.lines if line.level == "error"]
+    assert ["traceback" in line.fields for line in failures] == [True, True, False, False]
+    assert [line.fields["times"] for line in failures] == [1, 1, 2, 3]
+    assert failures[0].event == (
+        "notify failed on Added default/k0: ValueError: no k0; attempt 1 of 5, again in 1 s"
+    )
+    place = f"{__file__}:{fails.__code__.co_firstlineno + 3}"
+    assert failures[3].event == (
+        f"notify failed on Added default/k3: ValueError: no k3 ({place}, 3 times by now; the first has the "
+        "traceback); attempt 1 of 5, again in 1 s"
+    )
+
+
+def test_distinct_faults_are_remembered_within_bounds(log) -> None:
+    """Code that fails in a new place each time costs no memory for ever."""
+    failures = FailureLog(log, "notify")
+    for number in range(10_000):
+        failures._count((number,))
+    assert len(failures._times) == 100
+    assert failures._count((9_999,)) == 2
+    assert failures._count((0,)) == 1
 
 
 def test_a_back_off_grows_to_its_maximum_and_no_further(bench, added, clock) -> None:
@@ -570,3 +706,97 @@ def test_what_is_dropped_is_counted(bench, added) -> None:
     slot.work(ticket)
     figures = slot.statistics()
     assert (figures.delivered, figures.merged, figures.dropped, figures.queued) == (1, 0, 2, 0)
+
+
+def _unsynced(*_: object) -> None:
+    raise NotSynced("deployments has not synced (403 Forbidden)", resource="deployments")
+
+
+def _wrapped(how: str) -> None:
+    try:
+        _unsynced()
+    except NotSynced as error:
+        if how == "raised from it":
+            raise RuntimeError("no deployment to compare with") from error
+        if how == "in a group":
+            raise ExceptionGroup("tasks failed", [error]) from None
+        raise RuntimeError("the fallback failed") if how == "beside it" else error  # noqa: B904 - on purpose
+
+
+@pytest.mark.parametrize("how", ["plain", "raised from it", "in a group"])
+def test_a_call_that_reads_a_cache_which_has_not_synced_is_no_attempt(how, bench, added, clock, log) -> None:
+    """It is called again with back-off, past `retry.maxAttempts`; the log has a line a minute."""
+    calls: list[str] = []
+    synced: list[bool] = []
+
+    def notify(obj):
+        calls.append(obj.name)
+        if not synced:
+            _wrapped(how)
+
+    slot = bench.slot(notify, retry=RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=300.0))
+    slot.add_all([added("a"), added("b")])
+    for _ in range(70):
+        bench.work()
+        clock.set(1.0)
+    figures = slot.statistics()
+    assert (figures.failed, figures.succeeded, figures.retried) == (0, 0, len(calls))
+    assert figures.retried > 8
+    assert slot.binding.tally.calls == slot.binding.tally.failed == 0
+    assert "deployments has not synced" in (figures.last_error or "")
+    assert [line.level for line in log.lines] == ["warning", "warning"]  # one a minute, for all objects
+
+    synced.append(True)
+    clock.set(30.0)  # the longest that it waits
+    assert bench.work() == 2
+    assert slot.statistics().succeeded == 2
+    assert slot.lanes.idle
+
+
+def test_what_waits_for_a_cache_is_called_when_a_cache_has_synced(bench, added, clock) -> None:
+    """It does not wait out its back-off; what has failed by itself does."""
+    calls: list[str] = []
+
+    def notify(obj):
+        calls.append(obj.name)
+        if obj.name == "fails":
+            raise ValueError("no")
+        if calls.count(obj.name) < 3:
+            _unsynced()
+
+    slot = bench.slot(notify, retry=RetrySpec(max_attempts=9, initial_backoff=20.0, max_backoff=20.0))
+    slot.add_all([added("a"), added("fails"), added("b")])
+    assert bench.work() == 3
+    assert bench.work() == 0
+    for _ in range(2):
+        slot.cache_synced()
+        assert bench.work() == 2
+    slot.cache_synced()
+    assert bench.work() == 0
+    assert calls == ["a", "fails", "b", "a", "b", "a", "b"]
+    assert slot.statistics().succeeded == 2
+    clock.set(20.0)
+    assert bench.work() == 1
+
+
+def test_attempts_count_from_the_first_call_that_could_read(bench, added, clock) -> None:
+    """What waited for a cache has all its attempts left when it fails by itself."""
+    faults: list[Exception] = [NotSynced("maps has not synced")] * 3 + [ValueError("no")] * 9
+
+    def notify():
+        raise faults.pop(0)
+
+    slot = bench.slot(notify, retry=RetrySpec(max_attempts=4, initial_backoff=1.0, max_backoff=1.0))
+    slot.add_all([added("a")])
+    while not slot.lanes.idle:
+        bench.work()
+        clock.set(1.0)
+    assert (slot.statistics().failed, len(faults)) == (1, 5)
+
+
+def test_an_error_beside_not_synced_is_a_failure_of_its_own(bench, added, clock) -> None:
+    """A fallback that fails in an `except NotSynced:` is given up as any failure is."""
+    slot = bench.slot(lambda: _wrapped("beside it"), retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a")])
+    bench.work()
+    assert (slot.statistics().failed, slot.lanes.idle) == (1, True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from declctl.errors import ManifestErrors
+from declctl.kit import files as reader
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.testing import BundleDir, ConfigMapDir
@@ -113,14 +114,14 @@ class _Meddler:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.steps: list[Callable[[], object]] = []
-        read_bytes = Path.read_bytes
+        read_file = reader.read_file
 
-        def meddled(path: Path) -> bytes:
+        def meddled(path: Path, *, most: int) -> bytes:
             if path.name == name and self.steps:
                 self.steps.pop(0)()
-            return read_bytes(path)
+            return read_file(path, most=most)
 
-        monkeypatch.setattr(Path, "read_bytes", meddled)
+        monkeypatch.setattr(reader, "read_file", meddled)
 
 
 @pytest.mark.guarantee("G24")

@@ -155,8 +155,9 @@ def test_a_checkout_of_many_files_asks_for_one_reload(watched) -> None:
 
 def test_many_files_written_one_by_one_ask_for_one_reload(watched) -> None:
     """A tool that writes twelve files, 0.1 s apart: what is told is all twelve."""
+    names = ", ".join(f"p{n}" for n in range(12))
     steps = [lambda n=n: watched.bundle.write(f"parts/p{n}.py", f"X = {n}\n") for n in range(12)]
-    told = watched.saved(*steps)
+    told = watched.saved(lambda: watched.handlers.write_text(f"{OLD}from parts import {names}\n"), *steps)
     assert told == [InputFiles(str(watched.path)).read().digest]
 
 
@@ -171,6 +172,9 @@ def test_touching_and_neighbours_ask_for_nothing(watched) -> None:
         lambda: (cache / "handlers.cpython-311.pyc").write_bytes(b"\0" * 40),
         lambda: (watched.path / "README.md").write_text("read me"),
         lambda: (watched.path / "unrelated.py").write_text("X = 1\n"),
+        lambda: (watched.path / "unrelated.yaml").write_text("kind: Deployment\n"),
+        lambda: (watched.path / "unrelated.yaml").write_text("kind: Service\n"),
+        lambda: (watched.path / "parts" / "unrelated.py").write_text("X = 1\n"),
     )
     assert told == []
 
@@ -211,6 +215,7 @@ class _Timeline:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(asyncio, "to_thread", inline)
+            patch.setattr("declctl.runtime.reloading.files.in_thread", inline)
             asyncio.run(scenario())
         return self.told
 

@@ -1,5 +1,6 @@
 """When a new generation is taken back."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.figures import Tally
-from declctl.runtime.reloading.trial import Kept, Trial, Verdict, total, what_failed
+from declctl.runtime.reloading.trial import Conduct, Kept, Trial, Verdict, what_failed
 
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)
 
 
 def _trial(policy: ReloadSpec = POLICY) -> Trial:
     return Trial(Kept(cast("Any", SimpleNamespace(number=1))), policy, began=100.0)
+
+
+def _verdict(trial: Trial, now: float, *handlers: Conduct) -> Verdict:
+    return trial.verdict({f"h{number}": each for number, each in enumerate(handlers)}, now=now)[0]
 
 
 @pytest.mark.parametrize(
@@ -36,29 +41,140 @@ def _trial(policy: ReloadSpec = POLICY) -> Trial:
 @pytest.mark.guarantee("G21")
 def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Verdict):
     """After enough calls it goes if it fails more than the old code; else it stays after the period."""
-    assert _trial().verdict(new, old, now=now) is verdict
+    assert _verdict(_trial(), now, Conduct(new, old)) is verdict
 
 
-@given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500), st.floats(100, 500))
+TALLIES = st.builds(
+    lambda calls, failed: Tally(calls, min(calls, failed)), st.integers(0, 60), st.integers(0, 60)
+)
+WELL = Conduct(Tally(5000, 0), Tally(5000, 0))
+
+
+@given(st.lists(st.tuples(TALLIES, st.none() | TALLIES), max_size=4), st.floats(100, 500))
 @pytest.mark.guarantee("G21")
-def test_code_is_never_taken_back_for_nothing(calls: int, failed: int, before: int, now: float):
-    """Whatever the figures: who is taken back has made its calls and failed more often than the old one."""
-    new, old = Tally(calls, min(calls, failed)), Tally(500, before)
-    if _trial().verdict(new, old, now=now) is Verdict.BREACHED:
-        assert new.calls >= POLICY.min_calls
-        assert new.ratio > max(POLICY.max_error_ratio, old.ratio)
+def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally | None]], now: float):
+    """Whatever the figures: what is taken back fails more than the old code, together or one by itself."""
+    each = [Conduct(new, old) for new, old in handlers]
+    if _verdict(_trial(), now, *each) is not Verdict.BREACHED:
+        return
+    together = Conduct(
+        sum((one.new for one in each), Tally()), sum((one.old for one in each if one.old), Tally())
+    )
+    known = [together, *(one for one in each if one.old is not None)]
+    assert any(
+        one.old is not None
+        and one.new.ratio > max(POLICY.max_error_ratio, one.old.ratio)
+        and (one.new.calls >= POLICY.min_calls or (one.all_failed and one.new.calls >= 5))
+        for one in known
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "verdict"),
+    [
+        (Conduct(Tally(20, 20), Tally(50, 0)), Verdict.BREACHED),
+        (Conduct(Tally(20, 11), Tally(50, 0)), Verdict.BREACHED),
+        (Conduct(Tally(5, 5), Tally(50, 0)), Verdict.BREACHED),  # all of several calls
+        (Conduct(Tally(5, 5), Tally(50, 25)), Verdict.BREACHED),  # half of them may fail
+        (Conduct(Tally(4, 4), Tally(50, 0)), Verdict.UNDECIDED),
+        (Conduct(Tally(6, 5), Tally(50, 0)), Verdict.UNDECIDED),  # one has succeeded, and they are few
+        (Conduct(Tally(19, 19), Tally(0, 0)), Verdict.UNDECIDED),  # of the old code nothing is known
+        (Conduct(Tally(19, 19), Tally(50, 26)), Verdict.UNDECIDED),  # it was not well before
+        (Conduct(Tally(20, 20), Tally(50, 50)), Verdict.UNDECIDED),
+        (Conduct(Tally(40, 40), None), Verdict.UNDECIDED),  # there was no such handler
+    ],
+)
+@pytest.mark.guarantee("G21")
+def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: Conduct, verdict: Verdict):
+    """Beside a handler with thousands of calls, one that was good and fails all of its calls is seen."""
+    assert _verdict(_trial(), 101.0, WELL, one) is verdict
+
+
+BEGAN = 110.0
+STUCK = (BEGAN, True)
+TIMED_OUT = (BEGAN, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "seconds", "verdict"),
+    [
+        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.0, Verdict.UNDECIDED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),
+        (Conduct(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),  # it came to nothing more
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], at_once=2), 30.1, Verdict.UNDECIDED),
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, at_once=2), 30.1, Verdict.BREACHED),
+        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Verdict.UNDECIDED),  # usually slow
+        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Verdict.BREACHED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Verdict.UNDECIDED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK], [STUCK]), 45.0, Verdict.UNDECIDED),  # the old code hangs, too
+        (Conduct(Tally(), None, [STUCK]), 45.0, Verdict.UNDECIDED),  # there was no such handler
+        (Conduct(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.BREACHED),  # few, and all hang
+        (Conduct(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.UNDECIDED),  # others get through
+    ],
+)
+@pytest.mark.guarantee("G21")
+def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdict: Verdict):
+    """As many calls hang as it may make at once: it makes no more, so that `minCalls` would never come."""
+    assert _verdict(_trial(), BEGAN + seconds, WELL, one) is verdict
+
+
+@pytest.mark.guarantee("G21")
+def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
+    """A call that began within it returns, or hangs; one that began later has passed."""
+    late = Conduct(Tally(9, 0), Tally(9, 0), [(159.0, True)])
+    assert _verdict(_trial(), 160.0, late) is Verdict.UNDECIDED
+    assert _verdict(_trial(), 189.0, late) is Verdict.UNDECIDED
+    assert _verdict(_trial(), 189.1, late) is Verdict.BREACHED
+    assert _verdict(_trial(), 170.0, Conduct(Tally(10, 0), Tally(9, 0), [(161.0, True)])) is Verdict.PASSED
+    assert _verdict(_trial(), 160.0, Conduct(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
+
+
+@pytest.mark.guarantee("G21")
+def test_a_short_probation_waits_half_of_its_time_for_a_call():
+    """Of 60 s that is 30 s, and never more."""
+    stuck = Conduct(Tally(), Tally(9, 0), [(100.0, True)])
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
+    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
+
+
+def test_a_ratio_of_one_judges_nothing():
+    """`maxErrorRatio: 1`: no share of calls is greater."""
+    trial = _trial(replace(POLICY, max_error_ratio=1.0))
+    bad = Conduct(Tally(90, 90), Tally(90, 0), [STUCK])
+    assert _verdict(trial, 159.0, bad) is Verdict.UNDECIDED
+    assert _verdict(trial, 200.0, bad) is Verdict.PASSED
+
+
+def test_what_had_failed_before_is_not_the_fault_of_new_code():
+    """A retry of what failed on the old code counts if it succeeds; if it fails again, it says nothing."""
+    tally = Tally(10, 6, inherited={1: 2, 3: 1, 4: 2})
+    without = tally.without_inherited(3)
+    assert (without.calls, without.failed) == (7, 3)
+
+
+def test_the_reason_names_handler_figures_and_what_was_before():
+    """For the log, the status and the history."""
+    failing = Conduct(Tally(6, 6, "default/a: KeyError: 'x'"), Tally(50, 1))
+    _, why = _trial().verdict({"well": WELL, "notify": failing}, now=101.0)
+    assert why == "notify 6 of 6 calls (default/a: KeyError: 'x'); of generation 1 1 of 50 calls"
+    hanging = Conduct(Tally(), Tally(50, 0, longest=0.2), [STUCK])
+    _, why = _trial().verdict({"well": WELL, "notify": hanging}, now=145.0)
+    assert why == (
+        "notify: 1 call hangs for more than 30 s, and nothing else gets through; of generation 1 none took "
+        "longer than 0.2 s"
+    )
 
 
 def test_what_could_not_be_taken_back_is_not_tried_for_ever():
     """Once going back was refused, the period goes on to its end."""
     trial = _trial()
     trial.refused = True
-    assert trial.verdict(Tally(20, 20), Tally(), now=101.0) is Verdict.UNDECIDED
-    assert trial.verdict(Tally(20, 20), Tally(), now=160.0) is Verdict.PASSED
+    assert _verdict(trial, 101.0, Conduct(Tally(20, 20), Tally())) is Verdict.UNDECIDED
+    assert _verdict(trial, 160.0, Conduct(Tally(20, 20), Tally())) is Verdict.PASSED
 
 
 def test_what_failed_is_told_worst_first():
     """By handler, with its last error; those without failures are not named."""
     each = {"ok": Tally(9, 0), "some": Tally(9, 1, "a: no"), "all": Tally(4, 4, "b: never")}
     assert what_failed(each) == "all 4 of 4 calls (b: never); some 1 of 9 calls (a: no)"
-    assert (total(each).calls, total(each).failed) == (22, 5)

@@ -11,6 +11,7 @@ import pytest
 from declctl.kit import ManualClock
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.checking.inputs import InputFiles, Inputs
+from declctl.runtime.reloading import files as looking
 from declctl.runtime.reloading.files import FileChanges
 
 T = TypeVar("T")
@@ -85,9 +86,10 @@ class Watched:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(asyncio, "to_thread", inline)
+            patch.setattr(looking, "in_thread", inline)
             asyncio.run(play())
 
 
-async def inline(call: Callable[..., T], *arguments: object) -> T:
-    """`asyncio.to_thread` without a thread."""
+async def inline(call: Callable[..., T], *arguments: object, name: str = "") -> T:
+    """`asyncio.to_thread` and `in_thread` without a thread."""
     return call(*arguments)

@@ -31,6 +31,7 @@ def _no_cluster_from_outside(monkeypatch, tmp_path):
         "KUBERNETES_SERVICE_PORT",
         "HTTP_PROXY",
         "HTTPS_PROXY",
+        "NO_PROXY",
     ):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)

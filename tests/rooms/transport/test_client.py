@@ -110,3 +110,53 @@ def test_importing_the_room_loads_no_client():
     code = "import sys, declctl.transport; print({'aiohttp', 'kubernetes', 'yaml'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert result.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_on_this_machine_needs_no_proxy(serving, kubeconfig, monkeypatch, name, host):
+    """Behind a company's proxy the sandbox, and kind on loopback, work as with kubectl: asked directly."""
+    from kubernetes.aio.client import VersionApi
+    from kubernetes.client import VersionApi as SyncVersionApi
+
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    async def answer(_):
+        return web.json_response({"gitVersion": "v1"} | dict.fromkeys(_VERSION, "1"))
+
+    async def go():
+        async with serving(answer) as url:
+            config = kubeconfig(url.replace("127.0.0.1", host))
+            client = await Client.from_kubeconfig_dict(config)
+            try:
+                assert await client.version() == "v1"
+                assert (await VersionApi(client.api_client()).get_code()).git_version == "v1"
+                synchronous = SyncVersionApi(client.sync_api_client())
+                assert (await asyncio.to_thread(synchronous.get_code)).git_version == "v1"
+            finally:
+                await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kubeconfig):
+    """Who writes proxy-url means it."""
+    asked = []
+
+    async def answer(request):
+        asked.append(request.raw_path)
+        return web.json_response({"gitVersion": "v1"})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1", **{"proxy-url": url}))
+            try:
+                assert await client.version() == "v1"
+            finally:
+                await client.close()
+
+    asyncio.run(go())
+    assert asked == ["http://127.0.0.1:1/version"]
+
+
+_VERSION = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "major", "minor", "platform")

@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import errno
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -127,6 +129,23 @@ def test_a_list_of_files_is_merged_and_the_first_current_context_wins(write, mon
     assert find(context="two").identity.server == "https://two"
 
 
+def test_of_several_kubeconfigs_the_one_at_fault_is_named(write, monkeypatch):
+    """A folder that may not be searched is not said of the files beside it."""
+    one, two = write("one"), str(write("two"))
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{two}")
+    exists = Path.exists
+
+    def denied(path, **options):
+        if str(path) == two:
+            raise PermissionError(errno.EACCES, "Permission denied", two)
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", denied)
+    with pytest.raises(UsageError) as caught:
+        find()
+    assert str(caught.value) == f"The kubeconfig {two} can't be read: Permission denied."
+
+
 def test_an_unknown_context_names_those_that_exist(write):
     """A typing error in --context is answered with what could have been meant."""
     with pytest.raises(UsageError, match=r"has no context 'prod'. It has dev\."):
@@ -144,14 +163,14 @@ def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: [", "is no YAML.*line 1"),
+        ("a: [", "is no YAML.*line"),
         ("- a\n- b\n", "holds no mapping"),
         ("clusters: {a: b}\n", "its clusters are no list"),
         ("contexts: [{context: {}}]\n", "an entry of its contexts has no name"),
         ("", "is empty"),
         ("\x00", "is no YAML"),
-        ("current-context: a\ncontexts: [{name: a}]\n", "can't be used"),
-        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\n", "can't be used"),
+        ("current-context: a\ncontexts: [{name: a}]\n", "names the cluster None"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\n", "names the cluster 'b'"),
         ("current-context: a\ncontexts: [{name: a, context: {user: u}}]\n", "names the user 'u'"),
     ],
 )
@@ -167,4 +186,4 @@ def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
 def test_a_certificate_that_is_none_is_told(write):
     """An authority that holds no certificate ends in a sentence before anything is asked."""
     with pytest.raises(UsageError, match="The certificates for https://one can't be loaded"):
-        asyncio.run(Client.connect(kubeconfig=write("dev", **{"certificate-authority-data": "!"})))
+        asyncio.run(Client.connect(kubeconfig=write("dev", **{"certificate-authority-data": "IQ=="})))

@@ -12,6 +12,7 @@ from aiohttp import ClientResponse
 from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
+from declctl.transport.compression import Compression
 from declctl.transport.configuration import new_configuration
 from declctl.transport.intake import Intake
 from declctl.transport.request import Request
@@ -483,7 +484,13 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
     talk(script, use, kubeconfig, certificates=certificates)
 
 
-def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
+@pytest.fixture
+def asks_for_gzip(monkeypatch):
+    """As over a slow network."""
+    monkeypatch.setattr(Compression, "encoding", "gzip")
+
+
+def test_gzip_is_read_as_if_it_were_not_there(kubeconfig, asks_for_gzip):
     """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
@@ -506,7 +513,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
         [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b"],
     ],
 )
-def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
+def test_gzip_with_a_length_is_unpacked_once(kubeconfig, asks_for_gzip, answer):
     """Not by aiohttp and then once more."""
     packed = gzip.compress(b"plain")
     written = answer[0] % ((len(packed), packed) if b"%d" in answer[0] else packed)
@@ -524,10 +531,15 @@ def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(gzip.compress(b"x" * 1000)[:-8], "ended too early"), (b"plain", "not what gzip makes")],
+    [
+        (gzip.compress(b"x" * 1000)[:-8], "ended too early"),
+        (b"plain", "not what gzip makes"),
+        (gzip.compress(b"x") + b"y", "something follows the end"),
+        (gzip.compress(b"x") + gzip.compress(b"y"), "something follows the end"),
+    ],
 )
-def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
-    """Half a list is no list."""
+def test_gzip_that_is_broken_is_told(kubeconfig, asks_for_gzip, content, said):
+    """Half a list is no list, and neither is one with something behind it."""
     head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
 
     async def use(client):

@@ -120,3 +120,46 @@ def test_an_official_client_that_was_given_stays_its_owners(answering):
 
     asyncio.run(go())
     assert seen == ["Bearer own", "Bearer own"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
+    """An answer that points elsewhere is an ApiException with its status; nothing is sent to that place."""
+    from kubernetes.aio.client import ApiException
+    from kubernetes.aio.stream import WsApiClient
+    from kubernetes.client import ApiException as SyncApiException
+    from kubernetes.client import VersionApi as SyncVersionApi
+
+    asked, strayed = [], []
+
+    async def go():
+        async def stray(request):
+            strayed.append(request)
+            return web.json_response(VERSION)
+
+        async with serving(stray) as elsewhere:
+
+            async def point(request):
+                asked.append(request.method)
+                return web.Response(status=status, headers={"Location": f"{elsewhere}{request.path}"})
+
+            async with serving(point) as url:
+                client = await Client.from_kubeconfig_dict(
+                    kubeconfig(url, {"token": "own", "as": "jane", "as-groups": ["ops"]})
+                )
+                for method in ("GET", "POST"):
+                    with pytest.raises(ApiException, match=f"{url} redirects to '{elsewhere}") as caught:
+                        await client.api_client().call_api(method, f"{url}/a", {}, body={})
+                    assert caught.value.status == status
+                async with WsApiClient(client.api_client().configuration) as streaming:
+                    with pytest.raises(ApiException, match="redirects to"):
+                        await streaming.call_api("GET", f"{url}/exec", {})
+                with pytest.raises(SyncApiException) as refused:
+                    await asyncio.to_thread(SyncVersionApi(client.sync_api_client()).get_code)
+                assert refused.value.status == status
+                assert refused.value.headers["Location"].startswith(elsewhere)
+                await client.close()
+
+    asyncio.run(go())
+    assert asked == ["GET", "POST", "GET", "GET"]
+    assert strayed == []

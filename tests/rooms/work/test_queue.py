@@ -225,6 +225,21 @@ def test_statistics_have_client_gos_names(queue, clock):
     assert done.unfinished_work_seconds == 0
 
 
+def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
+    """`workqueue_depth` is adds minus gets, as client-go's; `len` is what a worker could take now."""
+    queue.add("a")
+    queue.get_nowait()
+    assert queue.statistics().depth == 0
+    queue.add("a")
+    queue.add("a")
+    assert (queue.statistics().depth, len(queue)) == (1, 0)
+    queue.done("a")
+    assert (queue.statistics().depth, len(queue)) == (1, 1)
+    queue.get_nowait()
+    figures = queue.statistics()
+    assert (figures.depth, figures.adds_total) == (0, 2)
+
+
 def test_many_producers_and_consumers_lose_nothing(queue):
     """Everything added before shutdown is worked on, never one item by two workers (client-go 232)."""
     done: list[int] = []

@@ -8,6 +8,10 @@ from declctl.kit import ManualClock
 from declctl.work import ItemExponentialFailureRateLimiter, RateLimitingQueue, run_workers
 
 
+class Odd(BaseException):
+    """What test tools and other frameworks derive from."""
+
+
 class Scene:
     """A queue with workers on a manual clock, and what was heard of failures."""
 
@@ -135,3 +139,92 @@ def test_shutdown_finishes_what_waits():
 
     scene.play(act)
     assert seen == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, GeneratorExit, Odd])
+def test_nothing_that_is_raised_ends_a_worker(raised):
+    """Items would wait for ever, and `run_workers` return as if the queue had been shut down."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if len(seen) == 1:
+            raise raised("of its own")
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        scene.queue.add("b")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "b", "a"]
+    assert scene.failures == [("a", f"it raised {raised.__name__}: of its own", 1)]
+
+
+def test_a_cancelled_task_that_is_awaited_is_a_failure():
+    """How it happens: reconcile awaits something that others cancel."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        shared = asyncio.ensure_future(asyncio.sleep(10))
+        asyncio.get_running_loop().call_soon(shared.cancel)
+        await shared
+
+    scene = Scene(reconcile, max_retries=1)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "a"]
+    assert [delay for _, _, delay in scene.failures] == [1, None]
+
+
+def test_a_worker_that_is_cancelled_by_what_it_calls_is_replaced(caplog):
+    """Who cancels the task in which it runs fails, and the queue is worked on."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if item == "a" and seen.count("a") == 1:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        scene.queue.add("b")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "b", "a"]
+    assert [item for item, _, _ in scene.failures] == ["a"]
+    assert "another one takes its place" in caplog.text
+
+
+def test_workers_that_are_cancelled_end_and_hold_no_item():
+    """The queue can be drained, and worked on by others."""
+    begun = asyncio.Event()
+
+    async def reconcile(item):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    scene = Scene(reconcile)
+
+    async def play():
+        task = asyncio.ensure_future(scene._workers())
+        scene.queue.add("a")
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.wait_for(scene.queue.shut_down_with_drain(), 5)
+        return task.cancelled()
+
+    assert asyncio.run(play())
+    assert scene.failures == []

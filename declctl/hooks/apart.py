@@ -1,0 +1,185 @@
+"""Parses and compiles sources; large ones in a process of their own.
+
+The parser needs up to a thousand times the memory of a source, and holds the interpreter lock meanwhile. For
+a megabyte of short lines it takes 900 MB, and seconds in which no event is delivered. A process of its own
+gives the memory back when it ends. It runs this file as a script, so this file imports only the standard
+library.
+"""
+
+import ast
+import json
+import marshal
+import subprocess
+import sys
+from types import CodeType
+from typing import Any, Final
+
+LARGE_BYTES: Final = 64 << 10
+"""A source of at most this size is parsed in the calling process, which takes 60 MB at the most."""
+
+MEMORY_BYTES: Final = 512 << 20
+"""The address space of the process that parses a large source (RLIMIT_AS), unless its hard limit is lower."""
+
+SECONDS: Final = 60.0
+"""How long that process may take, where the caller has no shorter limit."""
+
+_NICE = 5
+_TOO_MUCH = 3  # its exit status where memory was not enough
+_NESTED = b"#"  # its answer where a source is nested too deep to be compiled
+
+Imports = list[tuple[list[str], str | None, int | None]]
+"""`import names`, without module and level, or `from module import names`."""
+
+
+_KEEP_DATA_ELSEWHERE = (
+    "keep data in files that are not Python, such as JSON, and read them in declctl_prepare"
+)
+_TOO_DEEP = "it is nested too deep for Python's compiler"
+_SPLIT = "split it: long chains of operators, calls or elif count as nesting, too"
+
+
+class TooCostly(Exception):
+    """A source can't be parsed within the limits; the message says which limit, `suggestion` what to do."""
+
+    suggestion = _KEEP_DATA_ELSEWHERE
+
+
+class TooLate(TooCostly):
+    """The time limit was over."""
+
+
+class NotCompiled(SyntaxError):
+    """Python can't compile a source, for another reason than its syntax; `suggestion` says what to do."""
+
+    suggestion: str | None = None
+
+    @classmethod
+    def because(cls, reason: str, display: str, suggestion: str | None = None) -> "NotCompiled":
+        """The error for a whole file: `reason` says what keeps Python from it."""
+        error = cls(f"it can't be compiled: {reason}", (display, 1, 1, None))
+        error.suggestion = suggestion
+        return error
+
+    @classmethod
+    def too_deep(cls, display: str) -> "NotCompiled":
+        """Expressions or blocks are nested deeper than Python's parser and compiler go."""
+        return cls.because(_TOO_DEEP, display, _SPLIT)
+
+
+def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
+    """The imports of a source, the names that it mentions, and the attributes; nothing if it isn't Python."""
+    imports: Imports = []
+    names: set[str] = set()
+    attributes: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # the import of it says what is wrong
+        return [], [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.append(([alias.name for alias in node.names], None, None))
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported = [alias.name for alias in node.names]
+            imports.append((imported, node.module, node.level))
+            names.update(imported, [(node.module or "").partition(".")[0]])
+        elif isinstance(node, ast.Attribute):
+            attributes.add(node.attr)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+    return imports, sorted(names), sorted(attributes)
+
+
+def scan_apart(source: bytes, *, seconds: float = SECONDS) -> tuple[Imports, list[str], list[str]]:
+    """`scan` in a process of its own. Blocks; raises TooCostly, and OSError if no process can be started."""
+    return json.loads(_run("scan", "", source, seconds))
+
+
+def compile_apart(source: str, display: str) -> CodeType:
+    """The code of a source, compiled in a process of its own. Blocks.
+
+    Raises SyntaxError as `compile` does, NotCompiled for deep nesting, TooCostly, and OSError if no process
+    can be started.
+    """
+    answer = _run("compile", display, source.encode("utf-8", "surrogatepass"), SECONDS)
+    if answer == _NESTED:
+        raise NotCompiled.too_deep(display)
+    if answer[:1] == b"!":
+        message, place = json.loads(answer[1:])
+        raise SyntaxError(message, tuple(place))
+    return marshal.loads(answer[1:])
+
+
+def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
+    command = [sys.executable, "-I", "-S", __file__, what, display]
+    try:
+        done = subprocess.run(command, input=source, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TooLate(f"to parse it takes longer than {seconds:.3g} s") from error
+    if done.returncode:
+        most = f"at most {MEMORY_BYTES >> 20} MiB"
+        memory = f"to parse it takes more memory than there is for it ({most})"
+        end = f"to parse it ends the process (status {done.returncode})"
+        raise TooCostly(memory if done.returncode == _TOO_MUCH else end)
+    return done.stdout
+
+
+def _scanned(source: bytes) -> bytes:
+    return json.dumps(scan(source)).encode()
+
+
+def _compiled(source: bytes, display: str) -> bytes:
+    try:
+        code = compile(source.decode("utf-8", "surrogatepass"), display, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place: Any = (
+            error.filename,
+            error.lineno,
+            error.offset,
+            error.text,
+            error.end_lineno,
+            error.end_offset,
+        )
+        return b"!" + json.dumps([error.msg, place]).encode()
+    except RecursionError:
+        return _NESTED
+    except (ValueError, OverflowError) as error:  # a zero byte, or an integer of too many digits
+        return b"!" + json.dumps([str(error), (display, 1, 1, None)]).encode()
+    return b"=" + marshal.dumps(code)
+
+
+def _main(what: str, display: str) -> int:
+    import os
+    import resource
+
+    os.nice(_NICE)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    source = sys.stdin.buffer.read()
+    try:
+        answer = _scanned(source) if what == "scan" else _compiled(source, display)
+    except MemoryError:
+        if _has_needed(most // 2):
+            return _TOO_MUCH
+        # The parser raises it for deep nesting as well. Where imports are looked for, such a source has none.
+        answer = _scanned(b"") if what == "scan" else _NESTED
+    sys.stdout.buffer.write(answer)
+    return 0
+
+
+def _has_needed(size: int) -> bool:
+    """Whether this process has had more than `size` bytes of address space at its peak.
+
+    False where there is no /proc: there RLIMIT_AS has no effect either, and memory was not the reason.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 - no import
+            peak = next(line for line in status if line.startswith("VmPeak:"))
+    except (OSError, StopIteration):
+        return False
+    return int(peak.split()[1]) * 1024 > size
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

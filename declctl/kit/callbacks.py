@@ -1,0 +1,66 @@
+"""Calls of foreign functions: they must not be asynchronous, and some of their exceptions are failures."""
+
+import asyncio
+import inspect
+import threading
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+_KINDS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def refuse_async(function: object, role: str) -> None:
+    """Raise TypeError if `function` is asynchronous: it is called where nobody awaits it.
+
+    `role` says what the function is for, as the subject of a sentence. A function that only returns a
+    coroutine can't be recognised before it is called: `plain` is for those.
+    """
+    # An object may be called asynchronously, too; a class is called to make one.
+    call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
+    if any(kind(each) for kind in _KINDS for each in (function, call)):
+        raise TypeError(f"{role} is called where nobody can await it: write `def` instead of `async def`")
+
+
+def plain(result: Any, role: str) -> Any:
+    """The result of a function that must not be asynchronous.
+
+    Raises TypeError for an awaitable or a generator, which has done nothing yet and counts as true. A
+    coroutine is closed, so that Python does not warn of it.
+    """
+    if result is None or result is True or result is False:
+        return result  # what nearly all of them return
+    if isinstance(result, CoroutineType | GeneratorType):
+        result.close()
+    elif not (isinstance(result, AsyncGeneratorType) or inspect.isawaitable(result)):
+        return result
+    raise TypeError(
+        f"{role} returned a {type(result).__name__}, which has done nothing yet and nobody awaits: "
+        "write a plain function that returns its answer"
+    )
+
+
+def must_propagate(error: BaseException) -> bool:
+    """Whether an exception that came out of a foreign function is meant for us and has to be raised again.
+
+    True for the cancellation of the running task, for a person's Ctrl-C in the main thread, and for the
+    GeneratorExit of a coroutine that is closed. Everything else is a failure of the function, also a
+    CancelledError that it got from something of its own, SystemExit, and classes that derive from
+    BaseException: let through, they would end the task or thread of the caller, most of them silently.
+    """
+    match error:
+        case asyncio.CancelledError():
+            task = _current_task()
+            return task is not None and task.cancelling() > 0
+        case KeyboardInterrupt():
+            return threading.current_thread() is threading.main_thread()
+        case GeneratorExit():
+            return _current_task() is None
+        case _:
+            return False
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        return None

@@ -1,0 +1,182 @@
+"""Files that other people write, read so that no file can hang or fill the process.
+
+Only regular files are read (links are followed, as a mounted ConfigMap consists of them), none beyond a
+limit. The limits of all files that declctl reads stand here; docs/security.md lists them.
+"""
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from declctl.kit.text import one_line
+
+T = TypeVar("T")
+
+MANIFEST_BYTES: Final = 4 << 20
+"""One manifest file, or standard input. A ConfigMap holds 1 MiB."""
+
+MANIFEST_FILES: Final = 1000
+"""YAML files in a folder that is given as the manifest."""
+
+CODE_BYTES: Final = 8 << 20
+"""One handler file."""
+
+BUNDLE_BYTES: Final = 32 << 20
+"""All handler files of a bundle together; also all files of a manifest folder."""
+
+BUNDLE_FILES: Final = 5000
+"""Handler files of a bundle."""
+
+FOLDER_DEPTH: Final = 32
+"""Folders inside each other in a package."""
+
+CONFIG_BYTES: Final = 1 << 20
+"""One file of a plugin's `configFrom`. A Secret holds 1 MiB."""
+
+OBJECTS_BYTES: Final = 64 << 20
+"""One file of objects for the sandbox, or standard input."""
+
+READ_SECONDS: Final = 20.0
+"""To read manifest, handlers and config files once. A file on a network mount may hang for ever."""
+
+_PIECE: Final = 1 << 20
+_KINDS: Mapping[int, str] = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+_reading: dict[int, str] = {}  # by thread, the file that it reads; written by that thread alone
+_locks: MutableMapping[Path, threading.Lock] = WeakValueDictionary()
+# for each file: held while read_in_time reads it
+_hung: set[Path] = set()  # files of which a read has timed out in read_in_time, and has not ended yet
+_guard = threading.Lock()  # for `_locks` and `_hung`
+
+
+def read_file(path: str | os.PathLike[str], *, most: int) -> bytes:
+    """The bytes of a regular file, of `most` at the most.
+
+    Never waits for a writer: what is not a regular file is refused before it is opened. Raises OSError
+    (EINVAL) for such, with EFBIG for a file that is larger, or grows larger while it is read, and
+    whatever else the system says. A file system that hangs is the business of `within`.
+    """
+    name = os.fspath(path)
+    _reading[threading.get_ident()] = name
+    try:
+        # Opening a device may already do something; so it is looked at before, and again once it is open.
+        require_regular(name, Path(name).stat())
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            require_regular(name, found)
+            if found.st_size > most:
+                raise too_large(name, most, found.st_size)
+            return _all(name, descriptor, most)
+        finally:
+            os.close(descriptor)
+    except ValueError as error:  # a zero byte in the name
+        raise OSError(errno.EINVAL, f"this is no file name: {error}", name) from error
+    finally:
+        del _reading[threading.get_ident()]
+
+
+def require_regular(name: str, found: os.stat_result) -> None:
+    """Raise OSError unless that is a regular file."""
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, and only regular files are read", name)
+
+
+def too_large(name: str, most: int, size: int | None = None) -> OSError:
+    """The error for a file of more than `most` bytes; `size` None where it was not read to its end."""
+    has = "it has more bytes than" if size is None else f"it has {size:,} bytes, and the limit is"
+    return OSError(errno.EFBIG, f"{has} {most:,}" + (", which is the limit" if size is None else ""), name)
+
+
+def within(seconds: float, call: Callable[[], T], *, name: str, file: str | None = None) -> T:
+    """What `call` returns or raises, if it ends within `seconds`.
+
+    It runs in a daemon thread called `name`. Raises TimeoutError, which names the file that was being read,
+    else `file`, and leaves the thread behind: a read that hangs can't be ended, and nobody waits for it.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise _timed_out(seconds, _reading.get(thread.ident or 0, file))
+    if errors:
+        raise errors.pop()  # so that this frame and its traceback are no cycle
+    return results[0]
+
+
+def read_in_time(path: Path, call: Callable[[], T], *, name: str) -> T:
+    """What `call` returns, which reads one file, if it ends within READ_SECONDS.
+
+    A read that hangs keeps its thread, which is called `name`. Until it ends, further reads of this file
+    raise such a TimeoutError at once: one thread is kept, however often they are repeated. Reads of a file
+    wait for each other.
+    """
+    with _guard:
+        lock = _locks.setdefault(path, threading.Lock())
+    with lock:
+        with _guard:
+            if path in _hung:
+                raise _timed_out(READ_SECONDS, str(path))
+        ended = threading.Event()
+
+        def read() -> T:
+            try:
+                return call()
+            finally:
+                with _guard:
+                    ended.set()
+                    _hung.discard(path)
+
+        try:
+            return within(READ_SECONDS, read, name=name, file=str(path))
+        except TimeoutError:
+            with _guard:
+                if not ended.is_set():  # it may have ended just now, or be an answer of the file system
+                    _hung.add(path)
+            raise
+
+
+def read_file_in_time(path: Path, *, most: int, name: str) -> bytes:
+    """All bytes of a file, with the refusals of `read_file` and the deadline of `read_in_time`."""
+    return read_in_time(path, lambda: read_file(path, most=most), name=name)
+
+
+def _timed_out(seconds: float, file: str | None) -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, f"reading takes longer than {seconds:g} s", file)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as one line that can be printed, logged and encoded; bytes that are no UTF-8 are marked."""
+    return one_line(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def _all(name: str, descriptor: int, most: int) -> bytes:
+    """To the end: files of /proc say that they have no bytes, and others grow meanwhile."""
+    pieces: list[bytes] = []
+    left = most + 1
+    while piece := os.read(descriptor, min(_PIECE, left)):
+        pieces.append(piece)
+        left -= len(piece)
+        if not left:
+            raise too_large(name, most)
+    return b"".join(pieces)

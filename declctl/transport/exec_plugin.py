@@ -1,0 +1,273 @@
+"""Credential plugins (`user.exec`): run with a bound on time and output, and ended with who waits for them.
+
+The official loader's runner inherits standard input, reads without a limit, waits for ever for a plugin
+that fills its standard error, and leaves it running when the login is given up. This module loads the
+official client, so it is itself only loaded when there is a kubeconfig to log in with.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from kubernetes.aio.config.kube_config import FileOrData, KubeConfigLoader
+
+from declctl.errors import UsageError
+from declctl.kit.files import read_file_in_time
+from declctl.kit.text import excerpt
+from declctl.transport.kubeconfig_checks import EARLY, ClusterSpec, ExecSpec
+from declctl.transport.oidc import refresh
+
+_OUTPUT_BYTES = 1024 * 1024
+_INFO_BYTES = 100 * 1024
+"""KUBERNETES_EXEC_INFO. Linux takes 128 KiB for one variable of the environment."""
+
+_EXTENSION = "client.authentication.k8s.io/exec"  # of a cluster, for plugins
+_LAST_SECONDS = 5  # for a plugin that was killed
+_SHOWN = 300  # characters of what a plugin says
+
+
+class _Status(msgspec.Struct):
+    token: str | None = None
+    clientCertificateData: str | None = None  # noqa: N815 - the fields' names on the wire, here and below
+    clientKeyData: str | None = None  # noqa: N815
+    expirationTimestamp: datetime | None = None  # noqa: N815
+
+
+class _Credential(msgspec.Struct):
+    apiVersion: str  # noqa: N815
+    kind: str
+    status: _Status | None = None
+
+
+class PluginLoader(KubeConfigLoader):
+    """The official loader with this module's runner, and `oidc`; its files are made in `temp_file_path`."""
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        spec: ExecSpec | None,
+        cluster: ClusterSpec,
+        temp_file_path: str | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(config, temp_file_path=temp_file_path, **options)
+        self._spec = spec
+        self._target = cluster
+        self._token: str | None = None  # of the token file
+        self._folder = temp_file_path
+        self.exec_plugin_expiry: datetime | None = None
+
+    async def _load_authentication(self) -> None:
+        user = self._user_body()
+        file = user.get("tokenFile")
+        if file and not user.get("exec") and not self.provider:
+            # As in client-go, the file comes before `token`, which is for a file that has given no token yet.
+            # Else the last token of the file goes on, until the server refuses it and a new loader is made.
+            try:
+                self._token = await asyncio.to_thread(_token_of, Path(file))
+            except UsageError:
+                if self._token or not user.get("token"):
+                    raise
+        await super()._load_authentication()
+
+    def _load_user_token(self) -> Literal[True] | None:
+        token = self._token or self._user_body().get("token")
+        if token:
+            self.token = f"Bearer {token}"
+        return True if token else None
+
+    def _user_body(self) -> Mapping[str, Any]:
+        node: Any = self._user
+        return {} if node is None else node.value
+
+    async def load_from_exec_plugin(self) -> Literal[True]:
+        """Run the plugin, unless what it gave last is still good. Raises UsageError."""
+        expires = self.exec_plugin_expiry
+        if expires is not None and expires - datetime.now(UTC) > EARLY:
+            return True
+        assert self._spec is not None
+        status = await run_plugin(self._spec, self._target)
+        # A time without a zone is no time of an API: it is taken for UTC.
+        until = status.expirationTimestamp
+        self.exec_plugin_expiry = until.replace(tzinfo=until.tzinfo or UTC) if until else None
+        if status.token:
+            self.token = f"Bearer {status.token}"
+        if status.clientCertificateData:
+            self.cert_file = self._file(status.clientCertificateData)
+            self.key_file = self._file(status.clientKeyData or "")
+        return True
+
+    async def _refresh_oidc(self, provider: Any) -> None:
+        await refresh(provider["config"].value)
+
+    def _file(self, content: str) -> str:
+        data: Any = FileOrData(
+            {"x": content}, None, "x", base64_file_content=False, temp_file_path=self._folder
+        )
+        return data.as_file()
+
+
+async def run_plugin(spec: ExecSpec, cluster: ClusterSpec) -> _Status:
+    """What a plugin gives; raises UsageError with a sentence. It is killed when this is cancelled."""
+    if spec.interactiveMode == "Always":
+        raise UsageError("it wants to ask somebody (interactiveMode: Always), and nobody is asked")
+    # A thread of its own: the certificate authority is a file, and folders of PATH may be on a network.
+    command, info = await asyncio.to_thread(lambda: (_command(spec), _info(spec, cluster)))
+    environment = {
+        **os.environ,
+        **{variable.name: variable.value for variable in spec.env or ()},
+        "KUBERNETES_EXEC_INFO": info,
+    }
+    try:
+        process = await asyncio.create_subprocess_exec(
+            command,
+            *(spec.args or ()),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as fault:
+        raise _not_started(spec, str(fault)) from fault
+    try:
+        output, said = await asyncio.gather(_read(process, process.stdout), _read(process, process.stderr))
+        code = await process.wait()
+    except BaseException:
+        _kill(process)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):  # the rest of the pipes, after which they are closed
+                await asyncio.gather(_read(process, process.stdout), _read(process, process.stderr))
+                await process.wait()
+        raise
+    if max(len(output), len(said)) > _OUTPUT_BYTES:
+        raise UsageError(f"it writes more than {_OUTPUT_BYTES:,} bytes")
+    if code:
+        raise UsageError(
+            f"it ended with status {code}: {excerpt(said.decode('utf-8', 'replace'), most=_SHOWN)}"
+        )
+    return _status(output, spec)
+
+
+def _token_of(file: Path) -> str:
+    """The token in a file; raises UsageError, also if the file is empty. Blocks."""
+    try:
+        content = read_file_in_time(file, most=_OUTPUT_BYTES, name="kubeconfig")
+        token = content.decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise UsageError(f"the token file {file} can't be read: {why}") from fault
+    if not token:
+        raise UsageError(f"the token file {file} is empty")
+    return token
+
+
+def _command(spec: ExecSpec) -> str:
+    """The program to run: a bare name is looked up in PATH of this process, as by Go."""
+    if os.sep in spec.command:
+        return spec.command
+    found = shutil.which(spec.command)
+    if found is None:
+        raise _not_started(spec, "no folder of PATH has it")
+    if not os.path.isabs(found):  # noqa: PTH117
+        # As Go's exec.ErrDot: the current folder may be anybody's.
+        raise _not_started(spec, "PATH finds it in the current folder, from which no plugin is started")
+    return found
+
+
+def _not_started(spec: ExecSpec, why: str) -> UsageError:
+    hint = f". {excerpt(spec.installHint, most=_SHOWN)}" if spec.installHint else ""
+    return UsageError(f"it can't be started: {why}{hint}")
+
+
+def _info(spec: ExecSpec, cluster: ClusterSpec) -> str:
+    """KUBERNETES_EXEC_INFO: an ExecCredential, with the cluster if the plugin wants that. Blocks."""
+    # Nobody sits in front of a controller, and its standard input may be its manifest.
+    content: dict[str, Any] = {"interactive": False}
+    if spec.provideClusterInfo:
+        content["cluster"] = _cluster_info(cluster)
+    document = {"apiVersion": spec.apiVersion, "kind": "ExecCredential", "spec": content}
+    pieces: list[str] = []
+    size = 0
+    try:
+        # Piece by piece: with YAML's aliases a small file can become a very long text.
+        for piece in json.JSONEncoder(default=str).iterencode(document):
+            size += len(piece)
+            if size > _INFO_BYTES:
+                raise UsageError(
+                    f"what provideClusterInfo gives it has more than {_INFO_BYTES:,} bytes: is the cluster's "
+                    "certificate authority a whole bundle, or its extension too large?"
+                )
+            pieces.append(piece)
+    except (TypeError, ValueError, RecursionError) as fault:
+        raise UsageError(f"the cluster's extension {_EXTENSION} can't be written as JSON: {fault}") from fault
+    return "".join(pieces)
+
+
+def _cluster_info(cluster: ClusterSpec) -> Mapping[str, Any]:
+    """`spec.cluster` of an ExecCredential (client-go's ConfigToExecCluster). Blocks."""
+    authority = cluster.certificate_authority_data
+    if cluster.certificate_authority:
+        file = Path(cluster.certificate_authority)
+        try:
+            content = read_file_in_time(file, most=_INFO_BYTES, name="kubeconfig")
+        except OSError as fault:
+            raise UsageError(f"the certificate authority {file} can't be read: {fault.strerror}") from fault
+        authority = base64.b64encode(content).decode()
+    extension = next((each.extension for each in cluster.extensions or () if each.name == _EXTENSION), None)
+    info = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": "".join((authority or "").split()),
+        "proxy-url": cluster.proxy_url,
+        "disable-compression": cluster.disable_compression,
+        "config": extension,
+    }
+    return {name: value for name, value in info.items() if value}
+
+
+async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReader | None) -> bytes:
+    """All that a plugin writes; one that writes too much is killed, its rest is dropped."""
+    content = bytearray()
+    while stream is not None and (part := await stream.read(65536)):
+        if len(content) <= _OUTPUT_BYTES:
+            content += part
+            if len(content) > _OUTPUT_BYTES:
+                _kill(process)
+    return bytes(content)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    # With what it has started: it has a session of its own.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _status(output: bytes, spec: ExecSpec) -> _Status:
+    # What it wrote is never shown: it may be a token.
+    try:
+        credential = msgspec.json.decode(output, type=_Credential)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+        raise UsageError(f"it wrote no ExecCredential: {fault}") from None
+    if credential.kind != "ExecCredential" or credential.apiVersion != spec.apiVersion:
+        kind, version = (excerpt(text, most=_SHOWN) for text in (credential.kind, credential.apiVersion))
+        raise UsageError(f"it wrote a {kind} of {version}, and not an ExecCredential of {spec.apiVersion}")
+    status = credential.status
+    if status is None or not (status.token or status.clientCertificateData):
+        raise UsageError("it gave neither a token nor a certificate")
+    if bool(status.clientCertificateData) != bool(status.clientKeyData):
+        raise UsageError("it gave a certificate without its key, or a key without its certificate")
+    if status.token and not status.token.strip().isprintable():
+        raise UsageError("it gave a token that can't stand in a header")
+    return status

@@ -1,0 +1,156 @@
+"""What `declctl plan --against running` says of an edit is what the reload does then."""
+
+import pytest
+
+from declctl.admin.reading import _keys
+from declctl.objects import FieldSelector
+from declctl.runtime.checking.check import check
+from declctl.runtime.planning.leaving import Selection
+from declctl.runtime.planning.planned import planned
+
+CODE = """
+from blackboard import tell as note
+def tell(change, obj):
+    note("told", obj["kind"], str(change.key), str(change.type), str(change.reason), change.initial)
+"""
+MAPS = "- {name: maps, apiVersion: v1, kind: ConfigMap%s}"
+
+
+def planned_against(runs, folder):
+    running = runs.runtime.running()
+    assert running is not None
+
+    def matching(selected: Selection) -> int:
+        fields = FieldSelector.parse(selected.fields)
+        return len(_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields))
+
+    return planned(
+        check(folder / "manifest.yaml", in_child=False), against=running.comparable(), matching=matching
+    )
+
+
+def test_a_plan_counts_what_leaves_a_narrower_scope(rig, config_map) -> None:
+    """What is announced is what is told: as many objects as are Deleted with the reason OutOfScope."""
+    objects = [config_map(f"m{number}") for number in range(7)]
+    for number, made in enumerate(objects):
+        made["metadata"]["labels"] = {"team": "red" if number < 2 else "blue"}
+    rig.resources = [MAPS % ""]
+    rig.handler("tell")
+    runs = rig.run(CODE, objects=objects)
+    runs.wait_idle()
+    rig.board.told.clear()
+    rig.resources = [MAPS % ", labelSelector: {matchLabels: {team: red}}"]
+    rig.write()
+    [replay] = planned_against(runs, rig.folder.path).replays
+    assert str(replay) == "tell hears what differs in ~7 objects: ~5 as Deleted (OutOfScope)"
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    assert [row[3:5] for row in rig.told("told")] == [("Deleted", "OutOfScope")] * 5
+
+    rig.resources = [MAPS % ""]
+    rig.write()
+    assert planned_against(runs, rig.folder.path).replays[0].out_of_scope == 0
+
+
+NARROWER = {  # how a resource or a filter is edited, and how many of the objects are told to be gone
+    "labels": (", labelSelector: {matchLabels: {team: red}}", "", 3),
+    "names": (", names: [m0, m3, gone]", "", 3),
+    "a field": (", fieldSelector: data.size=1", "", 4),
+    "another field": (", fieldSelector: data.size!=1", "", 1),
+    "a field and labels": (", labelSelector: {matchLabels: {team: red}}, fieldSelector: data.size=1", "", 4),
+    "a filter of labels": ("", "filter: {labelSelector: {matchLabels: {team: red}}}", 3),
+    "labels and a filter": (", labelSelector: 'team!=red'", "filter: {labelSelector: 'size!=big'}", 3),
+    "no deletes are heard": (", labelSelector: {matchLabels: {team: red}}", "events: [Added]", 0),
+    "paths alone": ("", "filter: {changedPaths: [data]}", None),
+}
+
+
+@pytest.mark.parametrize(("selects", "rest", "gone"), NARROWER.values(), ids=NARROWER)
+def test_a_plan_counts_what_an_edit_leaves_out(rig, config_map, selects, rest, gone) -> None:
+    """Of selectors and of filters: as many objects as are Deleted with the reason OutOfScope then."""
+    objects = [config_map(f"m{number}", size=str(number)) for number in range(5)]
+    for number, made in enumerate(objects):
+        made["metadata"]["labels"] = {
+            "team": "red" if number < 2 else "blue",
+            "size": "big" if number == 4 else "s",
+        }
+    rig.resources = [MAPS % ""]
+    rig.handler("tell")
+    runs = rig.run(CODE, objects=objects)
+    runs.wait_idle()
+    rig.board.told.clear()
+    rig.resources, rig.handlers = [MAPS % selects], []
+    rig.handler("tell", rest=rest)
+    rig.write()
+    replays = planned_against(runs, rig.folder.path).replays
+    assert [(replay.out_of_scope, replay.not_counted) for replay in replays] == (
+        [] if gone is None else [(gone, "")]
+    )
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    told = [row[3:5] for row in rig.told("told") if row[3] == "Deleted"]
+    assert told == [("Deleted", "OutOfScope")] * (gone or 0)
+
+
+def test_an_unchanged_filter_counts_for_what_leaves_the_scope(rig, config_map) -> None:
+    """What the handler never heard of is not told to be gone."""
+    objects = [config_map(f"m{number}") for number in range(4)]
+    for number, made in enumerate(objects):
+        made["metadata"]["labels"] = {"team": "red" if number < 3 else "blue"}
+    rig.resources = [MAPS % ""]
+    rig.handler("tell", rest="filter: {labelSelector: {matchLabels: {team: red}}}")
+    runs = rig.run(CODE, objects=objects)
+    rig.resources = [MAPS % ", names: [m0]"]
+    rig.write()
+    [replay] = planned_against(runs, rig.folder.path).replays
+    assert replay.out_of_scope == 2
+
+
+UNKNOWN = {
+    "a function": (
+        "",
+        "",
+        "filter: {entryPoint: 'handlers:passes'}",
+        "only a reload calls handlers:passes, with each object",
+    ),
+    "a field that is dropped": (
+        ", transform: {dropFields: [data]}",
+        ", transform: {dropFields: [data]}, fieldSelector: data.size=1",
+        "",
+        "data.size is not in the cache",
+    ),
+    "a field that is not asked for": (
+        ", cache: {mode: MetadataOnly}",
+        ", cache: {mode: MetadataOnly}, fieldSelector: data.size=1",
+        "",
+        "data.size is not in the cache",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "rest", "why"), UNKNOWN.values(), ids=UNKNOWN)
+def test_a_plan_says_what_it_can_not_count(rig, config_map, before, after, rest, why) -> None:
+    """A function is asked at the reload, and the API server knows what is not cached: there is no number."""
+    rig.resources = [MAPS % before]
+    rig.handler("tell")
+    code = f"{CODE}\ndef passes(obj): return obj.name == 'm0'\n"
+    runs = rig.run(code, objects=[config_map("m0"), config_map("m1")])
+    rig.resources, rig.handlers = [MAPS % after], []
+    rig.handler("tell", rest=rest)
+    rig.write()
+    [replay] = planned_against(runs, rig.folder.path).replays
+    assert replay.out_of_scope is None
+    assert f"as Deleted (OutOfScope) is not counted: {why}" in str(replay)
+    assert replay.document()["notCounted"].startswith(why)
+
+
+def test_other_code_of_a_filter_isplanned_against(rig, config_map) -> None:
+    """The reload asks it of each object: the plan says so, though the manifest is the same."""
+    rig.resources = [MAPS % ""]
+    rig.handler("tell", rest="filter: {entryPoint: 'handlers:passes'}")
+    code = f"{CODE}\ndef passes(obj): return obj.name == '{{0}}'\n"
+    runs = rig.run(code.replace("{0}", "m0"), objects=[config_map("m0"), config_map("m1")])
+    assert planned_against(runs, rig.folder.path).replays == ()
+    rig.write(code.replace("{0}", "m1"))
+    [replay] = planned_against(runs, rig.folder.path).replays
+    assert (replay.handler, replay.only_differences, replay.out_of_scope) == ("tell", True, None)

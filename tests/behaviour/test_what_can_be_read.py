@@ -1,0 +1,188 @@
+"""What can be read is there: a cache that has not synced is never taken for an empty one."""
+
+import pytest
+
+from declctl.errors import NotSynced
+from declctl.runtime.handling import handler
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+
+SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
+# Tells each ConfigMap without a Secret of its name to be an orphan, as a handler would that deletes it.
+ACTS = """
+from blackboard import tell as note
+def tell(obj, ctx):
+    note("called", obj.name)
+    secrets = ctx.listers["secrets"]
+    note("kept" if secrets.get(f"default/{obj.name}") else "deleted", obj.name)
+"""
+
+
+def secret(name: str) -> dict:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}}
+
+
+@pytest.fixture
+def acting(rig):
+    """A handler of ConfigMaps that acts on the absence of Secrets."""
+    rig.resources.append(SECRETS)
+    retry = "retry: {maxAttempts: 2, initialBackoff: 20ms, maxBackoff: 50ms}"
+    rig.handler("tell", rest=retry)
+    rig.handler(
+        "tell-async",
+        entry="handlers:tell_async",
+        rest=retry,
+    )
+    rig.write(ACTS + "async def tell_async(obj, ctx): tell(obj, ctx)\n")
+    return rig
+
+
+@pytest.fixture
+def start(acting, controller, config_map):
+    """Start it over three ConfigMaps, each with a Secret of its name."""
+
+    def begin(policy: str = "", objects=()):
+        acting.reload_policy += policy
+        acting.write()
+        maps = [config_map(name) for name in "abc"]
+        return controller(acting.folder.path, objects=[*maps, *(secret(name) for name in "abc"), *objects])
+
+    return begin
+
+
+def _in(rig, what: str) -> int:
+    return len(rig.told(what))
+
+
+def test_a_handler_that_acts_on_absence_deletes_nothing_while_caches_fill(start, rig, sandbox) -> None:
+    """No handler is called before every cache of the manifest has synced, however late one of them is."""
+    sandbox.faults.refuse(503, Match(resource="secrets"))
+    runs = start()
+    until("the other cache has synced", lambda: runs.resource("maps").synced)
+    assert not runs.resource("secrets").synced
+    assert rig.told() == []
+    until("the changes wait", lambda: runs.handler("tell").queued == 3)
+    assert rig.told() == []
+    until("the status says so", lambda: runs.condition("Ready").message == "not synced: secrets")
+    sandbox.faults.clear()
+    runs.wait_idle(60.0)
+    assert (_in(rig, "kept"), _in(rig, "deleted"), _in(rig, "called")) == (6, 0, 6)
+    runs.wait_ready()
+
+
+def test_a_handler_that_acts_on_absence_deletes_nothing_while_a_right_is_missing(start, rig, sandbox) -> None:
+    """After `warmTimeout` handlers begin; what can't be read is an error, and no attempt, until it can."""
+    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
+    runs = start(", warmTimeout: 200ms")
+    until("each was called more often than attempts are", lambda: _in(rig, "called") > 6 * 3)
+    with pytest.raises(NotSynced, match=r"^secrets has not synced \(.*secrets is forbidden"):
+        runs.lister("secrets").list()
+    assert not runs.lister("secrets").has_synced
+    assert (_in(rig, "kept"), _in(rig, "deleted")) == (0, 0)
+    for name in ("tell", "tell-async"):
+        figures = runs.handler(name)
+        assert (figures.failed, figures.succeeded, figures.retried > 3) == (0, 0, True)
+        assert "secrets has not synced" in (figures.last_error or "")
+    degraded = runs.condition("Degraded")
+    assert (degraded.status, "secrets is forbidden" in degraded.message) == ("True", True)
+    assert (runs.condition("Ready").status, runs.condition("Ready").reason) == ("False", "NotSynced")
+    said = [line for line in runs.log.events("warning") if line.startswith("secrets has not synced")]
+    assert len(said) == 1
+    assert "grant list and watch" in said[0]
+    assert len([line for line in runs.log.events() if " waits with default/" in line]) == 2  # one each
+    assert runs.log.events("error") == []
+
+    sandbox.faults.clear()
+    runs.wait_idle(60.0)
+    assert (_in(rig, "kept"), _in(rig, "deleted")) == (6, 0)
+    runs.wait_ready()
+
+
+def test_what_waits_for_a_cache_is_called_as_soon_as_it_has_synced(
+    start, rig, acting, sandbox, monkeypatch
+) -> None:
+    """However long it backs off: here the next call would come in an hour."""
+    monkeypatch.setattr(handler, "_LONGEST_WAIT_FOR_SYNC", 3600.0)
+    long = "initialBackoff: 1h, maxBackoff: 1h"
+    acting.handlers = [
+        each.replace("initialBackoff: 20ms, maxBackoff: 50ms", long) for each in acting.handlers
+    ]
+    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
+    runs = start(", warmTimeout: 200ms")
+    until("all back off", lambda: sum(runs.handler(name).retried for name in ("tell", "tell-async")) == 6)
+    sandbox.faults.clear()
+    runs.wait_idle(60.0)
+    assert (_in(rig, "called"), _in(rig, "kept"), _in(rig, "deleted")) == (12, 6, 0)
+
+
+def test_a_kind_that_is_not_served_is_not_waited_for(start, rig, acting) -> None:
+    """Handlers begin at once, and a read of it says that it is not served."""
+    acting.resources[1] = "- {name: secrets, apiVersion: example.dev/v1, kind: Gadget}"
+    runs = start(", warmTimeout: 60s")
+    until("each was called", lambda: _in(rig, "called") >= 6)
+    assert _in(rig, "deleted") == 0
+    with pytest.raises(NotSynced, match=r"404 NotFound"):
+        runs.lister("secrets").keys()
+    runs.wait_ready()
+    [line] = [line for line in runs.log.events("warning") if line.startswith("secrets has not synced")]
+    assert "mend its apiVersion and kind" in line
+
+
+def test_a_reload_while_caches_fill_lets_no_handler_begin(start, rig, sandbox, acting) -> None:
+    """The code is edited before the first sync is over: the new code hears it all, and nothing is lost."""
+    sandbox.faults.refuse(503, Match(resource="secrets"))
+    runs = start()
+    until("the other cache has synced", lambda: runs.resource("maps").synced)
+    acting.handlers = []
+    acting.handler("tell", rest="queue: {concurrency: 2}")
+    acting.handler("third", entry="handlers:tell")
+    acting.write(ACTS.replace('"deleted"', '"deleted by new code"').replace('"kept"', '"kept by new code"'))
+    assert runs.reload().result == "Applied"
+    assert not runs.resource("secrets").synced
+    assert rig.told() == []
+    sandbox.faults.clear()
+    runs.wait_idle(60.0)
+    assert _in(rig, "kept by new code") == 6
+    assert _in(rig, "called") == _in(rig, "kept by new code") + _in(rig, "kept")
+    assert _in(rig, "deleted") == _in(rig, "deleted by new code") == 0
+
+
+@pytest.mark.parametrize("hook", ["declctl_startup", "declctl_prepare"])
+def test_a_hook_that_reads_a_cache_before_it_is_filled_is_told_so(hook, acting, controller) -> None:
+    """Caches fill after the first generation was prepared: the start ends with the name and the reason."""
+    acting.handlers = []
+    acting.handler("tell", entry="handlers")
+    acting.write(
+        "import declctl\n"
+        f"@declctl.hookimpl\ndef {hook}(ctx): assert len(ctx.listers['secrets']) == 0\n"
+        "@declctl.hookimpl\ndef declctl_event(change): pass\n"
+    )
+    with pytest.raises(Exception, match=r"NotSynced: secrets has not synced \(it was not started"):
+        controller(acting.folder.path)
+
+
+def test_a_hook_of_a_later_generation_reads_what_has_synced(rig, config_map) -> None:
+    """`declctl_prepare` of an edit may look into the caches that are filled already."""
+    rig.handler("tell", entry="handlers")
+    code = "import declctl\nfrom blackboard import tell as note\n"
+    code += "@declctl.hookimpl\ndef declctl_event(change): pass\n"
+    runs = rig.run(code, objects=[config_map("m")])
+    rig.folder.write(
+        "handlers.py",
+        f"{code}@declctl.hookimpl\ndef declctl_prepare(ctx): note('found', len(ctx.listers['maps']))\n",
+    )
+    assert runs.reload().result == "Applied"
+    assert rig.told("found") == [("found", 1)]
+
+
+def test_a_cache_stays_readable_through_an_outage_and_a_relist(rig, config_map, sandbox) -> None:
+    """Once synced, the newest state that is known is read: stale, and not an error."""
+    runs = rig.run(objects=[config_map("m")])
+    lister = runs.lister("maps")
+    sandbox.faults.refuse(403, Match(resource="configmaps"), message="forbidden for now")
+    sandbox.faults.compact()
+    sandbox.faults.cut_watches()
+    until("the fault is known", lambda: runs.resource("maps").error is not None)
+    assert [view.name for view in lister.list()] == ["m"]
+    assert lister.has_synced
+    assert runs.resource("maps").synced

@@ -1,0 +1,692 @@
+"""Kubeconfigs that were written by hand, by a stranger, or for another client: as strict as client-go."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import logging
+import os
+import random
+import ssl
+import subprocess
+import sys
+import threading
+from datetime import UTC, date, datetime
+
+import pytest
+import yaml
+
+from declctl.errors import DeclctlError, Unauthorized, UsageError
+from declctl.kit import ManualClock
+from declctl.transport import Client
+from declctl.transport.certificates import expiry
+from declctl.transport.config import find_cluster
+from declctl.transport.credentials import Credentials
+from declctl.transport.kubeconfig_checks import Address, impersonation
+from tests.hostile.bounds import bounded
+from tests.hostile.certificates import self_signed
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_from_outside(monkeypatch, tmp_path):
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def config(server="https://one", user=None, **cluster):
+    return {
+        "current-context": "dev",
+        "clusters": [{"name": "dev", "cluster": {"server": server, **cluster}}],
+        "contexts": [{"name": "dev", "context": {"cluster": "dev", "user": "me"}}],
+        "users": [{"name": "me", "user": user or {}}],
+    }
+
+
+def found(path):
+    return asyncio.run(find_cluster(kubeconfig=str(path), context=None))
+
+
+def refused(content, tmp_path):
+    """The sentence with which a kubeconfig is refused."""
+    file = tmp_path / "config"
+    file.write_bytes(content if isinstance(content, bytes) else yaml.safe_dump(content).encode())
+    with pytest.raises(UsageError) as caught:
+        found(file)
+    assert str(file) in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
+DATA = base64.b64encode(b"x").decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"insecure-skip-tls-verify": "true"},
+            "Expected `bool | null`, got `str` - at `$.clusters[0].cluster.insecure",
+        ),
+        ({"insecure-skip-tls-verify": 1}, "Expected `bool | null`"),
+        ({"insecure-skip-tls-verify": True, "certificate-authority-data": DATA}, "Remove one of them"),
+        ({"insecure-skip-tls-verify": True, "certificate-authority": "ca.crt"}, "Remove one of them"),
+        ({"certificate-authority": "ca.crt", "certificate-authority-data": DATA}, "remove one of them"),
+        ({"certificate-authority-data": "no base64!"}, "is no base64"),
+        ({"server": None}, "has no server"),
+        ({"server": 7}, "Expected `str | null`, got `int`"),
+        ({"proxy-url": "socks5://localhost"}, "neither http nor https"),
+    ],
+)
+def test_a_cluster_that_client_go_refuses_is_refused(changes, said, tmp_path):
+    """A text that looks like a boolean does not switch verification off, nor on, unnoticed."""
+    assert said in refused(config(**changes), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"token": 123456}, "Expected `str | null`, got `int`"),
+        ({"token": "t", "password": "p", "username": "u"}, "a token and a password"),
+        ({"client-certificate-data": DATA}, "without the other one"),
+        ({"client-key": "key"}, "without the other one"),
+        (
+            {"client-key": "key", "client-key-data": DATA, "client-certificate-data": DATA},
+            "remove one of them",
+        ),
+        ({"as-groups": ["system:masters"]}, "no `as`"),
+        ({"as": "a\nImpersonate-Group: system:masters"}, "can't stand in a header"),
+        ({"as": "jane", "as-groups": "admins"}, "Expected `array | null`, got `str`"),
+        (
+            {"exec": {"command": "x", "apiVersion": "v1", "env": [{"name": "A", "value": 1}]}},
+            "Expected `str`",
+        ),
+        ({"exec": {"command": "x"}, "auth-provider": {"name": "oidc"}}, "remove one of them"),
+    ],
+)
+def test_a_user_that_client_go_refuses_is_refused(user, said, tmp_path):
+    """What contradicts itself is nobody's guess; each fault is named with the user and the file."""
+    assert said in refused(config(user=user), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "user", [{"token": "secret"}, {"username": "u", "password": "secret"}, {"tokenFile": "t"}]
+)
+def test_credentials_are_never_sent_in_the_clear(user, tmp_path):
+    """A token goes over http to this machine alone; the error does not show it."""
+    said = refused(config("http://cluster.example:8080", user), tmp_path)
+    assert "http://cluster.example:8080 is not https" in said
+    assert "secret" not in said
+    assert "is not https" in refused(config("http://me:secret@cluster.example"), tmp_path)
+    if "tokenFile" not in user:
+        for server in (
+            "http://127.0.0.1:1",
+            "http://localhost:1",
+            "http://[::1]:1",
+            "https://cluster.example",
+        ):
+            (tmp_path / "config").write_text(yaml.safe_dump(config(server, user)))
+            assert "BearerToken" in found(tmp_path / "config").configuration.api_key
+
+
+def test_a_plugin_does_not_run_for_a_server_without_tls(tmp_path):
+    """Not even to find out that its token can't be shown."""
+    mark = tmp_path / "ran"
+    user = {
+        "exec": {"command": "touch", "args": [str(mark)], "apiVersion": "client.authentication.k8s.io/v1"}
+    }
+    refused(config("http://cluster.example", user), tmp_path)
+    assert not mark.exists()
+
+
+def test_a_password_in_the_address_is_used_and_never_shown(tmp_path):
+    """As Go's client does; what `run` says first has no secret in it."""
+    (tmp_path / "config").write_text(yaml.safe_dump(config("https://me:s%40cret@one:6443/prefix")))
+    cluster = found(tmp_path / "config")
+    assert cluster.identity.server == cluster.configuration.host == "https://one:6443/prefix"
+    assert cluster.configuration.api_key == {
+        "BearerToken": "Basic " + base64.b64encode(b"me:s@cret").decode()
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config("https://me:secret@one", {"token": "t"})))
+    assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer t"}
+    assert Address.of("http://[broken") == Address("http://[broken", None)
+
+
+def test_an_address_of_an_official_client_is_shown_without_its_password():
+    """Neither the identity nor an error has it."""
+    from kubernetes.aio.client import ApiClient, Configuration
+
+    async def go():
+        given = ApiClient(Configuration(host="http://me:secret@127.0.0.1:1"))
+        client = Client.from_api_client(given)
+        assert client.identity.server == "http://127.0.0.1:1"
+        with pytest.raises(DeclctlError) as caught:
+            await client.version()
+        await client.close()
+        await given.close()
+        return str(caught.value)
+
+    said = asyncio.run(go())
+    assert "http://127.0.0.1:1 can't be reached" in said
+    assert "secret" not in said
+
+
+def test_verification_that_is_off_is_said(tmp_path, caplog):
+    """Once, as a warning, with the server."""
+    (tmp_path / "config").write_text(yaml.safe_dump(config(**{"insecure-skip-tls-verify": True})))
+    with caplog.at_level(logging.WARNING, logger="declctl.transport"):
+        assert not found(tmp_path / "config").configuration.verify_ssl
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "The certificate of https://one is not checked" in caplog.text
+
+
+def _aliases(levels):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines).encode()
+
+
+def _merges(levels):
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, levels)]
+    return "\n".join(lines).encode()
+
+
+ODD = {
+    "a list": b"[1, 2]",
+    "a text": b"just a text",
+    "a number of 5,000 digits": b"a: " + b"9" * 5000,
+    "a date that is none": b"a: 2026-13-45",
+    "binary": bytes(range(256)),
+    "UTF-16": "current-context: a".encode("utf-16"),
+    "a NUL": b"a: \0",
+    "a tab": b"a:\n\t- b",
+    "aliases that expand": _aliases(12),
+    "merges that expand": _merges(12),
+    "an alias of itself": b"&a [*a]",
+    "a tag": b"!!python/object/apply:os.system ['true']",
+    "brackets": b"[" * 5000,
+    "too much": b"#" * (4 * 1024 * 1024 + 1),
+    "two documents": b"a: 1\n---\nb: 2",
+    "sections that are texts": b"clusters: a\nusers: b\ncontexts: c",
+    "names that are none": b"clusters: [{cluster: {}}]",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_file_is_one_sentence(name, tmp_path):
+    """Not a traceback, not a gigabyte, and not a minute."""
+    with bounded(seconds=30, megabytes=150):
+        refused(ODD[name], tmp_path)
+
+
+def test_what_is_no_file_is_one_sentence_and_exit_2(tmp_path):
+    """A folder, a pipe that nobody writes to and a device are refused before they are opened."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "c.yaml").write_text("")
+    said = {"pipe": "a named pipe", "folder": "a folder", "/dev/zero": "a device", "empty": "is empty"}
+    for name, why in said.items():
+        path = tmp_path / name
+        with pytest.raises(UsageError, match=why):
+            found(path)
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(
+        "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: a}\nspec:\n"
+        "  resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
+    )
+    run = [sys.executable, "-m", "declctl", "run", str(manifest), "--kubeconfig", str(tmp_path / "pipe")]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "a named pipe" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_random_kubeconfigs_end_in_a_sentence(tmp_path):
+    """A thousand that went wrong at random: a cluster or a UsageError."""
+    user = {"token": "t", "as": "jane", "as-groups": ["a"], "as-user-extra": {"k": ["v"]}}
+    whole = yaml.safe_dump(config(user=user, **{"certificate-authority-data": DATA})).encode()
+    rng, ends = random.Random(3), []
+    file = tmp_path / "config"
+    tokens = [
+        b"\0",
+        b"\xff",
+        b"*a",
+        b"&a ",
+        b"<<: ",
+        b"null",
+        b"true",
+        b"[",
+        b"}",
+        b": ",
+        b"\n",
+        b"- ",
+        b"!!",
+        b"9" * 5000,
+    ]
+    with bounded(seconds=100, megabytes=150):
+        for _ in range(1000):
+            content = whole
+            for _ in range(rng.randint(1, 3)):
+                at = rng.randrange(len(content))
+                content = content[:at] + rng.choice(tokens) + content[at + rng.choice((0, 1, 5)) :]
+            file.write_bytes(content)
+            try:
+                found(file)
+                ends.append(None)
+            except UsageError as fault:
+                ends.append(str(fault))
+    assert 0 < ends.count(None) < 900
+    assert max(len(said or "") for said in ends) < 8000
+
+
+def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
+    """`as` and what goes with it reach the server from our requests and from both official clients."""
+    seen = []
+
+    async def serve(reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+                )
+                await writer.drain()
+        writer.close()
+
+    user = {
+        "token": "t",
+        "as": "jane",
+        "as-uid": "u-1",
+        "as-groups": ["dev", "ops"],
+        "as-user-extra": {"example.com/scope": ["view", "list"]},
+    }
+
+    async def go():
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        client = await Client.from_kubeconfig_dict(config(url, user))
+        await client.version()
+        await client.api_client().call_api("GET", f"{url}/aio", {})
+        synchronous = client.sync_api_client()
+        await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
+        with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
+            synchronous.call_api = lambda *_: None
+        await client.close()
+        listening.close()
+
+    asyncio.run(go())
+    assert [head.split()[1] for head in seen] == ["/version", "/aio", "/sync"]
+    for head in seen:
+        lines = sorted(line.lower() for line in head.splitlines() if line.lower().startswith("impersonate"))
+        assert lines == [
+            "impersonate-extra-example.com%2fscope: list",
+            "impersonate-extra-example.com%2fscope: view",
+            "impersonate-group: dev",
+            "impersonate-group: ops",
+            "impersonate-uid: u-1",
+            "impersonate-user: jane",
+        ]
+
+
+def test_nobody_is_impersonated_unless_it_is_said():
+    """A user without `as` acts as itself."""
+    assert impersonation({"token": "t"}) == ()
+
+
+def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
+    """With its file and its date, before the server refuses it with a word of TLS that nobody understands."""
+    self_signed(tmp_path, days=1, name="me")
+    until = expiry(str(tmp_path / "tls.crt"))
+    assert until is not None
+    expected = ssl._ssl._test_decode_cert(str(tmp_path / "tls.crt"))["notAfter"]
+    assert until.timestamp() == ssl.cert_time_to_seconds(expected)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2100, 1, 1, tzinfo=tz or UTC)
+
+    monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+    user = {"client-certificate": "tls.crt", "client-key": "tls.key"}
+    said = refused(config(user=user), tmp_path)
+    assert f"The client certificate {tmp_path}/tls.crt" in said
+    assert f"expired at {until:%Y-%m-%d}" in said
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user={**user, "token": "t"})))
+    assert found(tmp_path / "config").configuration.api_key  # the token may do
+
+
+def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, monkeypatch, caplog):
+    """Not each minute; another certificate that has expired is another warning."""
+    self_signed(tmp_path, days=1, name="me")
+    moment = [datetime(2100, 1, 1, tzinfo=UTC)]
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return moment[0]
+
+    monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+    user = {"client-certificate": "tls.crt", "client-key": "tls.key", "token": "t"}
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
+    said = []
+
+    async def go():
+        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
+        for _ in range(3):
+            await cluster.login.load(cluster.configuration, afresh=False)
+            await cluster.login.load(cluster.configuration, afresh=True)
+        said.append(caplog.text.count("its token is shown as well"))
+        self_signed(tmp_path, days=2, name="me")
+        for _ in range(3):
+            await cluster.login.load(cluster.configuration, afresh=False)
+        said.append(caplog.text.count("its token is shown as well"))
+
+    asyncio.run(go())
+    assert said == [1, 2]
+
+
+def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_path, monkeypatch):
+    """The certificate is shown all the same, for the server to decide; its refusal says what has expired."""
+    self_signed(tmp_path, days=1, name="me")
+    (tmp_path / "config").write_text(
+        yaml.safe_dump(config(user={"client-certificate": "tls.crt", "client-key": "tls.key"}))
+    )
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2100, 1, 1, tzinfo=tz or UTC)
+
+    async def go():
+        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
+        credentials = Credentials(cluster.configuration, login=cluster.login, clock=(clock := ManualClock()))
+        monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+        clock.set(61)
+        proof = await credentials.proof()
+        assert "expired at" in credentials.fault
+        assert [name for name, _, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
+        with pytest.raises(
+            Unauthorized, match=r"refused the credentials, and The client certificate .* expired"
+        ):
+            await credentials.renew(proof)
+
+    asyncio.run(go())
+
+
+def test_a_certificate_that_is_none_has_no_end(tmp_path):
+    """Whatever stands in the file, looking for its date does no harm."""
+    self_signed(tmp_path)
+    whole = (tmp_path / "tls.crt").read_text()
+    der, rng = ssl.PEM_cert_to_DER_cert(whole), random.Random(5)
+    for _ in range(2000):
+        at = rng.randrange(len(der))
+        broken = der[:at] + rng.randbytes(1) + der[at + rng.choice((0, 1)) :]
+        (tmp_path / "x").write_text(ssl.DER_cert_to_PEM_cert(broken))
+        until = expiry(str(tmp_path / "x"))
+        assert until is None or isinstance(until, datetime)
+    assert expiry(str(tmp_path)) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
+def test_keys_of_a_kubeconfig_are_not_left_on_the_disk(tmp_path, monkeypatch):
+    """After the login the temporary folder has no key, and logging in again makes no new connection."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    self_signed(tmp_path, name="me")
+
+    def data(name):
+        return base64.b64encode((tmp_path / name).read_bytes()).decode()
+
+    def left():
+        return [file for file in (tmp_path / "tmp").rglob("*") if file.is_file()]
+
+    user = {"client-certificate-data": data("tls.crt"), "client-key-data": data("tls.key")}
+
+    async def go():
+        client = await Client.from_kubeconfig_dict(
+            config(user=user, **{"certificate-authority-data": data("tls.crt")}),
+            clock=(clock := ManualClock()),
+        )
+        files = left()
+        credentials = client._credentials
+        before = await credentials.proof()
+        clock.set(200)
+        again = await credentials.proof()
+        assert credentials.fault is None
+        configuration = credentials.configuration
+        key = configuration.key_file
+        client.sync_api_client()  # it reads them, too
+        client.api_client()
+        await client.close()
+        return files, before == again, key
+
+    files, unchanged, key = asyncio.run(go())
+    assert (files, unchanged) == ([], True)
+    assert key.startswith("/proc/self/fd/")
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("pipe", "is a named pipe"),
+        ("endless", "is a device"),
+        ("large", "has 2,000,000 bytes"),
+        ("missing", "No such file"),
+        ("binary", "can't decode byte 0xff"),
+        ("folder", "is a folder"),
+    ],
+)
+def test_a_token_file_that_is_none_is_a_sentence(kind, said, tmp_path):
+    """A login neither waits for a pipe nor fills the memory; a `token` beside it is used instead."""
+    file = tmp_path / "token"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    elif kind == "folder":
+        file.mkdir()
+    elif kind != "missing":
+        file.write_bytes(b"x" * 2_000_000 if kind == "large" else b"\xff")
+    with bounded(seconds=30, megabytes=60):
+        message = refused(config(user={"tokenFile": "token"}), tmp_path)
+    assert f"the token file {file} can't be read: " in message
+    assert said in message
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user={"tokenFile": "token", "token": "own"})))
+    assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer own"}
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_an_empty_token_file_is_a_sentence(content, tmp_path):
+    """It is no login without credentials."""
+    (tmp_path / "token").write_text(content)
+    message = refused(config(user={"tokenFile": "token"}), tmp_path)
+    assert message.endswith(f"the token file {tmp_path}/token is empty")
+
+
+def test_a_token_file_comes_before_a_token(tmp_path):
+    """As in client-go: the file is what is rotated, and `token` is used until the file has given one."""
+    (tmp_path / "token").write_text("new\n")
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user={"tokenFile": "token", "token": "old"})))
+    assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer new"}
+    (tmp_path / "token").write_text("\n")
+    assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer old"}
+
+
+def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
+    """As in client-go: a `token` beside it is shown only after the server has refused that of the file."""
+    token = tmp_path / "token"
+    token.write_text("new")
+
+    async def go():
+        clock = ManualClock()
+        user = {"tokenFile": str(token), "token": "old"}
+        client = await Client.from_kubeconfig_dict(config(user=user), clock=clock)
+        credentials, shown = client._credentials, []
+        token.write_text("")
+        clock.set(61)
+        proof = await credentials.proof()
+        shown.append((proof.authorization, credentials.fault))
+        assert await credentials.renew(proof)
+        shown.append(((await credentials.proof()).authorization, credentials.fault))
+        await client.close()
+        return shown
+
+    (kept, fault), last = asyncio.run(go())
+    assert kept == "Bearer new"
+    assert fault.endswith(f"the token file {token} is empty")
+    assert last == ("Bearer old", None)
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    """Lets the system hang at a file, as on a network mount that is gone, until the event is set."""
+    answers = threading.Event()
+    stat = os.stat
+
+    def hang(file):
+        def waiting(path, **options):
+            if path == file or str(path) == str(file):
+                answers.wait(3)  # and no longer, so that a loop that hangs fails the test
+            return stat(path, **options)
+
+        monkeypatch.setattr("declctl.kit.files.READ_SECONDS", 0.05)
+        monkeypatch.setattr(os, "stat", waiting)
+        return answers
+
+    yield hang
+    answers.set()
+
+
+@pytest.mark.parametrize("field", ["certificate-authority", "client-certificate", "client-key"])
+def test_a_certificate_on_a_mount_that_hangs_ends_the_login(field, tmp_path, hanging):
+    """It does not stop the loop on which everything else runs."""
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).touch()
+    file = tmp_path / ("tls.key" if field == "client-key" else "tls.crt")
+    user = {"client-certificate": "tls.crt", "client-key": "tls.key"}
+    content = config(user=user) if field != "certificate-authority" else config(**{field: "tls.crt"})
+    hanging(file)
+    message = refused(content, tmp_path)
+    assert message.endswith(f"its {field} {file} can't be read: reading takes longer than 0.05 s")
+
+
+def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_tried_again(tmp_path, hanging):
+    """What was loaded stays in use meanwhile."""
+    file = tmp_path / "ca.crt"
+    self_signed(tmp_path)
+    (tmp_path / "tls.crt").rename(file)
+
+    async def go():
+        clock = ManualClock()
+        content = config(user={"token": "own"}, **{"certificate-authority": str(file)})
+        client = await Client.from_kubeconfig_dict(content, clock=clock)
+        credentials = client._credentials
+        before = await credentials.proof()
+        answers = hanging(file)
+        clock.set(61)
+        assert await credentials.proof() == before
+        fault = credentials.fault
+        answers.set()
+        for thread in [each for each in threading.enumerate() if each.name == "kubeconfig"]:
+            thread.join()
+        clock.set(72)
+        assert await credentials.proof() == before
+        assert credentials.fault is None
+        await client.close()
+        return fault
+
+    assert asyncio.run(go()).endswith(
+        f"its certificate-authority {file} can't be read: reading takes longer than 0.05 s"
+    )
+
+
+PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("yes", "writes more than 1,048,576 bytes"),
+        ("yes >&2", "writes more than 1,048,576 bytes"),
+        ("echo '[1]'", "no ExecCredential"),
+        ("printf '\\377'", "no ExecCredential"),
+        ("exit 3", "ended with status 3"),
+        ("printf 'a\\033[31mb\\nc' >&2; exit 1", "ended with status 1: a\ufffd[31mb c"),
+        ("kill -9 $$", "ended with status -9"),
+        ("cat; exit 4", "ended with status 4"),  # standard input has nothing
+        (
+            'echo \'{"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "t"}}\'',
+            "of v1, and not an",
+        ),
+    ],
+)
+def test_a_credential_plugin_that_misbehaves_is_ended_with_a_sentence(script, said, tmp_path):
+    """It neither fills the memory nor waits for input, and colours of a terminal are not passed on."""
+    user = {"exec": {**PLUGIN, "args": ["-c", script]}}
+    with bounded(seconds=60, megabytes=100):
+        message = refused(config(user=user), tmp_path)
+    assert "the credential plugin 'sh'" in message
+    assert said in message
+
+
+def test_a_credential_plugin_that_hangs_is_killed(tmp_path, monkeypatch):
+    """Giving up a login does not leave its plugin behind."""
+    monkeypatch.setattr("declctl.transport.credentials.LOGIN_SECONDS", 1)
+    pid = tmp_path / "pid"
+    user = {"exec": {**PLUGIN, "args": ["-c", f"echo $$ > {pid}; exec sleep 600"]}}
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
+    with pytest.raises(UsageError, match="is the credential plugin waiting"):
+        found(tmp_path / "config")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize("large", ["certificate-authority-data", "certificate-authority", "extensions"])
+def test_what_a_plugin_is_given_has_a_bound(large, tmp_path):
+    """A bundle of authorities, or aliases that become gigabytes, are a sentence and no E2BIG."""
+    (tmp_path / "ca.crt").write_bytes(b"x" * 200_000)
+    user = {"exec": {**PLUGIN, "args": ["-c", "echo ran >&2; exit 1"], "provideClusterInfo": True}}
+    values = {
+        "certificate-authority": "ca.crt",
+        "certificate-authority-data": base64.b64encode(b"x" * 200_000).decode(),
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": "ALIASES"}],
+    }
+    content = yaml.safe_dump(config(user=user, **{large: values[large]}))
+    aliases = f"[&a '{'x' * 1_000_000}', {'*a, ' * 50_000}]"
+    with bounded(seconds=60, megabytes=150):
+        message = refused(content.replace("ALIASES", aliases).encode(), tmp_path)
+    assert "102,400" in message
+    assert "ran" not in message
+
+
+@pytest.mark.parametrize("extension", [{date(2026, 1, 1): 1}, {"a": {b"b": 1}}])
+def test_an_extension_that_is_no_json_is_named(extension, tmp_path):
+    """YAML has keys that JSON has not."""
+    user = {"exec": {**PLUGIN, "provideClusterInfo": True}}
+    named = [{"name": "client.authentication.k8s.io/exec", "extension": extension}]
+    assert "can't be written as JSON" in refused(config(user=user, extensions=named), tmp_path)
+
+
+def test_what_a_plugin_wrote_is_never_shown(tmp_path):
+    """It may be a token, cut off."""
+    user = {"exec": {**PLUGIN, "args": ["-c", 'echo \'{"status": {"token": "secret\'']}}
+    assert "secret" not in refused(config(user=user), tmp_path)
+
+
+def test_the_first_of_two_files_wins_and_each_has_its_own_folder(tmp_path, monkeypatch):
+    """As kubectl merges: entries and current-context of the first, paths beside the file that names them."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for number, folder in zip(itertools.count(), folders, strict=False):
+        folder.mkdir()
+        self_signed(folder)
+        content = config(f"https://server-{number}", **{"certificate-authority": "tls.crt"})
+        if number == 0:
+            del content["clusters"]
+        (folder / "config").write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(folder / "config") for folder in folders))
+    cluster = asyncio.run(find_cluster(kubeconfig=None, context=None))
+    assert cluster.configuration.host == "https://server-1"
+    assert cluster.configuration.ssl_ca_cert == str(folders[1] / "tls.crt")

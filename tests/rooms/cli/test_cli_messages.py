@@ -1,0 +1,166 @@
+"""What `declctl validate` says to somebody who has made a common mistake: the sentence, and its place."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: hello}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers:
+    - name: greet
+      resourceRef: {name: pods}
+      entryPoint: "handlers:on_pod"
+"""
+
+
+@pytest.fixture(name="hello")
+def _hello(folder: Path) -> Path:
+    """A manifest without faults, and its handler."""
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    (folder / "handlers.py").write_text("def on_pod(change):\n    print(change.key)\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "suggestion"),
+    [
+        ("handlers.on_pod", 'did you mean "handlers:on_pod"? A colon stands before what is in a module'),
+        ("handlers.on_pods", 'did you mean "handlers:on_pod"? A colon stands before what is in a module'),
+        ("json.dumps", 'did you mean "json:dumps"? A colon stands before what is in a module'),
+        ("handler:on_pod", 'did you mean "handlers"?'),
+        ("handlres", 'did you mean "handlers"?'),
+        ("nothing.like_it:f", "create nothing/like_it.py beside the manifest"),
+    ],
+)
+def test_an_entry_point_that_is_nearly_right_is_put_right(
+    declctl: Callable, hello: Path, entry_point: str, suggestion: str
+):
+    """A dot for a colon, or a letter too few: the help has the entry point that was meant."""
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("handlers:on_pod", entry_point))
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.status == 1
+    assert "manifest.yaml:9:19: error DCL040" in ended.err
+    assert f"\n  help: {suggestion}\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("parameter", "suggestion"),
+    [
+        ("pod", 'write "obj" for the object, whatever its kind'),
+        ("body", 'write "obj" for the object, whatever its kind'),
+        ("spec", 'write "obj" and read obj["spec"]'),
+        ("logger", 'write "ctx" and read ctx.log'),
+        ("chnage", 'did you mean "change"?'),
+    ],
+)
+def test_a_parameter_of_another_framework_is_led_to_its_place(
+    declctl: Callable, hello: Path, parameter: str, suggestion: str
+):
+    """`def on_pod(pod)` is what people write first: the object is `obj`, and `old` is not suggested."""
+    (hello / "handlers.py").write_text(f"def on_pod({parameter}):\n    pass\n")
+    ended = declctl("validate", "manifest.yaml")
+    assert f"handlers.py:1:12: error DCL046: on_pod takes '{parameter}'" in ended.err
+    assert f"\n  help: {suggestion}" in ended.err
+    assert "declctl_event gives change, obj, old, ctx\n" in ended.err
+
+
+@pytest.mark.parametrize("key", ["app.kubernetes.io/name", "example.com", "team/name"])
+def test_a_label_with_dots_is_shown_as_it_has_to_be_written(declctl: Callable, hello: Path, key: str):
+    """`metadata.labels.example.com` would be an index that stays empty for ever."""
+    indexed = f"kind: Pod, indexers: [{{name: app, fieldPath: metadata.labels.{key}}}]"
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("kind: Pod", indexed))
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.status == 1
+    assert f"the key '{key}' has to stand in brackets and quotes, as it holds dots or slashes" in ended.err
+    assert f"\n  help: write metadata.labels['{key}']\n" in ended.err
+
+
+def test_an_import_that_waits_is_shown_at_the_line_that_waits(declctl: Callable, hello: Path):
+    """Who imports something slow reads which line it was, not only that something was slow."""
+    (hello / "manifest.yaml").write_text(MANIFEST.replace("spec:", "spec:\n  reload: {preflightTimeout: 3s}"))
+    (hello / "handlers.py").write_text("import time\ndef on_pod(obj): pass\ntime.sleep(60)\n")
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.err.startswith(
+        "handlers.py:3:1: error DCL045: handlers:on_pod: importing it took longer than 3 s; "
+        "this line ran when the time was over\n  3 | time.sleep(60)\n    | ^\n"
+    )
+
+
+@pytest.fixture(name="plugin")
+def _plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Installs a plugin `pager` with the source that it is given, for child processes as well."""
+    site = folder / "site"
+    info = site / "pager-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pager\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[declctl]\npager = pager_plugin\n")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    importlib.invalidate_caches()
+
+    def install(source: str) -> None:
+        (site / "pager_plugin.py").write_text(source)
+
+    yield install
+    sys.modules.pop("pager_plugin", None)
+
+
+def _with_plugin(config: str) -> str:
+    return f"{MANIFEST}  plugins:\n    - name: pager\n      config:\n{config}"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("x = 1\n\nraise OSError('no disk')\n", "OSError: no disk"),
+        ("x = 1\n\ndef f(:\n    pass\n", "SyntaxError"),
+        ("x = 1\n\nimport not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
+    ],
+)
+def test_a_broken_plugin_is_shown_with_file_and_line(
+    declctl: Callable, hello: Path, plugin: Callable, source: str, told: str
+):
+    """Who has installed a plugin that can't be imported reads where it broke."""
+    plugin(source)
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n"))
+    ended = declctl("validate", "manifest.yaml")
+    assert "error DCL083: the plugin pager (pager_plugin) can't be loaded: " in ended.err
+    assert told in ended.err
+    assert f"({hello}/site/pager_plugin.py:3)" in ended.err
+
+
+def test_a_plugin_that_takes_what_no_hook_gives_is_shown_with_file_and_line(
+    declctl: Callable, hello: Path, plugin: Callable
+):
+    """The function of a plugin is not in the handlers' folder: its file is named."""
+    plugin("import declctl\n\n@declctl.hookimpl\ndef declctl_event(pod):\n    pass\n")
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n"))
+    ended = declctl("validate", "manifest.yaml")
+    assert "declctl_event takes 'pod', which declctl_event does not give" in ended.err
+    assert f"({hello}/site/pager_plugin.py:3)" in ended.err
+
+
+def test_every_fault_of_a_plugins_config_is_shown_at_its_key(
+    declctl: Callable, hello: Path, plugin: Callable
+):
+    """Three slips in a config are three faults of one run, each at the line where it stands."""
+    plugin(
+        "import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n"
+        "    return {'additionalProperties': False, 'properties': {'channel': {'type': 'string'},"
+        " 'level': {'enum': ['a', 'b']}}}\n"
+    )
+    (hello / "manifest.yaml").write_text(
+        _with_plugin("        chanel: '#ops'\n        level: c\n        channel: 5\n")
+    )
+    ended = declctl("validate", "manifest.yaml")
+    assert "manifest.yaml:13:9: error DCL082: pager: unknown key 'chanel'\n" in ended.err
+    assert '  help: did you mean "channel"?\n' in ended.err
+    assert 'manifest.yaml:14:16: error DCL082: pager: this is none of ["a", "b"]\n' in ended.err
+    assert 'manifest.yaml:15:18: error DCL082: pager: this is not of type "string"\n' in ended.err

@@ -1,0 +1,238 @@
+"""What others have written does nothing to a terminal, and forges no line."""
+
+import ast
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import declctl.cli
+from declctl.cli import terminal
+from declctl.cli.lines import JsonLines, TextLines
+from declctl.errors import UsageError
+from declctl.manifest import Diagnostic, render_github, render_text
+from tests.rooms.cli.test_cli_asking import STATUS, Process, _process  # noqa: F401 - a fixture
+
+FORGED = "12:00:01 error all is lost"
+EVIL = f"a\x1b[2J\x1b]0;title\x07\x9b31m\r\u202eb\u2066c\u2028d\u2029e\x85f\x7fg[red]h[/red]\n{FORGED}"
+# What a terminal obeys, or what looks like another line: of a line only its end is allowed.
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+MOMENT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def is_harmless(text: str) -> bool:
+    """Whether nothing in it is obeyed, and no line of it is the forged one."""
+    return not OBEYED.search(text) and not any(line.startswith(FORGED[:8]) for line in text.split("\n"))
+
+
+def test_a_line_stays_a_line(capsys: pytest.CaptureFixture[str]):
+    """A message with line ends and escapes in it is one line, and can still be read."""
+    terminal.line(EVIL)
+    out = capsys.readouterr().out
+    assert is_harmless(out)
+    assert out.count("\n") == 1
+    assert "[red]h[/red]" in out
+
+
+def test_a_table_has_its_rows_and_no_others(capsys: pytest.CaptureFixture[str]):
+    """An object that is named like a row, or like rich's markup, is shown as it is named."""
+    terminal.print_table(("NAME", "ERROR"), [(EVIL, "[bold]x[/bold] :smile:"), ("b", EVIL)])
+    out = capsys.readouterr().out
+    assert is_harmless(out)
+    assert out.count("\n") == 3
+    assert "[bold]x[/bold] :smile:" in out
+
+
+def test_json_has_all_of_it_escaped(capsys: pytest.CaptureFixture[str]):
+    """A program reads what was written; whoever looks at it in a terminal is safe, and reads letters."""
+    document = {"text": EVIL, "name": "größe", "tag": "\U000e0001", "half": "\ud800"}
+    terminal.print_json(document)
+    out = capsys.readouterr().out
+    assert is_harmless(out)
+    assert "größe" in out
+    assert json.loads(out) == document
+
+
+def test_letters_that_a_stream_does_not_have_are_escaped(monkeypatch: pytest.MonkeyPatch):
+    """In a locale without UTF-8 a name with an umlaut ends nothing."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    terminal.line("größe")
+    stream.seek(0)
+    assert stream.read() == "gr\\xf6\\xdfe\n"
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_log_line_can_not_be_forged(colour: bool):
+    """Whatever an event, a field or a traceback says, only declctl begins a line of the log."""
+    entry = {
+        "level": "error",
+        "event": EVIL,
+        "timestamp": MOMENT,
+        "traceback": f"Traceback (most recent call last):\n{EVIL}",
+        "handler": EVIL,
+        EVIL: EVIL,
+        "several": [EVIL, {"deep": EVIL}],
+        "diagnostics": [Diagnostic(EVIL, 1, 1, "DCL001", EVIL, EVIL, source_line=EVIL)],
+    }
+    text = TextLines(colour=colour)(None, "error", entry)
+    assert is_harmless(re.sub("\x1b\\[[0-9;]*m", "", text) if colour else text)
+    if colour:
+        assert "\x1b[2J" not in text
+    assert all(line.startswith((" ", "\x1b[36m  ", "\x1b[31m")) for line in text.split("\n")[1:])
+    assert not [line for line in text.split("\n")[1:] if line.startswith(FORGED)]
+
+
+def test_a_message_of_several_lines_stays_readable():
+    """A handler may log several lines: the further ones are indented."""
+    entry = {"level": "info", "event": "first\nsecond", "timestamp": MOMENT}
+    assert TextLines(colour=False)(None, "info", entry).split("\n")[1:] == ["  second"]
+
+
+def test_a_json_log_line_is_one_line():
+    """Collectors split at line ends, and some at U+2028; people look at logs in terminals."""
+    text = JsonLines()(None, "info", {"level": "info", "event": EVIL, "timestamp": MOMENT, "x": [EVIL]})
+    assert "\n" not in text
+    assert is_harmless(text)
+    assert json.loads(text)["event"] == EVIL
+
+
+def test_a_fault_of_a_file_is_harmless():
+    """A manifest that was downloaded does not write to the terminal of who validates it."""
+    fault = Diagnostic(EVIL, 1, 1, "DCL001", EVIL, EVIL, source_line=EVIL)
+    for text in (render_text([fault]), render_github([fault])):
+        assert is_harmless(text)
+        assert "::error" not in text.split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("command", [["status"], ["history"], ["reload"], ["rollback"]])
+def test_what_a_process_says_is_harmless(declctl: Callable, process: Process, command: list[str]):
+    """The messages of `status` and the others come from objects, servers and handlers."""
+    condition = {
+        "type": "Ready",
+        "status": "False",
+        "reason": EVIL,
+        "message": EVIL,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    attempt = {"generation": 1, "time": EVIL, "result": EVIL, "bundleHash": EVIL, "reason": EVIL}
+    process.answers(
+        200,
+        {
+            **STATUS,
+            "name": EVIL,
+            "ready": False,
+            "conditions": [condition],
+            "plugins": [{"name": EVIL, "version": EVIL, "state": EVIL, "reason": EVIL}],
+            "attempts": [{**attempt, "message": EVIL, "changes": [EVIL]}],
+            "inMemory": [],
+            "result": "Refused",
+            "line": EVIL,
+            "suggestion": EVIL,
+            "diagnostics": [
+                {"file": EVIL, "line": 1, "column": 1, "code": EVIL, "message": EVIL, "suggestion": EVIL}
+            ],
+        },
+    )
+    ended = declctl(*command, "--admin", process.address)
+    assert is_harmless(ended.out)
+    assert is_harmless(ended.err)
+    process.answers(500, {"error": EVIL})
+    assert is_harmless(declctl(*command, "--admin", process.address).err)
+
+
+@pytest.mark.parametrize("error", [UsageError(EVIL), RuntimeError(EVIL)])
+def test_an_error_is_harmless(
+    error: Exception, declctl: Callable, monkeypatch: pytest.MonkeyPatch, folder: Path
+):
+    """A refusal of a server, or a fault of declctl with a foreign text in it, is told in plain lines."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["declctl.cli.main"], "_run", fail)
+    assert is_harmless(declctl("status").err)
+
+
+def test_a_file_with_an_evil_name_is_harmless(declctl: Callable, folder: Path):
+    """An archive may hold files of any name."""
+    name = EVIL.replace("/", "").replace("\x00", "")
+    (folder / name).write_text("a: [")
+    ended = declctl("validate", name)
+    assert ended.status == 1
+    assert is_harmless(ended.err)
+    assert is_harmless(ended.out)
+
+
+WRONG_USAGE = {
+    "an argument too many": ["run", "x", EVIL],
+    "a path": ["run", EVIL],
+    "a command": [EVIL],
+    "a command of a group": ["plugins", EVIL],
+    "an option": [f"--{EVIL}"],
+    "an option of a command": ["run", "x", f"--{EVIL}"],
+    "a short option": ["run", "x", f"-{EVIL}"],
+    "a choice": ["run", "x", "--log-level", EVIL],
+    "a number": ["bench", "reload", "--handlers", EVIL],
+    "a value for a flag": ["reload", f"--wait={EVIL}"],
+    "a duration": ["run", "x", "--once", "--sandbox", "--timeout", EVIL],
+    "an address": ["status", "--admin", EVIL],
+    "a code": ["explain", EVIL],
+    "objects": ["run", "x", "--sandbox", "--once", "--objects", EVIL],
+}
+
+
+@pytest.mark.parametrize("what", WRONG_USAGE)
+def test_a_command_line_is_not_obeyed(what: str, declctl: Callable, folder: Path):
+    """A script passes on a name that somebody else chose: it is shown, and neither obeyed nor a line."""
+    ended = declctl(*WRONG_USAGE[what])
+    assert ended.status in (1, 2)
+    assert ended.err
+    assert is_harmless(ended.out + ended.err)
+
+
+def test_an_answer_to_wrong_usage_is_what_typer_says(declctl: Callable, folder: Path):
+    """Usage, a hint and the fault; a group without a command shows its help. Both exit with 2."""
+    ended = declctl("run", "a", "b")
+    assert re.fullmatch(
+        r"Usage: declctl run \[OPTIONS\] .*MANIFEST.*\nTry 'declctl run -h' for help\.\n\nError: .*\(b\)\n",
+        ended.err,
+    )
+    assert ended.status == 2
+    ended = declctl("plugins")
+    assert ended.status == 2
+    assert "Usage: declctl plugins" in ended.err
+    assert "Error" not in ended.err
+
+
+def test_a_request_for_completion_is_not_obeyed(
+    declctl: Callable, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Shells ask for completions in the environment: no text of it is printed as it is."""
+    monkeypatch.setenv("COMP_WORDS", f"declctl run {EVIL}")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    for instruction in ("complete_bash", f"complete_{EVIL}", f"{EVIL}_bash", EVIL):
+        monkeypatch.setenv("_DECLCTL_COMPLETE", instruction)
+        ended = declctl()
+        assert is_harmless(ended.out + ended.err), instruction
+
+
+def test_commands_write_by_one_way():
+    """Nobody prints past the place that makes texts harmless."""
+    folder = Path(declctl.cli.__file__).parent
+    ways = {"terminal.py", "screen.py", "version.py"}  # the last one prints nothing but versions
+    found = [
+        f"{file.name}:{node.lineno}"
+        for file in folder.glob("*.py")
+        if file.name not in ways
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func)
+        in {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "json.dump"}
+    ]
+    assert found == []

@@ -1,0 +1,202 @@
+"""Functions that users give to the machinery: none is silently true, and none ends it silently."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from declctl.errors import CacheError
+from declctl.informer import (
+    Config,
+    Controller,
+    ExpirationCache,
+    FakeControllerSource,
+    ListPager,
+    RealFIFO,
+    Reflector,
+    ResourceEventHandlerFuncs,
+    SharedIndexInformer,
+    SharedInformerFactory,
+    new_informer,
+)
+from declctl.informer.stores import FakeExpirationPolicy
+from declctl.informer.watches import RetryWatcher, informer_watcher, until, until_with_sync
+from declctl.informer.watches.until import until_without_retry
+from declctl.kit import ManualClock
+from declctl.objects import ListOptions, ListPage, Projection
+from tests.rooms.informer.reflecting import bench
+from tests.rooms.informer.shapes import made, pod, record, rest, running
+
+
+async def yes(*_: Any) -> bool:
+    """It counts as true, whatever it would say."""
+    return False
+
+
+def hidden(*_: Any) -> Any:
+    """What can't be seen to be asynchronous before it is called."""
+    return yes()
+
+
+class Expiring:
+    """A policy that is asked asynchronously."""
+
+    async def is_expired(self, entry: Any) -> bool:
+        return False
+
+
+async def page(_: ListOptions) -> ListPage:
+    return ListPage([record("a")], "1", None, None)
+
+
+def reflected(on_fault: Any) -> Reflector:
+    return Reflector(FakeControllerSource(), RealFIFO(), clock=ManualClock(), on_fault=on_fault)
+
+
+GIVEN = {
+    "condition 1": lambda: asyncio.run(until("1", FakeControllerSource(), yes, timeout=1)),
+    "condition 2": lambda: asyncio.run(until_with_sync(FakeControllerSource(), None, lambda _: True, yes)),
+    "the precondition": lambda: asyncio.run(until_with_sync(FakeControllerSource(), yes, timeout=1)),
+    "each_list_item": lambda: asyncio.run(ListPager(page).each_list_item(ListOptions(), yes)),
+    "is_expired": lambda: ExpirationCache(Expiring(), clock=ManualClock()),
+    "the transform": lambda: made()[1].set_transform(yes),
+    "the transform ": lambda: Projection(api_version="v1", kind="Pod", transform=yes),
+    "the watch error handler": lambda: made()[1].set_watch_error_handler(yes),
+    "on_fault": lambda: reflected(yes),
+    "should_resync": lambda: Controller(
+        Config(queue=RealFIFO(), source=FakeControllerSource(), process=lambda _: None, should_resync=yes)
+    ),
+    "the function of the index 'x'": lambda: SharedIndexInformer(
+        FakeControllerSource(), name="pods", indexers={"x": yes}
+    ),
+}
+
+
+@pytest.mark.parametrize("role", GIVEN)
+def test_an_asynchronous_function_is_refused_by_its_role(role):
+    """Nobody awaits it there: a condition would be met at once, an expiration never happen."""
+    with pytest.raises(TypeError, match=f"{role.strip()}.* can await it: write `def`"):
+        GIVEN[role]()
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_returns_a_coroutine_is_refused_when_it_is_called():
+    """A lambda around an `async def` is one of those."""
+    source = FakeControllerSource()
+    source.add(pod("a"))
+
+    async def events() -> Any:
+        async with informer_watcher(source) as watcher:
+            return await until_without_retry(watcher, hidden)
+
+    expiring = ExpirationCache(FakeExpirationPolicy(hidden), clock=ManualClock())
+    expiring.add(record("a"))
+    for called in (
+        lambda: asyncio.run(events()),
+        lambda: asyncio.run(until_with_sync(source, hidden, timeout=5)),
+        lambda: asyncio.run(ListPager(page).each_list_item(ListOptions(), hidden)),
+        lambda: expiring.get_by_key("demo/a"),
+    ):
+        with pytest.raises(TypeError, match="returned a coroutine, which has done nothing yet"):
+            called()
+
+
+def test_a_source_that_raises_cancelled_error_does_not_end_the_informer():
+    """Something that it awaits was cancelled: the cache would stand still for ever, without a word."""
+
+    async def scenario():
+        async with bench(streams=False, begin=False, watch_list=False) as b:
+            faults = iter([asyncio.CancelledError(), None])
+
+            async def listed(options, *, known, _list=b.source.list):
+                if (fault := next(faults, None)) is not None:
+                    raise fault
+                return await _list(options, known=known)
+
+            b.source.list = listed
+            await b.begin()
+            assert "the source raised CancelledError" in b.figures.error
+            await b.advance(5)
+            assert (b.names, b.figures.error) == (["a", "b"], None)
+
+    asyncio.run(scenario())
+
+
+def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher():
+    """Whoever reads it would end as if somebody had cancelled it; the watch is tried again."""
+    source, clock = FakeControllerSource(), ManualClock()
+    source.add(pod("a"))
+    watch, faults = source.watch, iter([asyncio.CancelledError()])
+
+    async def watched(options: Any, *, known: Any = None) -> Any:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        async for batch in watch(options, known=known):
+            yield batch
+
+    async def scenario():
+        source.watch = watched
+        async with RetryWatcher(source, "1", clock=clock) as events:
+            reading = asyncio.create_task(anext(events))
+            await clock.advance(5)
+            source.add(pod("b"))
+            await clock.advance(5)
+            return (await reading).obj.name
+
+    assert asyncio.run(scenario()) == "b"
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, hidden])
+def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, caplog):
+    """The reflector goes on listing."""
+    source, informer, clock = made()
+    source.add(pod("a"))
+    source.fail_next(OSError("away"), verb="watch")
+
+    def handler(_: Exception) -> Any:
+        if raised is hidden:
+            return hidden()
+        raise raised
+
+    async def scenario():
+        informer.set_watch_error_handler(handler)
+        async with running(informer, clock):
+            await clock.advance(60)
+            return informer.has_synced
+
+    with caplog.at_level(logging.ERROR):
+        assert asyncio.run(scenario())
+    assert "on_fault raised" in caplog.text
+
+
+def test_an_exclusive_informer_whose_handler_raises_cancelled_error_says_so():
+    """`run` ends with a fault, not as if somebody had cancelled it."""
+    source, clock = FakeControllerSource(), ManualClock()
+    source.add(pod("a"))
+
+    async def add(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def scenario():
+        _, controller = new_informer(source, ResourceEventHandlerFuncs(add=add), clock=clock, name="pods")
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        return task.exception()
+
+    fault = asyncio.run(scenario())
+    assert isinstance(fault, CacheError)
+    assert str(fault) == "pods: the process function raised CancelledError"
+
+
+def test_an_asynchronous_transform_of_a_factory_is_refused():
+    """Every object would be dropped."""
+
+    class Client:
+        def source(self, gvk: Any, *, projection: Projection, **_: Any) -> FakeControllerSource:
+            return FakeControllerSource(projection=projection)
+
+        async def find_resource(self, name: str) -> Any: ...
+
+    with pytest.raises(TypeError, match="the transform is called where nobody can await it"):
+        SharedInformerFactory(Client(), transform=yes).informer("v1", "Pod")
