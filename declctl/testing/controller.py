@@ -46,11 +46,11 @@ class SharedChildren(Children):
 
     To load that process takes longer than all else that a short test does. So it stays from test to test, and
     ends with the process that runs the tests. Another one is begun where `inherited` gives another value: a
-    test has changed the environment or the current folder. No child is patient: a test waits for it.
+    test has changed the environment or the current folder.
     """
 
     def __init__(self, inherited: Callable[[], object] = inherited_by_children) -> None:
-        super().__init__(inherited, patience=False)
+        super().__init__(inherited)
         atexit.register(super().close)
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from declctl.informer import Reprojection
 from declctl.informer.stores import IndexBuild
-from declctl.runtime.checking import children
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from tests.children import descendants
@@ -83,10 +82,8 @@ def _is_socket(link: Path) -> bool:
 
 
 @pytest.fixture
-def running(rig, config_map, monkeypatch):
+def running(rig, config_map):
     """A controller that watches its files, and whose handler has heard of a few objects."""
-    # How patient children are depends on what else this machine does; no process is replaced for that.
-    monkeypatch.setattr(children, "_is_busy", lambda: True)
     rig.handler("tell")
     rig.reload_policy = "settle: 200ms, preflightTimeout: 60s, warmTimeout: 60s"
     objects = [config_map(name, owner=name) for name in ("m", "n", "o")]

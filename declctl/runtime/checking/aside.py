@@ -5,20 +5,17 @@ It imports nothing heavy, so that `children` can begin to load before all else i
 
 import json
 import os
-import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from declctl.runtime.checking.fork_server import STACK_SIGNAL, STATUS
 
-_STACK_SECONDS = 2.0  # what a patient child may take to write it
+_STACK_SECONDS = 2.0  # what a child may take to write it
 _MUCH = 1 << 20  # bytes
-_LOOK_SECONDS = 0.5  # between two looks whether a patient child gets on
 _LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
 _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
@@ -27,46 +24,31 @@ _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobod
 class Ending(NamedTuple):
     """How a child has ended.
 
-    `status` is as of `subprocess`, None where nobody knows. `closed` says that it was ended by `close`,
-    and `starved` that this was because others had the processors.
+    `status` is as of `subprocess`, None where nobody knows. `closed` says that it was ended by `close`.
     """
 
     status: int | None
     closed: bool
-    starved: bool = False
 
 
 class Aside:
     """A child that waits for one declaration, builds its plugin table, and tells what is wrong with it.
 
     Whatever the imported code does, it does there: it may end the process, hang or crash. What it has
-    started ends with it. `talk` and `fate` are our ends of the child's sockets. A `patient` one only runs
-    where nobody else wants to, and is closed where that is hardly ever; `can_begin` says whether the process
-    that it comes from is ready.
+    started ends with it. `talk` and `fate` are our ends of the child's sockets.
     """
 
-    def __init__(
-        self,
-        talk: socket.socket,
-        fate: socket.socket,
-        *,
-        patient: bool,
-        can_begin: Callable[[], bool],
-    ) -> None:
-        self._can_begin = can_begin
+    def __init__(self, talk: socket.socket, fate: socket.socket) -> None:
         self._talk = talk
         self._fate = fate
-        self._patient = patient
         self._said = b""
-        self._starved = False
         self._closed = False
 
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
         """Give it the declaration; returns its reports, a line each, and how it has ended. Blocks.
 
         After `limit` seconds it is closed; then the stack of the import follows the reports, as
-        `faulthandler` writes it. When this returns, nothing of the child is left, but
-        for one that starved, which dies as soon as it gets a processor.
+        `faulthandler` writes it. When this returns, nothing of the child is left.
         """
         began = time.monotonic()
         with self._talk, self._fate:
@@ -75,7 +57,9 @@ class Aside:
                 self._talk.sendall(b"%f\n" % (limit + _ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
-            self._hear(began, limit)
+            if not self._is_over(began + limit):
+                self._hear_stack()
+                self.close()
             return self._said.splitlines(), self._end()
 
     def close(self) -> None:
@@ -84,23 +68,6 @@ class Aside:
         for each, how in ((self._fate, socket.SHUT_WR), (self._talk, socket.SHUT_RDWR)):
             with suppress(OSError):  # over already
                 each.shutdown(how)
-
-    def _hear(self, began: float, limit: float) -> None:
-        """All that it says until its end, or until it is closed."""
-        end, may_have_begun = began + limit, False
-        while (now := time.monotonic()) < end:
-            if self._is_over(min(now + _LOOK_SECONDS, end)):
-                return
-            if self._patient:
-                pid = self._pid()
-                self._starved = may_have_begun if pid is None else _is_starved(pid)
-                may_have_begun = self._can_begin()
-            if self._starved:
-                break
-        else:
-            self._hear_stack()
-        self._starved = self._starved or (self._patient and self._pid() is None)
-        self.close()
 
     def _hear_stack(self) -> None:
         """The child is late: add the stack of its import to what it has said."""
@@ -135,8 +102,6 @@ class Aside:
 
     def _end(self) -> Ending:
         """How it ends: by itself soon, or else because it has to."""
-        if self._starved:
-            return self._given_way()
         status = self._status(_LAST_WORDS_SECONDS)
         if status is None:
             with suppress(OSError):
@@ -148,31 +113,12 @@ class Aside:
         # One that had not begun may have ended before it was ended: it sees that it is not wanted.
         return Ending(code, self._closed and (unwanted or not self._said))
 
-    def _given_way(self) -> Ending:
-        """Ended from here: the process that it comes from is as starved as it is, and would take seconds.
-
-        If it begins only now, it ends as it can't tell anybody.
-        """
-        if (pid := self._pid()) is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-        return Ending(None, closed=True, starved=True)
-
     def _status(self, patience: float) -> bytes | None:
         self._fate.settimeout(patience)
         with suppress(OSError):
             status = self._fate.recv(STATUS.size)
             return status if len(status) == STATUS.size else None
         return None
-
-
-def _is_starved(pid: int) -> bool:
-    """Whether a process has waited for a processor longer than it had one, if the system tells."""
-    try:
-        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    except OSError:
-        return False
-    return int(waited) / 1e9 > max(_LOOK_SECONDS / 2, int(ran) / 1e9)
 
 
 def _timeval(seconds: float) -> bytes:

@@ -12,16 +12,16 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from declctl.kit.clock import Clock
 from declctl.runtime.checking.aside import Aside
-from declctl.runtime.checking.fork_server import LOADED, NEW, PATIENT
+from declctl.runtime.checking.fork_server import NEW
 
 _MODULE = "declctl.runtime.checking.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
-_BUSY_PERCENT = 70.0  # of the time; events and edits alone are below 30
-_END_SECONDS = 2.0  # what it takes to end by itself
+_END_SECONDS = (
+    10.0  # to end by itself, and with it all that imports have started; milliseconds but on a busy machine
+)
 
 
 def _environment() -> object:
@@ -32,14 +32,11 @@ class Children:
     """Begins children, from any thread. `close` ends them, and the process that they come from.
 
     `inherited` gives what a child inherits. Where it gives another value than before, a new process is begun.
-    Without `patience` no child is a patient one.
     """
 
-    def __init__(self, inherited: Callable[[], object] = _environment, *, patience: bool = True) -> None:
+    def __init__(self, inherited: Callable[[], object] = _environment) -> None:
         self._inherited = inherited
-        self._patience = patience
         self._server: _Server | None = None
-        self._killed: list[_Server] = []
         self._changing = threading.Lock()
         self._wanted = False  # since `linger` has looked last
         self._using = 0
@@ -50,19 +47,16 @@ class Children:
         Where no process can be started there is none: whoever needs a child finds out, and says so.
         """
         with suppress(OSError), self._changing:
-            self._renewed(patient=True)
+            self._renewed()
 
-    def begin(self, *, patient: bool) -> Aside:
-        """A child of its own; a `patient` one only runs where nobody else wants to, unless that is never.
-
-        Raises OSError if no process can be started.
-        """
+    def begin(self) -> Aside:
+        """A child of its own. Raises OSError if no process can be started."""
         with self._changing:
             try:
-                return self._renewed(patient=patient).fork()
+                return self._renewed().fork()
             except ConnectionError:  # it was killed this moment
                 self._end()
-                return self._renewed(patient=patient).fork()
+                return self._renewed().fork()
 
     @contextmanager
     def in_use(self) -> Generator[None]:
@@ -85,24 +79,13 @@ class Children:
         """End the process and all its children; they can be begun again."""
         with self._changing:
             self._end()
-            while self._killed:
-                self._killed.pop().close()
 
-    def _renewed(self, *, patient: bool) -> "_Server":
+    def _renewed(self) -> "_Server":
         self._wanted = True
-        patient = patient and self._patience and not _is_busy()
-        server = self._server
-        for each in [each for each in self._killed if each.is_over]:
-            self._killed.remove(each)
-            each.close()
-        if server is not None and server.is_patient and not patient:
-            server.kill()  # too patient to end soon
-            self._killed.append(server)
-            self._server = server = None
-        inherited = self._inherited()
+        server, inherited = self._server, self._inherited()
         if server is None or server.is_over or server.inherited != inherited:
             self._end()
-            self._server = server = _Server(patient=patient, inherited=inherited)
+            self._server = server = _Server(inherited)
         return server
 
     def _end(self) -> None:
@@ -111,28 +94,17 @@ class Children:
             server.close()
 
 
-def _is_busy() -> bool:
-    """Whether somebody has waited for a processor nearly always for ten seconds, if the system tells."""
-    try:
-        some, _, _ = Path("/proc/pressure/cpu").read_text().partition("\n")
-    except OSError:
-        return False
-    return float(some.partition("avg10=")[2].partition(" ")[0]) > _BUSY_PERCENT
-
-
 class _Server:
     """The process. Raises OSError if it can't be started."""
 
-    def __init__(self, *, patient: bool, inherited: object) -> None:
-        self.is_patient = patient
+    def __init__(self, inherited: object) -> None:
         self.inherited = inherited  # what its children inherit, as it was when the process began
-        self._loaded = False
         self._control, theirs = socket.socketpair()
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: modules of the current folder are the bundle's business.
-                    [sys.executable, "-P", "-m", _MODULE, *([PATIENT] if patient else [])],
+                    [sys.executable, "-P", "-m", _MODULE],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -147,13 +119,6 @@ class _Server:
         """Whether it has ended."""
         return self._process.poll() is not None
 
-    def has_loaded(self) -> bool:
-        """Whether it is ready to fork."""
-        if not self._loaded:
-            with suppress(OSError):
-                self._loaded = self._control.recv(len(LOADED), socket.MSG_DONTWAIT) == LOADED
-        return self._loaded
-
     def fork(self) -> Aside:
         """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
@@ -164,11 +129,7 @@ class _Server:
             talk.close()
             fate.close()
             raise
-        return Aside(talk, fate, patient=self.is_patient, can_begin=self.has_loaded)
-
-    def kill(self) -> None:
-        """End it without a word, as soon as it can; `close` waits for that."""
-        self._process.kill()
+        return Aside(talk, fate)
 
     def close(self) -> None:
         """End it; returns when it is gone."""

@@ -7,7 +7,7 @@ this process. The way of `multiprocessing.forkserver`, which knows no groups, lo
 its user, and is one for the whole process.
 
 No child has a session of its own: Linux shares out processors by sessions first, and one of its own would
-have as large a share as the controller, however patient it is.
+have as large a share as the controller, however nice it is.
 """
 
 import faulthandler
@@ -27,19 +27,13 @@ from typing import NoReturn
 NEW = b"+"
 """What is sent with the two sockets of a new child."""
 
-LOADED = b"."
-"""What it sends when it is ready to fork."""
-
-PATIENT = "patient"
-"""The argument for one that, once it has loaded, only runs where nobody else wants to, as do its children."""
-
 STATUS = struct.Struct("!i?")
 """How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
 
 STACK_SIGNAL = signal.SIGUSR2
 """What makes a child write the stack of its import into its talk socket, as `faulthandler` formats it."""
 
-_NICE = 5  # while it loads
+_NICE = 5  # the server and its children leave the processors to the controller, but never wait for ever
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 1000  # of ending orphans, each of which may fork others meanwhile
 _FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_SOFTWARE)
@@ -197,18 +191,9 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _only_where_nobody_else_wants_to() -> None:
-    """Otherwise a thread that delivers an event may wait until a child has had a turn of milliseconds."""
-    if sys.platform == "linux":
-        with suppress(OSError):  # forbidden by whoever contains us
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def main() -> None:
     """Be the server: load what children need, and fork them."""
-    patient = PATIENT in sys.argv
-    if patient:
-        os.nice(_NICE)
+    os.nice(_NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -218,9 +203,6 @@ def main() -> None:
     gc.disable()  # a collection would touch, and so copy, what all share
     gc.freeze()
     _inherit_orphans()
-    control.send(LOADED)
-    if patient:
-        _only_where_nobody_else_wants_to()
     ForkServer(control, answer).run()
 
 

@@ -4,14 +4,14 @@ A plugin that hangs, ends the process or crashes when it is imported is one line
 neither the others nor the command line down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from declctl.hooks.plugins import InstalledPlugin, installed
-from declctl.runtime.checking.aside import Ending
+from declctl.runtime.checking.aside import Aside, Ending
 from declctl.runtime.checking.declared import Declaration, ListedPlugin
-from declctl.runtime.checking.preflight import Begin, how_it_ended
+from declctl.runtime.checking.preflight import how_it_ended
 
 _SECONDS = 10.0  # for all plugins, and a little for each besides
 _SECONDS_EACH = 0.5
@@ -21,7 +21,7 @@ class _Report(msgspec.Struct):
     plugin: ListedPlugin | None = None
 
 
-def list_plugins(begin: Begin, *, seconds: float = _SECONDS) -> Sequence[ListedPlugin]:
+def list_plugins(begin: Callable[[], Aside], *, seconds: float = _SECONDS) -> Sequence[ListedPlugin]:
     """Every installed plugin, examined in children that `begin` gives. Blocks.
 
     If a child does not come to its end, the plugin that it was importing is quarantined, and another child
@@ -32,7 +32,7 @@ def list_plugins(begin: Begin, *, seconds: float = _SECONDS) -> Sequence[ListedP
     while waiting:
         limit = seconds + _SECONDS_EACH * len(waiting)
         names = tuple((plugin.name, plugin.distribution) for plugin in waiting)
-        child = begin(patient=False)
+        child = begin()
         asked = Declaration(root="", files={}, entries=(), plugins=(), examined=names)
         lines, ending = child.ask(msgspec.json.encode(asked), limit=limit)
         known = _told(lines)

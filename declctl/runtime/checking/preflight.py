@@ -3,9 +3,9 @@
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -35,14 +35,6 @@ class _Frame(NamedTuple):
     line: int
 
 
-class Begin(Protocol):
-    """Begins a child."""
-
-    def __call__(self, *, patient: bool) -> Aside:
-        """Raises OSError if no process can be started."""
-        ...
-
-
 class Landed(NamedTuple):
     """What a pre-flight has found: what is wrong, or else what hooks add to the caches.
 
@@ -55,9 +47,9 @@ class Landed(NamedTuple):
 
 
 class Preflight:
-    """One pre-flight. `begin` gives it a child, patient or not."""
+    """One pre-flight. `begin` gives it a child, and raises OSError if no process can be started."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, begin: Callable[[], Aside]) -> None:
         self._begin = begin
         self._child: Aside | None = None
         self._given_up = threading.Event()
@@ -67,12 +59,11 @@ class Preflight:
         """Build the declaration's plugin table in a child process; returns what was found.
 
         Blocks, but whatever the child does, for no more than `timeout` seconds and a little. If the
-        child ends before it has begun, or can't get on because others have the processors, another, less
-        patient one takes its place. Raises OSError if no process can be started.
+        child ends before it has begun, another takes its place. Raises OSError if no process can be started.
         """
-        report, ending = self._ask(declaration, timeout, patient=True)
-        if ending.starved or (report is None and not ending.closed):
-            report, ending = self._ask(declaration, timeout, patient=False)
+        report, ending = self._ask(declaration, timeout)
+        if report is None and not ending.closed:
+            report, ending = self._ask(declaration, timeout)
         return _landed(declaration, report, ending, timeout, self._stack)
 
     def give_up(self) -> None:
@@ -81,12 +72,10 @@ class Preflight:
         if self._child is not None:
             self._child.close()
 
-    def _ask(
-        self, declaration: Declaration, timeout: float, *, patient: bool
-    ) -> tuple[_Report | None, Ending]:
+    def _ask(self, declaration: Declaration, timeout: float) -> tuple[_Report | None, Ending]:
         """What the child has said last, None if it never began, and how it has ended."""
         asked = msgspec.json.encode(declaration)
-        child = self._child = self._begin(patient=patient)
+        child = self._child = self._begin()
         if self._given_up.is_set():
             child.close()
         time.sleep(REST_SECONDS)

@@ -284,7 +284,7 @@ def test_a_source_that_takes_too_long_to_compile_is_told_as_such(bundle: BundleD
     stack += [] if own is None else [(f"{bundle.path}/handlers.py", own)]
     said = [f'  File "{file}", line {line} in f'.encode() for file, line in stack]
     checked = read_files(InputFiles(str(bundle.path)))
-    preflight = Preflight(lambda *, patient: _Child(b'{"at":0}', *said, closed=True))
+    preflight = Preflight(lambda: _Child(b'{"at":0}', *said, closed=True))
     (fault,) = import_aside(checked, preflight).errors
     assert fault.code == "DCL045"
     assert "importing it took longer than 3 s; a large source was being compiled" in fault.message
@@ -300,7 +300,7 @@ def test_a_source_that_takes_too_long_to_compile_is_told_as_such(bundle: BundleD
 def test_a_check_says_how_long_the_import_took(bundle: BundleDir, report: bytes, seconds: float):
     """The child itself times it, so that the start of a process is not taken for a slow import."""
     checked = read_files(InputFiles(str(bundle.path)))
-    preflight = Preflight(lambda *, patient: _Child(b'{"at":0}', report))
+    preflight = Preflight(lambda: _Child(b'{"at":0}', report))
     assert import_aside(checked, preflight).import_seconds == seconds
 
 

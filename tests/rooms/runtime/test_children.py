@@ -41,9 +41,8 @@ def _nothing_is_left():
 
 
 @pytest.fixture
-def children(monkeypatch):
-    """Children, of which none is left in the end. What else this machine does makes no difference to them."""
-    monkeypatch.setattr(children_module, "_is_busy", lambda: True)
+def children():
+    """Children, of which none is left in the end."""
     children = Children()
     yield children
     children.close()
@@ -93,8 +92,8 @@ def test_two_children_at_a_time(children, bundle) -> None:
     checked = _checked(bundle)
     assert checked.declaration is not None
     declaration = msgspec.json.encode(checked.declaration)
-    waiting = children.begin(patient=False)
-    said, ending = children.begin(patient=False).ask(declaration, limit=30)
+    waiting = children.begin()
+    said, ending = children.begin().ask(declaration, limit=30)
     assert ending == Ending(0, closed=False)
     assert b'"faults":[]' in said[-1]
     waiting.close()
@@ -159,57 +158,14 @@ def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, t
     asyncio.run(scenario())
 
 
-def test_a_child_that_gets_no_processor_is_replaced_by_a_less_patient_one(
-    children, bundle, tmp_path, monkeypatch
-) -> None:
-    """All processors are busy: an edit takes longer, and is not refused for it."""
-    sign = tmp_path / "patience"
+def test_children_leave_the_processors_to_the_controller(children, bundle) -> None:
+    """An import runs with a lower priority than what began it, and never with none."""
+    nice = os.nice(0) + 5
     bundle.write(
         "handlers.py",
-        "import os, time\n"
-        f"with open({str(sign)!r}, 'a') as sign: print(os.sched_getscheduler(0), file=sign)\n"
-        "while os.sched_getscheduler(0) == os.SCHED_IDLE: time.sleep(0.01)\n"
-        "def notify(change): ...\n",
-    )
-    monkeypatch.setattr(aside, "_is_starved", lambda _: sign.exists() and sign.read_text() != "")
-    monkeypatch.setattr(children_module, "_is_busy", lambda: False)
-    # Here it is given the time to begin, however long that takes where this machine is busy.
-    monkeypatch.setattr(children_module._Server, "has_loaded", lambda _: False)
-    checked = _checked(bundle)
-    assert _import(children, checked).errors == ()
-    assert sign.read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
-    assert _import(children, checked).errors == ()  # by the one that is there
-    assert sign.read_text().split()[2:] == [str(os.SCHED_OTHER)]
-
-
-def test_where_the_processors_are_busy_no_child_is_patient(children, bundle, monkeypatch) -> None:
-    """It would hardly ever run; so it is not even tried."""
-    bundle.write(
-        "handlers.py",
-        "import os\nassert os.sched_getscheduler(0) == os.SCHED_OTHER\ndef notify(change): ...\n",
-    )
-    monkeypatch.setattr(children_module, "_is_busy", lambda: False)
-    children.warm()
-    monkeypatch.setattr(children_module, "_is_busy", lambda: True)
-    assert _import(children, _checked(bundle)).errors == ()
-
-
-def test_a_child_that_waits_for_something_else_is_not_starved(
-    children, bundle, tmp_path, monkeypatch
-) -> None:
-    """An import that sleeps, or computes, is not begun again."""
-    children.warm()
-    children._server.is_patient = True  # it is looked after as one, and does get a processor
-    monkeypatch.setattr(children_module, "_is_busy", lambda: False)
-    sign = tmp_path / "sign"
-    bundle.write(
-        "handlers.py",
-        "import time\n"
-        f"with open({str(sign)!r}, 'a') as sign: print('imported', file=sign)\n"
-        "time.sleep(0.7)\ndef notify(change): ...\n",
+        f"import os\nassert os.nice(0) == {nice} and not os.sched_getscheduler(0)\ndef notify(change): ...\n",
     )
     assert _import(children, _checked(bundle)).errors == ()
-    assert sign.read_text().split() == ["imported"]
 
 
 def test_children_have_the_environment_of_now(children, bundle, monkeypatch) -> None:
@@ -235,8 +191,8 @@ def test_a_child_that_dies_before_it_begins_is_replaced(children, bundle, begun)
     begin = children.begin
     killed = []
 
-    def begin_and_kill(*, patient):
-        child = begin(patient=patient)
+    def begin_and_kill():
+        child = begin()
         if not killed:
             killed.append(begun[0].kill())
         return child
@@ -347,7 +303,7 @@ from declctl.runtime.checking.check import read_files
 import msgspec
 
 children = Children()
-child = children.begin(patient=False)
+child = children.begin()
 print(children._server._process.pid, flush=True)
 if sys.argv[2:]:
     child.ask(msgspec.json.encode(read_files(InputFiles(sys.argv[1])).declaration), limit=60)
@@ -384,5 +340,5 @@ def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundl
     bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     checked = _checked(bundle)
     monkeypatch.setattr(aside.Aside, "close", lambda _: None)
-    _, ending = children.begin(patient=False).ask(msgspec.json.encode(checked.declaration), limit=1.0)
+    _, ending = children.begin().ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)
