@@ -132,7 +132,11 @@ def _trigger() -> dict[str, Schema]:
             "default": "Auto",
             "description": "How changed files are noticed. false is Off: YAML 1.1 tools write it so.",
         },
-        "settle": words.duration("How long files must be quiet before they are read.", default="300ms"),
+        "settle": words.duration(
+            "How long files must be quiet before they are read. Files that never are, are read after four "
+            "times that long, or two seconds.",
+            default="300ms",
+        ),
         "preflight": {
             "enum": ["On", "Off", True, False],
             "default": "On",

@@ -20,7 +20,8 @@ from declctl.runtime.threads import in_thread
 
 _POLL_SECONDS = 1.0
 _SAFETY_POLL_SECONDS = 5.0
-_LONGEST_SETTLE_SECONDS = 2.0
+_LEAST_LIMIT_SECONDS = 2.0  # of the wait for files that never rest
+_QUIET_TIMES = 4  # the same as a multiple of `settle`, so that the quiet time that was asked for is kept
 _THREAD = "declctl-look"
 
 _Folder = tuple[Path, int, int]  # with its device and its number there
@@ -34,7 +35,8 @@ class FileChanges:
     `watch` are asked again and again, since a new generation may say something else. `digest` and `folders`
     look at files, and are called in a daemon thread: on a network mount they may hang, and then neither the
     loop nor the end of the process must. `last` says what has been dealt with, or is being: whoever is told a
-    digest remembers it before asking for the next. `seen` is called, in a thread, when a change is first
+    digest remembers it before asking for the next. Files that are never quiet for `settle` seconds are told
+    after four times that long, or after two seconds, whichever is later. `seen` is called, in a thread, when a change is first
     seen, which then has to settle. `blind` is told once, and why, if the system gives no notices.
     """
 
@@ -78,7 +80,8 @@ class FileChanges:
                     yield settled
 
     async def _settled(self, digest: str) -> str:
-        deadline = self._clock.monotonic() + _LONGEST_SETTLE_SECONDS
+        limit = max(_LEAST_LIMIT_SECONDS, _QUIET_TIMES * self._settle())
+        deadline = self._clock.monotonic() + limit
         while True:
             left = deadline - self._clock.monotonic()
             await self._clock.sleep(min(self._settle(), left))
