@@ -1,5 +1,8 @@
 """Server-side apply: who owns which field, what a new configuration changes, and when it is in conflict.
 
+A set of fields is what metadata.managedFields has (FieldsV1). A path is a tuple of its steps: `f:spec` for a
+field, `k:{"name":"web"}` for an element with keys, `v:"a"` for an element of a set.
+
 Source: structured-merge-diff, simplified: no defaulting, no conversion between versions. Ownership by
 updates is recorded from the first apply on (as Kubernetes 1.16 did), so that objects that nobody applies
 stay small. Pure: the given objects are left alone.
@@ -7,16 +10,208 @@ stay small. Pure: the given objects are left alone.
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from declctl.objects import KubeObject
-from declctl.sandbox import fields
-from declctl.sandbox.fields import MISSING, FieldSet
 from declctl.sandbox.kinds import ServedKind
-from declctl.sandbox.merge_keys import Structure
+from declctl.sandbox.merge_keys import Keys, Structure, key_of
 from declctl.sandbox.status import Cause, Refusal
+
+Path = tuple[str, ...]
+FieldSet = frozenset[Path]
+MISSING: Final = object()
+_SERVER_SIDE: Final = frozenset(
+    {
+        "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+        "deletionGracePeriodSeconds", "managedFields", "selfLink",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a walk stands: the FieldsV1 steps, and the plain field names that structure is looked up by."""
+
+    steps: Path = ()
+    names: tuple[str, ...] = ()
+
+    def field(self, name: str) -> "Place":
+        """One field further down."""
+        return Place((*self.steps, f"f:{name}"), (*self.names, name))
+
+    def element(self, step: str) -> "Place":
+        """One element further down."""
+        return Place((*self.steps, step), (*self.names, "*"))
+
+
+def fields_of(obj: Mapping[str, Any], structure: Structure) -> FieldSet:
+    """Every field that `obj` sets, but for those that the server sets itself."""
+    found: set[Path] = set()
+    for name, value in obj.items():
+        if name == "metadata":
+            for key, entry in value.items():
+                if key not in _SERVER_SIDE:
+                    found.update(_walk(entry, Place().field("metadata").field(key), structure, value))
+        elif name not in ("apiVersion", "kind"):
+            found.update(_walk(value, Place().field(name), structure, obj))
+    return frozenset(found)
+
+
+def _walk(value: Any, place: Place, structure: Structure, parent: Mapping[str, Any]) -> Iterator[Path]:
+    if isinstance(value, dict) and value and not structure.is_atomic(place.names):
+        fields = cast("KubeObject", value)
+        for name, child in fields.items():
+            yield from _walk(child, place.field(name), structure, fields)
+        return
+    keys = structure.list_keys(place.names, parent) if isinstance(value, list) and value else None
+    if keys is None:
+        yield place.steps
+        return
+    for element in cast("list[Any]", value):
+        inner = place.element(step_of(element, keys))
+        yield inner.steps
+        if isinstance(element, dict):
+            fields = cast("KubeObject", element)
+            for name, child in fields.items():
+                yield from _walk(child, inner.field(name), structure, fields)
+
+
+def step_of(element: Any, keys: Keys) -> str:
+    """The step that names an element of a list: by its keys, or by its value."""
+    values = key_of(cast("KubeObject", element), keys) if keys and isinstance(element, dict) else None
+    if values is None:
+        return f"v:{_json(element)}"
+    return f"k:{_json(dict(zip(keys, values, strict=True)))}"
+
+
+def find(obj: Any, path: Path) -> Any:
+    """What stands at a path; MISSING if nothing does."""
+    for step in path:
+        kind, _, rest = step.partition(":")
+        if kind == "f":
+            obj = cast("KubeObject", obj).get(rest, MISSING) if isinstance(obj, dict) else MISSING
+        else:
+            obj = (
+                next((e for e in cast("list[Any]", obj) if _is(e, step)), MISSING)
+                if isinstance(obj, list)
+                else MISSING
+            )
+        if obj is MISSING:
+            return MISSING
+    return obj
+
+
+def remove(obj: Any, path: Path) -> None:
+    """Delete what stands at a path, in place, and the maps and lists that become empty by it.
+
+    Nothing happens where there is nothing.
+    """
+    if not path or find(obj, path) is MISSING:
+        return
+    parent, step = find(obj, path[:-1]), path[-1]
+    if isinstance(parent, dict):
+        cast("KubeObject", parent).pop(step.removeprefix("f:"))
+    else:
+        parent[:] = [element for element in parent if not _is(element, step)]
+    if not parent and len(path) > 2:
+        remove(obj, path[:-1])
+
+
+def merge(live: Any, applied: Any, structure: Structure, place: Place = Place()) -> Any:
+    """`live` with what `applied` sets; lists with keys are merged by element."""
+    if isinstance(live, dict) and isinstance(applied, dict):
+        if place.names and structure.is_atomic(place.names):
+            return applied
+        merged: KubeObject = dict(cast("KubeObject", live))
+        for name, value in cast("KubeObject", applied).items():
+            inner = place.field(name)
+            if isinstance(value, list) and isinstance(merged.get(name), list):
+                keys = structure.list_keys(inner.names, cast("KubeObject", applied))
+                merged[name] = _merge_list(merged[name], cast("list[Any]", value), keys, (structure, inner))
+            else:
+                merged[name] = merge(merged.get(name), value, structure, inner)
+        return merged
+    return applied
+
+
+def _merge_list(
+    live: list[Any], applied: list[Any], keys: Keys | None, at: tuple[Structure, Place]
+) -> list[Any]:
+    if keys is None:
+        return applied
+    structure, place = at
+    merged = list(live)
+    for element in applied:
+        step = step_of(element, keys)
+        index = next((i for i, other in enumerate(merged) if step_of(other, keys) == step), None)
+        if index is None:
+            merged.append(element)
+        else:
+            merged[index] = merge(merged[index], element, structure, place.element(step))
+    return merged
+
+
+def to_document(fields: Iterable[Path]) -> KubeObject:
+    """As FieldsV1; an element or map that is itself in the set is marked with '.'."""
+    document: KubeObject = {}
+    ordered = sorted(fields)
+    for path in ordered:
+        node = document
+        for step in path:
+            node = node.setdefault(step, {})
+    for path in ordered:
+        node = document
+        for step in path:
+            node = node[step]
+        if node:
+            node["."] = {}
+    return document
+
+
+def from_document(document: Mapping[str, Any], at: Path = ()) -> FieldSet:
+    """The set that a FieldsV1 document writes."""
+    found: set[Path] = set()
+    for step, inner in document.items():
+        if step == ".":
+            found.add(at)
+            continue
+        path = (*at, step)
+        if inner:
+            found |= from_document(inner, path)
+        else:
+            found.add(path)
+    return frozenset(found)
+
+
+def dotted(path: Path) -> str:
+    """As conflicts name it: `.spec.template.spec.containers[name="web"].image`."""
+    text = ""
+    for step in path:
+        kind, _, rest = step.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            text += "[" + ",".join(f"{key}={_json(value)}" for key, value in json.loads(rest).items()) + "]"
+        else:
+            text += f"[={rest}]"
+    return text
+
+
+def _is(element: Any, step: str) -> bool:
+    if step.startswith("k:"):
+        wanted: KubeObject = json.loads(step[2:])
+        keys = tuple(wanted)
+        return isinstance(element, dict) and key_of(cast("KubeObject", element), keys) == tuple(
+            wanted.values()
+        )
+    return f"v:{_json(element)}" == step
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -50,7 +245,7 @@ class Owner:
             entry.get("apiVersion", ""),
             entry.get("time", ""),
             entry.get("subresource", ""),
-            fields.from_document(entry.get("fieldsV1") or {}),
+            from_document(entry.get("fieldsV1") or {}),
         )
 
     @property
@@ -66,7 +261,7 @@ class Owner:
             "apiVersion": self.api_version,
             "time": self.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": fields.to_document(self.fields),
+            "fieldsV1": to_document(self.fields),
         }
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
@@ -81,14 +276,14 @@ def server_side_apply(
     structure = Structure(kind)
     config = copy.deepcopy(config)
     config["metadata"].pop("managedFields", None)
-    wanted = fields.fields_of(config, structure)
+    wanted = fields_of(config, structure)
     mine = Owner(author.manager, "Apply", kind.api_version, author.time, author.subresource, wanted)
     if live is None:
         return _with_owners(config, [mine])
     owners = _owners(live, kind, structure)
     before = next((owner for owner in owners if owner.identity == mine.identity), None)
     others = [owner for owner in owners if owner is not before]
-    merged = fields.merge(copy.deepcopy(live), config, structure)
+    merged = merge(copy.deepcopy(live), config, structure)
     contested = {owner: _contested(live, merged, wanted & owner.fields) for owner in others}
     if not force and any(_unexplained(live, found, author, structure) for found in contested.values()):
         raise _conflict(contested)
@@ -111,12 +306,12 @@ def track_update(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: 
     if not entries:
         return new
     structure = Structure(kind)
-    present = fields.fields_of(new, structure)
+    present = fields_of(new, structure)
     changed = frozenset(path for path in present if _differs(old, new, path))
     mine = Owner(author.manager, "Update", kind.api_version, author.time, author.subresource, changed)
     before = [Owner.of(entry) for entry in entries]
     after = {
-        owner: frozenset(path for path in owner.fields - changed if fields.find(new, path) is not MISSING)
+        owner: frozenset(path for path in owner.fields - changed if find(new, path) is not MISSING)
         for owner in before
     }
     if not changed and all(kept == owner.fields for owner, kept in after.items()):
@@ -134,7 +329,7 @@ def _owners(live: KubeObject, kind: ServedKind, structure: Structure) -> list[Ow
     entries = live["metadata"].get("managedFields") or []
     if entries:
         return [Owner.of(entry) for entry in entries]
-    everything = fields.fields_of(live, structure)
+    everything = fields_of(live, structure)
     time = live["metadata"].get("creationTimestamp", "")
     return [Owner("before-first-apply", "Update", kind.api_version, time, "", everything)]
 
@@ -143,13 +338,13 @@ def _contested(live: KubeObject, merged: KubeObject, shared: FieldSet) -> FieldS
     return frozenset(path for path in shared if not _is_element(path) and _differs(live, merged, path))
 
 
-def _differs(old: KubeObject, new: KubeObject, path: fields.Path) -> bool:
-    before = fields.find(old, path)
+def _differs(old: KubeObject, new: KubeObject, path: Path) -> bool:
+    before = find(old, path)
     # An element with keys is there or not; its fields are compared on their own.
-    return before is MISSING if _is_element(path) else before != fields.find(new, path)
+    return before is MISSING if _is_element(path) else before != find(new, path)
 
 
-def _is_element(path: fields.Path) -> bool:
+def _is_element(path: Path) -> bool:
     return not path[-1].startswith("f:")
 
 
@@ -161,12 +356,12 @@ def _unexplained(live: KubeObject, found: FieldSet, author: Author, structure: S
     annotation = (live["metadata"].get("annotations") or {}).get(_LAST_APPLIED)
     if author.manager != "kubectl" or not annotation:
         return found
-    return found - fields.fields_of(json.loads(annotation), structure)
+    return found - fields_of(json.loads(annotation), structure)
 
 
 def _conflict(contested: Mapping[Owner, FieldSet]) -> Refusal:
     causes = [
-        Cause("FieldManagerConflict", f"conflict with {_describe(owner)}", fields.dotted(path))
+        Cause("FieldManagerConflict", f"conflict with {_describe(owner)}", dotted(path))
         for owner, found in contested.items()
         for path in sorted(found)
     ]
@@ -180,7 +375,7 @@ def _sentence(contested: Mapping[Owner, FieldSet]) -> str:
     text = ""
     for owner, found in contested.items():
         if found:
-            paths = "".join(f"\n- {fields.dotted(path)}" for path in sorted(found))
+            paths = "".join(f"\n- {dotted(path)}" for path in sorted(found))
             text += f"{chr(10) if text else ''}conflicts with {_describe(owner)}:{paths}"
     return text
 
@@ -193,11 +388,11 @@ def _describe(owner: Owner) -> str:
 
 
 def _remove_abandoned(merged: KubeObject, abandoned: FieldSet, others: Sequence[Owner]) -> None:
-    owned: FieldSet = frozenset[fields.Path]().union(*(owner.fields for owner in others))
+    owned: FieldSet = frozenset[Path]().union(*(owner.fields for owner in others))
     # An element goes as a whole before its fields: without its key it could not be found any more.
     for path in sorted(abandoned, key=len):
         if not any(other[: len(path)] == path for other in owned):
-            fields.remove(merged, path)
+            remove(merged, path)
 
 
 def _content(obj: KubeObject) -> KubeObject:

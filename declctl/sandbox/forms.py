@@ -11,10 +11,11 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from declctl.objects import KubeObject
-from declctl.sandbox import status, tables
+from declctl.sandbox import status
 from declctl.sandbox.history import Stored
 from declctl.sandbox.kinds import ServedKind
-from declctl.sandbox.listing import Page
+from declctl.sandbox.kubectl import tables
+from declctl.sandbox.lists import Page
 
 Include = Literal["None", "Metadata", "Object"]
 _META: Final = {"apiVersion": "meta.k8s.io/v1"}

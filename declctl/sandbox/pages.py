@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from declctl.objects import KubeObject
-from declctl.sandbox import discovery, openapi
+from declctl.sandbox import discovery
 from declctl.sandbox.kinds import Registry
+from declctl.sandbox.kubectl import openapi
 
 _JSON: Final = "application/json"
 _HEALTH: Final = frozenset({"healthz", "livez", "readyz"})

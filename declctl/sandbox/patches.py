@@ -1,14 +1,28 @@
-"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386).
+"""PATCH: from a body and its media type to a write.
 
-Pure: both return a new document and leave the given one alone.
+The patches are JSON Patch (RFC 6902), JSON Merge Patch (RFC 7386) and strategic merge patch: a merge patch
+that knows by which key the elements of a list are the same. Each returns a new document and leaves the
+given one alone. Server-side apply is in `apply`.
+
+A strategic merge patch has directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`,
+`$setElementOrder/<field>`, `$retainKeys`. Source: apimachinery's strategicpatch package.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import jsonpatch
 
 from declctl.objects import KubeObject
-from declctl.sandbox.status import Refusal, bad_request
+from declctl.sandbox import status, validation
+from declctl.sandbox.apply import server_side_apply
+from declctl.sandbox.kubectl import scale
+from declctl.sandbox.merge_keys import merges_as_set, strategic_key
+from declctl.sandbox.status import Cause, Refusal, bad_request
+from declctl.sandbox.targets import Target, Write
+from declctl.sandbox.writer import Writer
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -33,105 +47,202 @@ def json_patch(target: KubeObject, patch: Any) -> Any:
         raise bad_request(
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
         )
-    document: Any = copy.deepcopy(target)
-    for operation in cast("list[Any]", patch):
-        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
-            raise bad_request("error decoding patch: each operation is an object with op and path")
-        document = _apply(document, cast("KubeObject", operation))
-    return document
+    try:
+        operations = jsonpatch.JsonPatch(cast("list[Any]", patch))
+    except (jsonpatch.InvalidJsonPatch, jsonpatch.JsonPointerException) as error:
+        raise bad_request(f"error decoding patch: {error}") from error
+    try:
+        return operations.apply(target)
+    except jsonpatch.InvalidJsonPatch as error:  # a member of an operation is looked at when its turn comes
+        raise bad_request(f"error decoding patch: {error}") from error
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        # The real server says no more than this either.
+        message = "the server rejected our request due to an error in our request"
+        raise Refusal(422, "Invalid", message, {}) from error
 
 
-def _apply(document: Any, operation: KubeObject) -> Any:
-    path = _pointer(operation["path"])
-    match operation.get("op"):
-        case "add":
-            return _add(document, path, _value(operation))
-        case "remove":
-            return _remove(document, path)
-        case "replace":
-            _find(document, path)
-            return _replace(document, path, _value(operation))
-        case "test":
-            if _find(document, path) != operation.get("value"):
-                raise _impossible()
-            return document
-        case "move":
-            source = _pointer(operation.get("from", ""))
-            value = _find(document, source)
-            return _add(_remove(document, source), path, value)
-        case "copy":
-            return _add(document, path, copy.deepcopy(_find(document, _pointer(operation.get("from", "")))))
-        case other:
-            raise bad_request(f"error decoding patch: unexpected kind of operation: {other!r}")
+_DIRECTIVE: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_DELETE: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
 
 
-def _value(operation: KubeObject) -> Any:
-    if "value" not in operation:
-        raise bad_request(f"error decoding patch: {operation['op']} needs a value")
-    return copy.deepcopy(operation["value"])
-
-
-def _pointer(text: str) -> list[str]:
-    if text and not text.startswith("/"):
-        raise bad_request(f"error decoding patch: the path {text!r} does not begin with '/'")
-    return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
-
-
-def _find(document: Any, path: Sequence[str]) -> Any:
-    for step in path:
-        if isinstance(document, dict) and step in document:
-            document = document[step]
-        elif isinstance(document, list):
-            elements = cast("list[Any]", document)
-            document = elements[_index(step, len(elements) - 1)]
+def strategic_merge(target: Mapping[str, Any], patch: Mapping[str, Any]) -> KubeObject:
+    """The target with the patch merged in; refuses with 400 a directive that isn't one."""
+    directive = patch.get(_DIRECTIVE)
+    if directive == "replace":
+        return {key: copy.deepcopy(value) for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise bad_request(f"unknown patch type found: {directive}")
+    merged: KubeObject = dict(target)
+    if _RETAIN in patch:
+        merged = {key: value for key, value in merged.items() if key in patch[_RETAIN]}
+    _delete_values(merged, patch)
+    for field, value in patch.items():
+        if field.startswith("$"):
+            continue
+        if value is None:
+            merged.pop(field, None)
         else:
-            raise _impossible()
-    return document
+            merged[field] = _merge_field(field, merged, patch)
+    _order(merged, patch)
+    return merged
 
 
-def _add(document: Any, path: Sequence[str], value: Any) -> Any:
-    if not path:
-        return value
-    parent, last = _find(document, path[:-1]), path[-1]
-    if isinstance(parent, list):
-        elements = cast("list[Any]", parent)
-        elements.insert(len(elements) if last == "-" else _index(last, len(elements)), value)
-    elif isinstance(parent, dict):
-        parent[last] = value
-    else:
-        raise _impossible()
-    return document
+def _merge_field(field: str, merged: KubeObject, patch: Mapping[str, Any]) -> Any:
+    old, new = merged.get(field), patch[field]
+    if isinstance(new, Mapping):
+        base = cast("Mapping[str, Any]", old) if isinstance(old, Mapping) else {}
+        return strategic_merge(base, cast("Mapping[str, Any]", new))
+    if not isinstance(new, list):
+        return new
+    base_list = cast("list[Any]", old) if isinstance(old, list) else []
+    if merges_as_set(field):
+        return [*base_list, *(value for value in cast("list[Any]", new) if value not in base_list)]
+    key = strategic_key(field, {**merged, field: [*base_list, *cast("list[Any]", new)]})
+    if key is None:
+        return [_plain(value) for value in cast("list[Any]", new)]
+    return _merge_list(base_list, cast("list[Any]", new), key)
 
 
-def _replace(document: Any, path: Sequence[str], value: Any) -> Any:
-    if not path:
-        return value
-    parent, last = _find(document, path[:-1]), path[-1]
-    if isinstance(parent, list):
-        parent[int(last)] = value
-    else:
-        parent[last] = value
-    return document
+def _merge_list(old: list[Any], new: list[Any], key: str) -> list[Any]:
+    if {_DIRECTIVE: "replace"} in new:
+        return [_plain(element) for element in new if element != {_DIRECTIVE: "replace"}]
+    merged = list(old)
+    for element in new:
+        if not isinstance(element, Mapping) or key not in element:
+            # The real server takes this for its own fault too.
+            raise Refusal(500, "", f"map: {element} does not contain declared merge key: {key}")
+        place = next((at for at, other in enumerate(merged) if other.get(key) == element[key]), None)
+        fields = cast("Mapping[str, Any]", element)
+        if fields.get(_DIRECTIVE) == "delete":
+            merged = [other for other in merged if other.get(key) != fields[key]]
+        elif place is None:
+            merged.append(strategic_merge({}, fields))
+        else:
+            merged[place] = strategic_merge(merged[place], fields)
+    return merged
 
 
-def _remove(document: Any, path: Sequence[str]) -> Any:
-    if not path:
-        raise _impossible()
-    _find(document, path)
-    parent, last = _find(document, path[:-1]), path[-1]
-    if isinstance(parent, list):
-        del parent[int(last)]
-    else:
-        del parent[last]
-    return document
+def _plain(value: Any) -> Any:
+    # What replaces as a whole may still carry directives inside.
+    return (
+        strategic_merge({}, cast("Mapping[str, Any]", value))
+        if isinstance(value, Mapping)
+        else copy.deepcopy(value)
+    )
 
 
-def _index(step: str, largest: int) -> int:
-    if not step.isdecimal() or int(step) > largest:
-        raise _impossible()
-    return int(step)
+def _delete_values(merged: KubeObject, patch: Mapping[str, Any]) -> None:
+    for directive, values in patch.items():
+        if directive.startswith(_DELETE):
+            field = directive.removeprefix(_DELETE)
+            merged[field] = [value for value in merged.get(field) or () if value not in values]
 
 
-def _impossible() -> Refusal:
-    # The real server says no more than this either.
-    return Refusal(422, "Invalid", "the server rejected our request due to an error in our request", {})
+def _order(merged: KubeObject, patch: Mapping[str, Any]) -> None:
+    for directive, wanted in patch.items():
+        field = directive.removeprefix(_ORDER)
+        if not directive.startswith(_ORDER) or not isinstance(merged.get(field), list):
+            continue
+        key = strategic_key(field, merged)
+        ranks = {_identity(element, key): rank for rank, element in enumerate(wanted)}
+        merged[field] = _ordered(merged[field], key, ranks)
+
+
+def _ordered(elements: list[Any], key: str | None, ranks: Mapping[Any, int]) -> list[Any]:
+    """Those that the order names, in that order; the others stay behind the one that they stood behind."""
+    rank, keyed = -1.0, list[tuple[float, int, Any]]()
+    for at, element in enumerate(elements):
+        rank = ranks.get(_identity(element, key), rank + 0.5 if rank == int(rank) else rank)
+        keyed.append((rank, at, element))
+    return [element for _, _, element in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+def _identity(element: Any, key: str | None) -> Any:
+    return element.get(key) if key is not None and isinstance(element, Mapping) else str(element)
+
+
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+_MERGES: Final[Mapping[str, Callable[[KubeObject, Any], Any]]] = {
+    JSON_PATCH: json_patch,
+    MERGE_PATCH: merge_patch,
+    STRATEGIC_PATCH: strategic_merge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What a PATCH request brings; `force` is server-side apply's."""
+
+    media_type: str
+    body: Any
+    force: bool = False
+
+
+class Patcher:
+    """Applies patches through the one writer."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def patch(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
+        """The object as stored, and whether the patch created it (only server-side apply does)."""
+        if patch.media_type == APPLY_PATCH:
+            return self._apply(target, patch, write)
+        if patch.media_type not in _MERGES or (patch.media_type == STRATEGIC_PATCH and target.kind.custom):
+            raise status.unsupported_media_type(accepted(target))
+        change = _MERGES[patch.media_type]
+        if patch.media_type != JSON_PATCH and not isinstance(patch.body, dict):
+            raise status.bad_request("error decoding patch: a merge patch is a JSON object")
+        if write.subresource == "scale":
+            return self._writer.modify(target, _through_scale(target, change, patch.body), write), False
+        return self._writer.modify(target, lambda live: change(live, patch.body), write), False
+
+    def _apply(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
+        if write.manager == "":
+            cause = Cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")
+            raise status.invalid_options("PatchOptions", [cause])
+        config = validation.check_shape(target.kind, copy.deepcopy(patch.body))
+        metadata: KubeObject = config["metadata"]
+        metadata.setdefault("name", target.name)
+        if target.kind.namespaced:
+            metadata.setdefault("namespace", target.namespace)
+        if write.subresource == "status":
+            config = {
+                key: config[key] for key in ("apiVersion", "kind", "metadata", "status") if key in config
+            }
+        elif target.kind.status:
+            config.pop("status", None)
+        live = self._live(target, write)
+        applied = server_side_apply(
+            live, config, kind=target.kind, author=self._writer.author(write), force=patch.force
+        )
+        if live is None:
+            return self._writer.create(target.kind, target.namespace, applied, write), True
+        return self._writer.replace(target, applied, write), False
+
+    def _live(self, target: Target, write: Write) -> KubeObject | None:
+        try:
+            return self._writer.existing(target).rendered(target.kind)
+        except status.Refusal:
+            if write.subresource:  # a subresource can't be created
+                raise
+            return None
+
+
+def accepted(target: Target) -> list[str]:
+    """The media types that a kind can be patched with."""
+    strategic = [] if target.kind.custom else [STRATEGIC_PATCH]
+    return [JSON_PATCH, MERGE_PATCH, *strategic, APPLY_PATCH]
+
+
+def _through_scale(
+    target: Target, change: Callable[[KubeObject, Any], Any], body: Any
+) -> Callable[[KubeObject], KubeObject]:
+    return lambda live: scale.scaled(target.kind, live, change(scale.scale_of(target.kind, live), body))

@@ -15,7 +15,7 @@ from aiohttp import web
 from declctl.errors import SandboxError
 from declctl.kit import Clock, SystemClock
 from declctl.objects import KubeObject
-from declctl.sandbox import crds
+from declctl.sandbox import kinds
 from declctl.sandbox.churn import Churn
 from declctl.sandbox.faults import Faults
 from declctl.sandbox.history import Backup, Change
@@ -23,7 +23,7 @@ from declctl.sandbox.kinds import ResourceId
 from declctl.sandbox.ledger import Ledger
 from declctl.sandbox.server import Api, Parts
 from declctl.sandbox.store import ObjectStore
-from declctl.sandbox.watching import Hub
+from declctl.sandbox.watches import Hub
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
 
@@ -167,4 +167,4 @@ class Sandbox:
     def _changed(self, resource: ResourceId, change: Change) -> None:
         self._hub.tell(resource, change)
         if resource == _DEFINITIONS and change.type == "DELETED":
-            self._hub.end(crds.resource_of(change.new.decode()))
+            self._hub.end(kinds.resource_of(change.new.decode()))

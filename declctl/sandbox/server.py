@@ -17,21 +17,20 @@ from aiohttp import HttpVersion11, web
 from declctl.kit import Clock
 from declctl.kit.hosts import is_literal, is_same_origin, parse_authority
 from declctl.objects import KubeObject
-from declctl.sandbox import bodies, control, patching, reviews, scaling, status, validation
+from declctl.sandbox import control, patches, requests, status, validation
 from declctl.sandbox.faults import Faults
 from declctl.sandbox.forms import AnyForm, Plain, negotiate
 from declctl.sandbox.history import Stored
+from declctl.sandbox.kubectl import reviews, scale
 from declctl.sandbox.ledger import Ledger, Request
-from declctl.sandbox.listing import list_page
-from declctl.sandbox.options import ListOptions, read_options
+from declctl.sandbox.lists import ListOptions, list_page, read_options
 from declctl.sandbox.pages import static_answer
-from declctl.sandbox.patching import Patch
-from declctl.sandbox.routes import Call, resolve
+from declctl.sandbox.patches import Patch
+from declctl.sandbox.requests import Call, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore
-from declctl.sandbox.streams import WatchStream
 from declctl.sandbox.targets import Target
-from declctl.sandbox.watching import Hub, Subscription, Watcher, error_line
+from declctl.sandbox.watches import Hub, Subscription, Watcher, WatchStream, error_line
 
 _LARGEST_BODY: Final = 64 << 20
 _SHORTEST_WATCH: Final = 1800.0  # seconds; kube-apiserver's --min-request-timeout
@@ -145,7 +144,7 @@ class Api:
     async def _get(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
         stored = self._parts.store.writer.existing(_target(call))
         if call.subresource == "scale":
-            return _json(scaling.scale_of(call.kind, stored.rendered(call.kind)))
+            return _json(scale.scale_of(call.kind, stored.rendered(call.kind)))
         return _bytes(self._form(request, params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
@@ -207,39 +206,39 @@ class Api:
     async def _create(
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
-        obj = bodies.read_object(call, _media_type(request), await request.read())
-        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
+        obj = requests.read_object(call, _media_type(request), await request.read())
+        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
         created = self._parts.store.writer.create(call.kind, call.namespace, obj, write)
         return self._one(request, call, created, code=201)
 
     async def _update(
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
-        obj = bodies.read_object(call, _media_type(request), await request.read())
-        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
+        obj = requests.read_object(call, _media_type(request), await request.read())
+        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
         writer, target = self._parts.store.writer, _target(call)
         if call.subresource == "scale":
-            stored = writer.modify(target, lambda live: scaling.scaled(call.kind, live, obj), write)
+            stored = writer.modify(target, lambda live: scale.scaled(call.kind, live, obj), write)
         else:
             stored = writer.replace(target, obj, write)
         return self._one(request, call, stored)
 
     async def _patch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
         media_type, target = _media_type(request), _target(call)
-        if media_type not in patching.accepted(target):
-            raise status.unsupported_media_type(patching.accepted(target))
-        body = bodies.read_patch(call, media_type, await request.read())
-        write = bodies.read_write(call, params, request.headers.get("User-Agent", ""))
-        if media_type == patching.APPLY_PATCH:
+        if media_type not in patches.accepted(target):
+            raise status.unsupported_media_type(patches.accepted(target))
+        body = requests.read_patch(call, media_type, await request.read())
+        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
+        if media_type == patches.APPLY_PATCH:
             write = dataclasses.replace(write, manager=params.get("fieldManager", ""))
-        patch = Patch(media_type, body, force=bodies.forced(params))
+        patch = Patch(media_type, body, force=requests.forced(params))
         stored, created = self._parts.store.patcher.patch(target, patch, write)
         return self._one(request, call, stored, code=201 if created else 200)
 
     async def _delete(
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
-        deletion = bodies.read_deletion(call, params, _media_type(request), await request.read())
+        deletion = requests.read_deletion(call, params, _media_type(request), await request.read())
         last, gone = self._parts.store.remover.delete(_target(call), deletion)
         if call.kind.returned or not gone:
             return self._one(request, call, last)
@@ -249,7 +248,7 @@ class Api:
         self, request: web.Request, call: Call, params: Mapping[str, str]
     ) -> web.StreamResponse:
         options = read_options(params, call.namespace, watch=False)
-        deletion = bodies.read_deletion(call, params, _media_type(request), await request.read())
+        deletion = requests.read_deletion(call, params, _media_type(request), await request.read())
         page = list_page(self._parts.store.history, call.kind.resource, options)
         for stored in page.items:
             target = Target(call.kind, stored.namespace, stored.name)
@@ -262,7 +261,7 @@ class Api:
 
     def _one(self, request: web.Request, call: Call, obj: KubeObject, *, code: int = 200) -> web.Response:
         if call.subresource == "scale":
-            return _json(scaling.scale_of(call.kind, obj), code=code)
+            return _json(scale.scale_of(call.kind, obj), code=code)
         form = self._form(request, {}, several=False)
         if isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
             return _json(obj, code=code)

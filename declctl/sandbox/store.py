@@ -15,13 +15,13 @@ from declctl.errors import SandboxError
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import validation
-from declctl.sandbox.deleting import Remover
 from declctl.sandbox.history import History
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.patching import MERGE_PATCH, Patch, Patcher
+from declctl.sandbox.patches import MERGE_PATCH, Patch, Patcher
+from declctl.sandbox.remover import Remover
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.targets import Deletion, Target, Write
-from declctl.sandbox.writing import Writer
+from declctl.sandbox.writer import Writer
 
 _HERE = Write(keep_status=True, manager="sandbox")
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")

@@ -12,7 +12,7 @@ from declctl.objects import KubeObject
 from declctl.sandbox.faults import Faults
 from declctl.sandbox.history import Backup
 from declctl.sandbox.ledger import Ledger
-from declctl.sandbox.patching import MERGE_PATCH
+from declctl.sandbox.patches import MERGE_PATCH
 from declctl.sandbox.sandbox import Sandbox
 
 _T = TypeVar("_T")

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from declctl.errors import SandboxError
-from declctl.sandbox.patching import APPLY_PATCH, Patch
+from declctl.sandbox.patches import APPLY_PATCH, Patch
 from declctl.sandbox.targets import Target, Write
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 

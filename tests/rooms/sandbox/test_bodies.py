@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from declctl.errors import SandboxError
 from declctl.kit import ManualClock
-from declctl.sandbox import protobuf
 from declctl.sandbox.documents import read_documents
 from declctl.sandbox.kinds import BUILT_IN
+from declctl.sandbox.kubectl import protobuf
 from declctl.sandbox.store import ObjectStore
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from declctl.sandbox import crds, discovery
+from declctl.sandbox import discovery, kinds
 from declctl.sandbox.kinds import Registry
 from declctl.sandbox.pages import static_answer
-from declctl.sandbox.routes import resolve
+from declctl.sandbox.requests import resolve
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import definition
 
@@ -80,7 +80,7 @@ def page(path, accept="", registry=None):
 
 def with_widgets():
     registry = Registry()
-    registry.add(crds.kinds_of(crds.established(definition(), "")))
+    registry.add(kinds.kinds_of(kinds.established(definition(), "")))
     return registry
 
 

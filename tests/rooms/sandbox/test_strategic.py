@@ -2,8 +2,8 @@
 
 import pytest
 
+from declctl.sandbox.patches import strategic_merge
 from declctl.sandbox.status import Refusal
-from declctl.sandbox.strategic import strategic_merge
 
 
 def containers(*names):

@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from declctl.sandbox import crds, durations, json_path, tables
+from declctl.sandbox import kinds
 from declctl.sandbox.kinds import BUILT_IN, Registry
+from declctl.sandbox.kubectl import columns, tables
 from tests.rooms.sandbox.shapes import definition, pod, widget
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
@@ -73,7 +74,7 @@ def test_an_odd_object_is_shown_as_far_as_it_can_be():
 
 def test_the_columns_of_a_custom_kind_come_from_its_definition():
     """The additionalPrinterColumns are shown, with ages for dates and nothing for what is absent."""
-    kind = crds.kinds_of(crds.established(definition(), ""))[0]
+    kind = kinds.kinds_of(kinds.established(definition(), ""))[0]
     obj = widget(size=3)
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     assert tables.cells(kind, obj, NOW) == ["one", 3, None, "60m"]
@@ -89,7 +90,7 @@ def test_the_columns_of_a_custom_kind_come_from_its_definition():
 )  # fmt: skip
 def test_ages_are_written_as_kubectl_writes_them(seconds, text):
     """HumanDuration's steps."""
-    assert durations.human(seconds) == text
+    assert columns.human(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -103,4 +104,4 @@ def test_ages_are_written_as_kubectl_writes_them(seconds, text):
 def test_json_paths_of_columns(path, found):
     """The paths that definitions use are read; one that can't be read finds nothing."""
     obj = {"a": {"b": 1}, "list": [{"n": 1, "k": "x"}, {"n": 2, "k": "y"}]}
-    assert json_path.evaluate(path, obj) == found
+    assert tables.evaluate(path, obj) == found

@@ -1,20 +1,102 @@
-"""What a request brings.
+"""What a request asks for, and what it brings.
 
-Its body and the options of writing and deleting, read and refused in the real server's words.
+Method and path become a verb on a resource. The body, and the options of writing and deleting, are read, and
+refused in the real server's words. Pure; paths of anything that is no resource are answered elsewhere.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
 from declctl.errors import SandboxError
-from declctl.sandbox import protobuf, status
+from declctl.sandbox import status
 from declctl.sandbox.documents import read_documents
-from declctl.sandbox.options import truth
-from declctl.sandbox.routes import Call
+from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.kubectl import protobuf
+from declctl.sandbox.lists import truth
 from declctl.sandbox.status import Cause
 from declctl.sandbox.targets import Deletion, Write
+
+_ON_ONE: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_ON_ALL: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none."""
+
+    verb: str
+    kind: ServedKind
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def resource(self) -> str:
+        """The plural, with the subresource behind a slash."""
+        return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    group: str
+    version: str
+    namespace: str
+    rest: Sequence[str]
+
+
+def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry) -> Call | None:
+    """The call that a request makes; None if the path is no resource's. Refused with 404 or 405."""
+    address = _split([unquote(part) for part in path.strip("/").split("/")])
+    if address is None or not address.rest:
+        return None
+    plural, name, subresource = (*address.rest, "", "")[:3]
+    if not registry.serves(address.group, address.version):
+        return None
+    kind = registry.at(address.group, address.version, plural)
+    if kind is None or len(address.rest) > 3 or (address.namespace and not kind.namespaced):
+        raise status.no_such_resource()
+    if subresource and not _has(kind, subresource):
+        raise status.no_such_resource()
+    method = "GET" if method == "HEAD" else method
+    verb = (_ON_ONE if name else _ON_ALL).get(method)
+    if verb == "list" and truth(query.get("watch")):
+        verb = "watch"
+    call = Call(verb or "", kind, address.namespace, name, subresource)
+    if not _allowed(call):
+        raise status.method_not_allowed()
+    return call
+
+
+def _split(parts: list[str]) -> _Address | None:
+    match parts:
+        case ["api", version, *rest]:
+            group = ""
+        case ["apis", group, version, *rest]:
+            pass
+        case _:
+            return None
+    # /namespaces/x/pods is about pods; /namespaces/x and /namespaces/x/status are about the namespace itself.
+    if len(rest) >= 3 and rest[0] == "namespaces" and not (group == "" and rest[2] in ("status", "finalize")):
+        return _Address(group, version, rest[1], rest[2:])
+    return _Address(group, version, "", rest)
+
+
+def _has(kind: ServedKind, subresource: str) -> bool:
+    return (subresource == "status" and kind.status) or (subresource == "scale" and kind.scale is not None)
+
+
+def _allowed(call: Call) -> bool:
+    if call.subresource:
+        return call.verb in ("get", "update", "patch")
+    across = call.kind.namespaced and not call.namespace
+    if across and (call.name or call.verb in ("create", "deletecollection")):
+        return False
+    return call.verb in call.kind.verbs
+
 
 _ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 

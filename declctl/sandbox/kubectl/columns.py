@@ -1,17 +1,120 @@
 """The columns of built-in kinds, named and filled as Kubernetes' own printers do.
 
-Source: pkg/printers/internalversion.
+Source: pkg/printers/internalversion, printPod among it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from declctl.objects import KubeObject
-from declctl.sandbox import durations
 from declctl.sandbox.kinds import ResourceId
-from declctl.sandbox.pod_cells import pod_ready, pod_restarts, pod_status
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
+_SCALE: Final = (  # below so many seconds: the unit, and the smaller one that still matters
+    (2 * 60, "s", ""),
+    (10 * 60, "m", "s"),
+    (3 * 3600, "m", ""),
+    (8 * 3600, "h", "m"),
+    (48 * 3600, "h", ""),
+    (8 * 86400, "d", "h"),
+    (2 * 365 * 86400, "d", ""),
+    (8 * 365 * 86400, "y", "d"),
+)
+
+
+def age(timestamp: Any, now: datetime) -> str:
+    """How long ago an RFC 3339 timestamp was; `<unknown>` if it isn't one."""
+    moment = parse(timestamp)
+    return "<unknown>" if moment is None else human((now - moment).total_seconds())
+
+
+def parse(timestamp: Any) -> datetime | None:
+    """An RFC 3339 timestamp as an aware datetime."""
+    if not isinstance(timestamp, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def human(seconds: float) -> str:
+    """A duration, in the two units that matter (apimachinery's HumanDuration)."""
+    whole = int(seconds)
+    if whole < -1:
+        return "<invalid>"
+    for below, large, small in _SCALE:
+        if whole < below:
+            return _written(max(0, whole), large, small)
+    return _written(whole, "y", "")
+
+
+def _written(whole: int, large: str, small: str) -> str:
+    text = f"{whole // _SECONDS[large]}{large}"
+    rest = whole % _SECONDS[large] // _SECONDS[small] if small else 0
+    return f"{text}{rest}{small}" if rest else text
+
+
+def pod_ready(pod: KubeObject) -> str:
+    """Ready containers of all, such as `1/2`."""
+    wanted = (pod.get("spec") or {}).get("containers") or []
+    ready = [each for each in _containers(pod) if each.get("ready")]
+    return f"{len(ready)}/{len(wanted)}"
+
+
+def pod_status(pod: KubeObject) -> str:
+    """The phase, or the reason that says more than it."""
+    status: KubeObject = pod.get("status") or {}
+    word = status.get("reason") or status.get("phase") or "Unknown"
+    word = _initialising(pod) or _container_word(pod) or word
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
+    return str(word)
+
+
+def pod_restarts(pod: KubeObject, now: datetime) -> str:
+    """How often containers restarted, and when last."""
+    count = sum(each.get("restartCount", 0) for each in _containers(pod))
+    last: list[str] = [
+        finished
+        for each in _containers(pod)
+        if (finished := ((each.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
+    ]
+    return f"{count} ({age(max(last), now)} ago)" if count and last else str(count)
+
+
+def _containers(pod: KubeObject) -> list[KubeObject]:
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
+def _initialising(pod: KubeObject) -> str | None:
+    states = (pod.get("status") or {}).get("initContainerStatuses") or []
+    for at, each in enumerate(states):
+        state: dict[str, Any] = each.get("state") or {}
+        if (state.get("terminated") or {}).get("exitCode") == 0:
+            continue
+        reason = (state.get("waiting") or {}).get("reason") or (state.get("terminated") or {}).get("reason")
+        return f"Init:{reason}" if reason and reason != "PodInitializing" else f"Init:{at}/{len(states)}"
+    return None
+
+
+def _container_word(pod: KubeObject) -> str | None:
+    word: str | None = None
+    running = False
+    for each in reversed(_containers(pod)):
+        state: dict[str, Any] = each.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated")
+        if waiting.get("reason"):
+            word = waiting["reason"]
+        elif ended is not None:
+            word = ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}"
+        elif each.get("ready") and "running" in state:
+            running = True
+    return "Running" if word == "Completed" and running else word
+
 
 Cell = Callable[[KubeObject, datetime], Any]
 
@@ -53,7 +156,7 @@ def _since(name: str, path: str, *, wide: bool = False, otherwise: str = "<unkno
 
     def cell(obj: KubeObject, now: datetime) -> str:
         moment = read(obj, now)
-        return durations.age(moment, now) if moment else otherwise
+        return age(moment, now) if moment else otherwise
 
     return Column(name, cell, priority=int(wide))
 
@@ -66,7 +169,7 @@ def _status(obj: KubeObject) -> KubeObject:
     return obj.get("status") or {}
 
 
-def _containers(obj: KubeObject) -> list[KubeObject]:
+def _template_containers(obj: KubeObject) -> list[KubeObject]:
     spec = _spec(obj)
     if "jobTemplate" in spec:
         spec = spec["jobTemplate"].get("spec") or {}
@@ -124,15 +227,15 @@ def _involved(obj: KubeObject) -> str:
 def _last_seen(obj: KubeObject, now: datetime) -> str:
     series = (obj.get("series") or {}).get("lastObservedTime")
     stamps = (series, obj.get("lastTimestamp"), obj.get("deprecatedLastTimestamp"), obj.get("eventTime"))
-    return durations.age(next((stamp for stamp in stamps if stamp), None), now)
+    return age(next((stamp for stamp in stamps if stamp), None), now)
 
 
 def _job_duration(obj: KubeObject, now: datetime) -> str:
-    start = durations.parse(_status(obj).get("startTime"))
+    start = parse(_status(obj).get("startTime"))
     if start is None:
         return ""
-    end = durations.parse(_status(obj).get("completionTime")) or now
-    return durations.human((end - start).total_seconds())
+    end = parse(_status(obj).get("completionTime")) or now
+    return human((end - start).total_seconds())
 
 
 def _job_status(obj: KubeObject) -> str:
@@ -154,8 +257,8 @@ AGE: Final = _since("Age", "metadata.creationTimestamp")
 GENERIC: Final = (NAME, AGE)
 _DATA: Final = Column("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
 _CONTAINERS: Final = (
-    _of("Containers", lambda obj: _joined([c.get("name") for c in _containers(obj)]), wide=True),
-    _of("Images", lambda obj: _joined([c.get("image") for c in _containers(obj)]), wide=True),
+    _of("Containers", lambda obj: _joined([c.get("name") for c in _template_containers(obj)]), wide=True),
+    _of("Images", lambda obj: _joined([c.get("image") for c in _template_containers(obj)]), wide=True),
 )
 _SELECTOR: Final = _of("Selector", lambda obj: _labels(_spec(obj).get("selector")), wide=True)
 _READY: Final = _of(

@@ -2,21 +2,103 @@
 
 Optimistic concurrency, generated names, generations, status kept apart from the rest, ownership of fields,
 definitions that take effect. Synchronous: when a method returns, the write is in the history.
+
+The server fills in the defaults without which kubectl, merge keys or /scale would stumble. A real API server
+fills in far more (pull policies, probes, tolerations); a controller must not count on what it finds here.
 """
 
 import copy
 import random
 import uuid
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import apply, crds, defaults, status, validation
-from declctl.sandbox.deleting import Remover
+from declctl.sandbox import apply, kinds, status, validation
 from declctl.sandbox.history import History, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.remover import Remover
 from declctl.sandbox.targets import Target, Write
+
+
+def apply_defaults(kind: ServedKind, obj: KubeObject) -> None:
+    """Fill in what is missing, in place."""
+    fill = None if kind.custom else _FILLERS.get(kind.kind)
+    if fill is not None and isinstance(obj.get("spec", {}), dict):
+        fill(obj)
+
+
+def _pod_spec(spec: Any) -> None:
+    if not isinstance(spec, dict):
+        return
+    spec.setdefault("restartPolicy", "Always")
+    for field in ("containers", "initContainers"):
+        for container in spec.get(field) or ():
+            _ports(container)
+
+
+def _ports(owner: Any) -> None:
+    ports = owner.get("ports") if isinstance(owner, dict) else None
+    for port in ports if isinstance(ports, list) else ():
+        if isinstance(port, dict):
+            port.setdefault("protocol", "TCP")
+
+
+def _pod(obj: KubeObject) -> None:
+    _pod_spec(obj.get("spec"))
+    obj.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+def _replicated(obj: KubeObject) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    _template(obj)
+
+
+def _template(obj: KubeObject) -> None:
+    template = (obj.get("spec") or {}).get("template")
+    if isinstance(template, dict):
+        _pod_spec(template.get("spec"))
+    obj.setdefault("status", {})
+
+
+def _service(obj: KubeObject) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    _ports(spec)
+    for port in spec.get("ports") or ():
+        port.setdefault("targetPort", port.get("port"))
+    obj.setdefault("status", {"loadBalancer": {}})
+
+
+def _namespace(obj: KubeObject) -> None:
+    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    obj.setdefault("status", {}).setdefault("phase", "Active")
+
+
+def _secret(obj: KubeObject) -> None:
+    obj.setdefault("type", "Opaque")
+
+
+def _claim(obj: KubeObject) -> None:
+    obj.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+_FILLERS: Final[Mapping[str, Callable[[KubeObject], None]]] = {
+    "DaemonSet": _template,
+    "Deployment": _replicated,
+    "Job": _template,
+    "Namespace": _namespace,
+    "PersistentVolumeClaim": _claim,
+    "Pod": _pod,
+    "ReplicaSet": _replicated,
+    "ReplicationController": _replicated,
+    "Secret": _secret,
+    "Service": _service,
+    "StatefulSet": _replicated,
+}
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, so that no words come out
 _OMITTED_IF_EMPTY: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
@@ -54,7 +136,7 @@ class Writer:
         metadata |= {"uid": self._uid(), "creationTimestamp": self.now()}
         if kind.generations:
             metadata["generation"] = 1
-        defaults.apply_defaults(kind, obj)
+        apply_defaults(kind, obj)
         if self._history.get(kind.resource, target.key) is not None:
             raise status.already_exists(kind, metadata["name"])
         return self._store(kind, obj, write)
@@ -96,7 +178,7 @@ class Writer:
     def _put(self, target: Target, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
         kind = target.kind
         new = _combined(kind, old, given, write)
-        defaults.apply_defaults(kind, new)
+        apply_defaults(kind, new)
         validation.check(kind, new)
         validation.check_finalizers(kind, old, new)
         ownership = new["metadata"].get("managedFields")
@@ -111,14 +193,14 @@ class Writer:
         return self._store(kind, new, write)
 
     def _store(self, kind: ServedKind, obj: KubeObject, write: Write) -> KubeObject:
-        if crds.is_definition(kind):
-            crds.check_definition(obj)
-            obj = crds.established(obj, self.now())
+        if kinds.is_definition(kind):
+            kinds.check_definition(obj)
+            obj = kinds.established(obj, self.now())
         if write.dry_run:
             return obj
         stored = self._history.put(kind.resource, obj)
-        if crds.is_definition(kind):
-            self._registry.replace(crds.resource_of(obj), crds.kinds_of(obj))
+        if kinds.is_definition(kind):
+            self._registry.replace(kinds.resource_of(obj), kinds.kinds_of(obj))
         return stored.rendered(kind)
 
     def _uid(self) -> str:

@@ -1,17 +1,74 @@
-"""The query parameters of LIST and WATCH.
+"""LIST: which objects at which version, in pages; and the query parameters of LIST and WATCH.
 
-Read, checked as kube-apiserver checks them, and refused in its words.
+Follows the table of resourceVersion and resourceVersionMatch in the Kubernetes API docs. Parameters are
+checked as kube-apiserver checks them, and refused in its words. A continue token says from which key, and at
+which version, a list goes on, in the shape of kube-apiserver's: base64 of a small JSON document.
 """
 
+import base64
+import binascii
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
-from declctl.sandbox.history import Stored
-from declctl.sandbox.status import Cause
+from declctl.sandbox.history import History, Snapshot, Stored
+from declctl.sandbox.kinds import ResourceId
+from declctl.sandbox.status import Cause, Refusal
+
+CURRENT: Final = (
+    -1
+)  # the version of a token that goes on with the present state: what an expired token is exchanged for
+_HINT: Final = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue "
+    "parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided "
+    "token results in an inconsistent list - objects that were created, modified, or deleted between the "
+    "time the first chunk was "
+    "returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A list goes on after `key`, at `version` (CURRENT: at the newest)."""
+
+    version: int
+    key: str
+
+    def encode(self) -> str:
+        """As it goes over the wire."""
+        document = {"v": "meta.k8s.io/v1", "rv": self.version, "start": self.key}
+        return (
+            base64.urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode())
+            .decode()
+            .rstrip("=")
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> "Token":
+        """Read a token; refused with 400 if it isn't one."""
+        try:
+            document = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            if document["v"] == "meta.k8s.io/v1" and isinstance(document["start"], str):
+                return cls(int(document["rv"]), document["start"])
+        except (binascii.Error, ValueError, KeyError, TypeError) as error:
+            raise status.bad_request(f"invalid continue token: continue key is not valid: {error}") from error
+        raise status.bad_request(
+            "invalid continue token: continue key is not valid: server does not recognize this encoded "
+            "version"
+        )
+
+    def expired(self) -> status.Refusal:
+        """410 with a token that goes on inconsistently."""
+        refusal = status.Refusal(410, "Expired", _HINT)
+        refusal.metadata = {"continue": Token(CURRENT, self.key).encode()}
+        return refusal
+
 
 _ANY_LABELS: Final = LabelSelector()
 _ANY_FIELDS: Final = FieldSelector()
@@ -166,3 +223,63 @@ def _watch_faults(options: ListOptions) -> Iterator[Cause]:
         yield _unsupported(options.match, '"NotOlderThan"')
     if options.token:
         yield _forbidden("continue is forbidden for watch", "continue")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page. `remaining` is None where the real server does not count.
+
+    On the last page, and with selectors.
+    """
+
+    version: int
+    items: Sequence[Stored]
+    token: str = ""
+    remaining: int | None = None
+
+
+def list_page(history: History, resource: ResourceId, options: ListOptions) -> Page:
+    """The page that is asked for; refused with 400, 410 or 504."""
+    snapshot, after = _snapshot(history, resource, options)
+    # A watch cache answers version "0" as a whole, whatever the limit: client-go counts on it.
+    limit = 0 if options.version == 0 and not options.token else options.limit
+    selection = options.selection
+    items: list[Stored] = []
+    matching = (stored for stored in snapshot.within(selection.namespace, after) if selection.matches(stored))
+    for stored in matching:
+        items.append(stored)
+        if limit and len(items) == limit:
+            break
+    more = next(matching, None) if limit else None
+    if more is None:
+        return Page(snapshot.version, items)
+    token = Token(snapshot.version, items[-1].key).encode()
+    remaining = 1 + sum(1 for _ in matching) if selection.is_everything else None
+    return Page(snapshot.version, items, token, remaining)
+
+
+def check_reached(history: History, version: int | None) -> None:
+    """Refuse with 504 a version that the server has not reached."""
+    if version is not None and version > history.version:
+        raise status.too_large(version, history.version)
+
+
+def _snapshot(history: History, resource: ResourceId, options: ListOptions) -> tuple[Snapshot, str]:
+    collection = history.collection(resource)
+    if options.token:
+        token = Token.decode(options.token)
+        if token.version == CURRENT:
+            return collection.present(history.version), token.key
+        try:
+            return collection.at(token.version), token.key
+        except Refusal as refusal:
+            raise token.expired() from refusal
+    check_reached(history, options.version)
+    # A limit with a version and no match is a legacy form of Exact.
+    exact = options.match == "Exact" or (not options.match and options.limit > 0 and bool(options.version))
+    if not exact or options.version is None:
+        return collection.present(history.version), ""
+    try:
+        return collection.at(options.version), ""
+    except Refusal as refusal:
+        raise status.compacted() from refusal

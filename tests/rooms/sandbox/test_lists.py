@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.sandbox.listing import list_page
-from declctl.sandbox.options import read_options
+from declctl.sandbox.lists import list_page, read_options
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import config_map, pod, store
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import crds, status
+from declctl.sandbox import kinds, status
 from declctl.sandbox.history import History, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.targets import Deletion, Target
@@ -78,8 +78,8 @@ class Remover:
         if self._history.get(target.kind.resource, target.key) is None:
             return
         last = self._history.drop(target.kind.resource, target.key)
-        if crds.is_definition(target.kind):
-            resource = crds.resource_of(last.decode())
+        if kinds.is_definition(target.kind):
+            resource = kinds.resource_of(last.decode())
             self._registry.remove(resource)
             self._history.forget(resource)
 
@@ -94,7 +94,7 @@ class Remover:
         spec = obj.get("spec") or {}
         # There is no kubelet: a pod on a node is marked, as its watchers expect, and gone in the next step.
         graceful = kind.resource == ("", "pods") and bool(spec.get("nodeName")) and deletion.grace != 0
-        whole = kind.resource == ("", "namespaces") or crds.is_definition(kind)
+        whole = kind.resource == ("", "namespaces") or kinds.is_definition(kind)
         return graceful or whole or bool(obj["metadata"].get("finalizers"))
 
     def _mark(self, kind: ServedKind, obj: KubeObject, deletion: Deletion) -> KubeObject:
@@ -106,7 +106,7 @@ class Remover:
         moment = self._clock.now() + dt.timedelta(seconds=grace)
         metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata["deletionGracePeriodSeconds"] = grace
-        if "generation" in metadata and not crds.is_definition(kind):
+        if "generation" in metadata and not kinds.is_definition(kind):
             metadata["generation"] += 1  # whoever controls it behaves differently from now on
         if kind.resource == ("", "namespaces"):
             del metadata["deletionGracePeriodSeconds"]
@@ -120,8 +120,8 @@ class Remover:
             for resource, served in resources.items():
                 for stored in self._history.collection(resource).present(0).within(space):
                     yield Target(served, space, stored.name)
-        elif crds.is_definition(kind):
-            resource = crds.resource_of(obj)
+        elif kinds.is_definition(kind):
+            resource = kinds.resource_of(obj)
             for served in self._registry.versions(resource)[:1]:
                 for stored in self._history.collection(resource).objects.values():
                     yield Target(served, stored.namespace, stored.name)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from declctl.errors import SandboxError
 from declctl.objects import KubeObject
-from declctl.sandbox import bodies, status
+from declctl.sandbox import requests, status
 from declctl.sandbox.faults import Faults
 
 PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -13,7 +13,7 @@ PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 def review(media_type: str, body: bytes, faults: Faults) -> KubeObject:
     """The review with its status; refused with 400 if it isn't one."""
     try:
-        given: Any = bodies.decoded(media_type, body)
+        given: Any = requests.decoded(media_type, body)
         attributes: KubeObject = given["spec"].get("resourceAttributes") or {}
     except (ValueError, SandboxError, KeyError, TypeError, AttributeError) as error:
         raise status.bad_request(f"the body is no SelfSubjectAccessReview: {error}") from error

@@ -1,9 +1,11 @@
-"""WATCH without sockets: which changes a watcher sees, as which events, and in which bytes.
+"""WATCH: which changes a watcher sees, as which events, and in which bytes.
 
 A watcher has an outbox of lines. Each change is judged once for all watchers that select the same, and
-encoded once for all that want the same form. Sending is the business of `streams`.
+encoded once for all that want the same form. A `WatchStream` takes the lines from the outbox, writes them to
+the connection, and does what faults order.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,13 +13,15 @@ from itertools import chain
 from typing import Final, Literal, Protocol
 
 import msgspec
+from aiohttp import web
 
+from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import status
+from declctl.sandbox.faults import Faults
 from declctl.sandbox.history import Change, History, Stored
 from declctl.sandbox.kinds import ResourceId, ServedKind
-from declctl.sandbox.listing import check_reached
-from declctl.sandbox.options import ListOptions, Selection
+from declctl.sandbox.lists import ListOptions, Selection, check_reached
 
 EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
@@ -233,3 +237,87 @@ class Hub:
         if initial_end:
             metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
         return line("BOOKMARK", subscription.form.bookmark(subscription.kind, metadata))
+
+
+_HALF_A_LINE: Final = b'{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"na'
+
+
+class WatchStream:
+    """One open watch. `run` ends with the watch."""
+
+    def __init__(self, request: web.Request, resource: str, faults: Faults) -> None:
+        self.resource = resource
+        self._request = request
+        self._faults = faults
+        self._awake = asyncio.Event()
+        self._injected: deque[bytes] = deque()
+        self._cut: Literal["", "clean", "hard", "mid line"] = ""
+
+    def wake(self) -> None:
+        """There is something to send, or to do."""
+        self._awake.set()
+
+    def cut(self, *, clean: bool) -> None:
+        """End it at the next opportunity."""
+        self._cut = "clean" if clean else "hard"
+        self.wake()
+
+    def cut_mid_line(self) -> None:
+        """End it in the middle of an event."""
+        self._cut = "mid line"
+        self.wake()
+
+    def inject(self, text: bytes) -> None:
+        """Send bytes that are no event of any object."""
+        self._injected.append(text)
+        self.wake()
+
+    async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:
+        """Send until the watcher ends, the client leaves, or `timeout` seconds have passed."""
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        self._faults.streams.append(self)
+        timer = asyncio.create_task(
+            _expire(watcher, clock, timeout), name=f"watch timeout of {self.resource}"
+        )
+        try:
+            await response.prepare(self._request)
+            while await self._send(response, watcher):
+                await self._awake.wait()
+                self._awake.clear()
+        except ConnectionError:
+            self._close_socket()  # the client left: what is not sent is of no use to anybody
+        finally:
+            timer.cancel()
+            self._faults.streams.remove(self)
+        return response
+
+    async def _send(self, response: web.StreamResponse, watcher: Watcher) -> bool:
+        """Send what waits; says whether the watch goes on."""
+        while self._injected and not self._cut:
+            await response.write(self._injected.popleft())
+        while not self._cut and not self._faults.is_silent(self.resource):
+            text = watcher.take()
+            if not text:
+                break
+            await response.write(text)
+        if self._cut == "mid line":
+            await response.write(_HALF_A_LINE)
+        if self._cut in ("hard", "mid line"):
+            self._close_socket()
+        if self._cut:
+            return False
+        # A silent server does not say goodbye either.
+        return not watcher.ended or self._faults.is_silent(self.resource)
+
+    def _close_socket(self) -> None:
+        transport = self._request.transport
+        if transport is not None:
+            transport.close()
+
+
+async def _expire(watcher: Watcher, clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
+    watcher.end()

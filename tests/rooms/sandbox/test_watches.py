@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.sandbox.forms import Plain
-from declctl.sandbox.options import read_options
+from declctl.sandbox.lists import read_options
 from declctl.sandbox.status import Refusal
-from declctl.sandbox.watching import Hub, Subscription, Watcher
+from declctl.sandbox.watches import Hub, Subscription, Watcher
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 
 
