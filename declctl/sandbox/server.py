@@ -17,11 +17,11 @@ from aiohttp import HttpVersion11, web
 from declctl.kit import Clock
 from declctl.kit.hosts import is_literal, is_same_origin, parse_authority
 from declctl.objects import KubeObject
-from declctl.sandbox import control, patches, requests, status, validation
+from declctl.sandbox import control, patches, requests, reviews, status, validation
 from declctl.sandbox.faults import Faults
 from declctl.sandbox.forms import AnyForm, Plain, negotiate
 from declctl.sandbox.history import Stored
-from declctl.sandbox.kubectl import reviews, scale
+from declctl.sandbox.kubectl import scale
 from declctl.sandbox.ledger import Ledger, Request
 from declctl.sandbox.lists import ListOptions, list_page, read_options
 from declctl.sandbox.pages import static_answer

@@ -36,8 +36,9 @@ class FileChanges:
     look at files, and are called in a daemon thread: on a network mount they may hang, and then neither the
     loop nor the end of the process must. `last` says what has been dealt with, or is being: whoever is told a
     digest remembers it before asking for the next. Files that are never quiet for `settle` seconds are told
-    after four times that long, or after two seconds, whichever is later. `seen` is called, in a thread, when a change is first
-    seen, which then has to settle. `blind` is told once, and why, if the system gives no notices.
+    after four times that long, or after two seconds, whichever is later. `seen` is called, in a thread, when
+    a change is first seen, which then has to settle. `blind` is told once, and why, if the system gives no
+    notices.
     """
 
     def __init__(  # noqa: PLR0913 - what it asks and tells, keyword by keyword

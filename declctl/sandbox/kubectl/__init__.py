@@ -1,1 +1,1 @@
-"""What only kubectl needs of an API server: tables, OpenAPI documents, protobuf, /scale, access reviews."""
+"""What only kubectl needs of an API server: tables, OpenAPI documents, protobuf, /scale."""

@@ -2,9 +2,8 @@
 
 import pytest
 
-from declctl.sandbox import control
+from declctl.sandbox import control, reviews
 from declctl.sandbox.faults import Faults, Match
-from declctl.sandbox.kubectl import reviews
 from declctl.sandbox.ledger import Ledger, Request
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import pod, store
