@@ -83,11 +83,26 @@ def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
             imported = [alias.name for alias in node.names]
             imports.append((imported, node.module, node.level))
             names.update(imported, [(node.module or "").partition(".")[0]])
+        elif isinstance(node, ast.Call) and (named := _imported_by(node)):
+            imports.append(named)
         elif isinstance(node, ast.Attribute):
             attributes.add(node.attr)
         elif isinstance(node, ast.Name):
             names.add(node.id)
     return imports, sorted(names), sorted(attributes)
+
+
+def _imported_by(call: ast.Call) -> tuple[list[str], str | None, int | None] | None:
+    """What `importlib.import_module("name")` or `__import__("name")` imports; None for a computed name."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+    first = call.args[0] if call.args else None
+    if name not in ("import_module", "__import__") or not isinstance(first, ast.Constant):
+        return None
+    if not isinstance(first.value, str):
+        return None
+    module = first.value.lstrip(".")
+    return [module], None, len(first.value) - len(module) or None
 
 
 def scan_apart(source: bytes, *, seconds: float = SECONDS) -> tuple[Imports, list[str], list[str]]:

@@ -269,20 +269,25 @@ def _is_there(module: Path) -> bool:
     return not stat.S_ISDIR(found.st_mode) or not module.with_suffix("").is_dir()
 
 
-def _walk(folder: Path, *, depth: int) -> Iterator[Path]:
-    """The modules in a package and in its folders, in order. Links to folders are not followed.
+def _walk(folder: Path, *, depth: int, inside: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """The modules in a package and in its folders, in order.
 
-    What has not the name of a module can't be imported, and may be anything.
+    A link to a folder is followed, but to one of those that the walk is `inside` of. What has not the name of
+    a module can't be imported, and may be anything.
     """
+    real = os.path.realpath(folder)
+    if real in inside:
+        return
+    inside |= {real}
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir():
             if entry.name.isidentifier() and entry.name != "__pycache__":
                 if depth >= reader.FOLDER_DEPTH:
                     limit = f"packages are nested more than {reader.FOLDER_DEPTH} levels deep"
                     raise _too_much(Path(entry.path), limit)
-                yield from _walk(Path(entry.path), depth=depth + 1)
+                yield from _walk(Path(entry.path), depth=depth + 1, inside=inside)
         elif entry.name.endswith(".py") and entry.name.removesuffix(".py").isidentifier():
             path = Path(entry.path)
             if path.exists() and not path.is_dir():

@@ -4,6 +4,7 @@ Exceptions and functions led back to a file, a line and a column. Columns count 
 """
 
 import ast
+import builtins
 import difflib
 import inspect
 import re
@@ -15,6 +16,7 @@ from typing import Any
 from declctl.errors import EntryPointError
 from declctl.hooks.apart import NotCompiled
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.finding import NotInBundle
 
 MODULE_NOT_FOUND = "DCL040"
 ATTRIBUTE_NOT_FOUND = "DCL041"
@@ -139,9 +141,21 @@ def _located(message: str, code: str, place: _Place | None, suggestion: str | No
 
 
 def _advice(error: BaseException, bundle: Bundle) -> str | None:
+    if isinstance(error, NotInBundle):
+        return error.suggestion
+    if isinstance(error, NameError) and hasattr(builtins, error.name or ""):
+        return (
+            f"other code has put {error.name} into Python's builtins, of which each generation has its own: "
+            "import it, or assign it in this module"
+        )
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     name = _PRIVATE_NAME.sub("", error.name)
+    if name == error.name and name.partition(".")[0] in bundle.names:
+        return (
+            f"{name} belongs to the bundle, where only import statements and relative names find it: write "
+            f'`import {name}`, or `importlib.import_module(".{name}", __package__)` beside it'
+        )
     near = closest(name, bundle.modules)
     if near is not None:
         return f'did you mean "{near}"?'

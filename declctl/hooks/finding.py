@@ -8,8 +8,10 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
+from importlib.resources.abc import TraversableResources
 from importlib.util import decode_source
+from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,20 +25,48 @@ _Lines = tuple[int, None, list[str], str]
 _codes: WeakValueDictionary[tuple[str, bytes], CodeType] = WeakValueDictionary()
 
 
+class NotInBundle(ModuleNotFoundError):
+    """A module is beside the manifest, and the bundle does not have it; `suggestion` says what to do."""
+
+    # `name` has no prefix: `from . import module` passes over an error with the name that it looked for.
+    def __init__(self, file: Path, name: str) -> None:
+        module = name.rpartition(".")[2]
+        if file.suffix == ".py":
+            why = "no import statement names it"
+            self.suggestion = (
+                f"write an import of {module}; modules whose names are computed belong into a package, "
+                "which is read whole"
+            )
+        else:
+            why = "a bundle has sources only, as a process loads a compiled module once and for ever"
+            self.suggestion = (
+                f"install the package that has {module} into the environment of declctl, or use its source"
+            )
+        super().__init__(f"{file.name} is not part of the bundle: {why}", name=name)
+
+
 class BundleFinder(MetaPathFinder, Loader):
     """Finds and loads the modules of a bundle below a prefix of its own.
 
     While a module is executed, and ever after, its `import` finds the bundle's top-level names
     below the prefix, and everything else as usual. `rest` is called between two modules.
+
+    What is not a module is read from the folder of the bundle, as it is at that moment: `pkgutil.get_data`,
+    `importlib.resources`, and the names that `pkgutil.iter_modules` lists.
     """
 
     def __init__(self, prefix: str, bundle: Bundle, *, rest: Callable[[], object]) -> None:
         self._rest = rest
+        self._package = prefix
         self._prefix = f"{prefix}."
         self._bundle = bundle
         self._names = bundle.names
+        self._folder = Path(bundle.root or ".").absolute()
         self._lines: dict[str, _Lines] = {}
         self._codes: list[CodeType] = []
+        # The generation has `builtins` of its own, so that its modules may put names into it.
+        self._builtins = ModuleType("builtins", builtins.__doc__)
+        vars(self._builtins).update(vars(builtins), __import__=self._import)
 
     def find_spec(
         self,
@@ -45,19 +75,45 @@ class BundleFinder(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
         /,
     ) -> ModuleSpec | None:
-        """The spec of a module of this bundle."""
+        """The spec of a module of this bundle.
+
+        Raises NotInBundle for one that is in the folder of the bundle alone: nobody else is to load it.
+        """
         if not fullname.startswith(self._prefix):
             return None
         name = fullname.removeprefix(self._prefix)
         file = self._bundle.path_of(name)
         if file is None and not self._bundle.has_package(name):
+            self.require_no_file_of(name)
             return None
         package = file is None or file.endswith("/__init__.py")
         origin = self._bundle.display(file) if file is not None else None
         spec = ModuleSpec(fullname, self, origin=origin, is_package=package)
+        if package:
+            spec.submodule_search_locations = [str(self._folder.joinpath(*name.split(".")))]
         spec.has_location = file is not None
         spec.loader_state = file
         return spec
+
+    def make_package(self) -> ModuleType:
+        """The package of the whole generation: its modules are those beside the manifest."""
+        package = ModuleType(self._package)
+        spec = package.__spec__ = ModuleSpec(self._package, self, is_package=True)
+        spec.submodule_search_locations = package.__path__ = [str(self._folder)]
+        package.__loader__ = self
+        package.__package__ = self._package
+        return package
+
+    def get_data(self, path: str) -> bytes:
+        """What a file holds, for `pkgutil.get_data`; raises OSError."""
+        return Path(path).read_bytes()
+
+    def get_resource_reader(self, fullname: str) -> TraversableResources:
+        """The files beside a module, for `importlib.resources`."""
+        module = sys.modules.get(fullname)
+        name = fullname.removeprefix(self._package).strip(".")
+        folder = self._folder.joinpath(*name.split(".")) if name else self._folder
+        return _Resources(folder if hasattr(module, "__path__") else folder.parent)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG002 - the signature of a loader
         """An ordinary module."""
@@ -74,10 +130,18 @@ class BundleFinder(MetaPathFinder, Loader):
         text = self._bundle.source(display) or ""
         self._lines[display] = (len(text), None, [f"{line}\n" for line in text.split("\n")], display)
         self.show_lines(display)
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        vars(module)["__builtins__"] = vars(self._builtins)
         code = _code_of(self._bundle.files[file], display)
         self._codes.append(code)
         exec(code, vars(module))
+
+    def require_no_file_of(self, name: str) -> None:
+        """Raise NotInBundle if the folder has a file for a module that the bundle does not have."""
+        *folders, module = name.split(".")
+        for suffix in (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES, *BYTECODE_SUFFIXES):
+            file = self._folder.joinpath(*folders, f"{module}{suffix}")
+            if file.is_file():
+                raise NotInBundle(file, name)
 
     def show_lines(self, display: str) -> None:
         """Let tracebacks show this generation's lines of a file, whatever stands in the file by now."""
@@ -100,10 +164,30 @@ class BundleFinder(MetaPathFinder, Loader):
         level: int = 0,
     ) -> ModuleType:
         top = name.partition(".")[0]
-        if level or top not in self._names:
+        if level:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
+        if top not in self._names:
+            if top == "builtins":
+                return self._builtins
+            try:
+                return builtins.__import__(name, globals, locals, fromlist or (), 0)
+            except ModuleNotFoundError as error:
+                if error.name == top:  # not a module that an installed one misses
+                    self.require_no_file_of(top)
+                raise
         leaf = builtins.__import__(f"{self._prefix}{name}", globals, locals, fromlist or (), 0)
         return leaf if fromlist else sys.modules[f"{self._prefix}{top}"]
+
+
+class _Resources(TraversableResources):
+    """The files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def files(self) -> Path:
+        """The folder itself."""
+        return self._folder
 
 
 def show_lines_of(error: BaseException) -> None:

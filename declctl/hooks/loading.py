@@ -17,7 +17,7 @@ from typing import Any
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.finding import BundleFinder
+from declctl.hooks.finding import BundleFinder, NotInBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,10 @@ class GenerationNamespace:
         self.bundle = bundle
         self.prefix = _free_prefix(number)
         self._finder = BundleFinder(self.prefix, bundle, rest=rest)
-        for name in (faults.NAMESPACE, self.prefix):
-            if name not in sys.modules:
-                package = ModuleType(name)
-                package.__path__ = []
-                sys.modules[name] = package
+        if faults.NAMESPACE not in sys.modules:
+            package = sys.modules[faults.NAMESPACE] = ModuleType(faults.NAMESPACE)
+            package.__path__ = []
+        sys.modules[self.prefix] = self._finder.make_package()
         sys.meta_path.insert(0, self._finder)
 
     def module(self, name: str) -> ModuleType:
@@ -91,6 +90,12 @@ class GenerationNamespace:
         _forget_loggers(self.prefix)
 
     def _not_found(self, name: str) -> EntryPointError:
+        try:
+            self._finder.require_no_file_of(name)
+        except NotInBundle as compiled:
+            return EntryPointError(
+                str(compiled), code=faults.MODULE_NOT_FOUND, suggestion=compiled.suggestion
+            )
         where = self.bundle.root or "."
         return EntryPointError(
             f"there is no module {name!r}, neither beside the manifest ({where}) nor installed",

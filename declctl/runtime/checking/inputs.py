@@ -169,11 +169,12 @@ class InputFiles:
         return digest_of([*manifest, *read, *names])
 
     def _behind(self) -> Path:
-        """The real place of the manifest, which moves when a ConfigMap's link is swapped."""
+        """The real folder of the bundle, which moves when a ConfigMap's link is swapped.
+
+        A manifest that is a link itself is read from where it leads; handlers are beside the link.
+        """
         link = self.root / _LINK
-        if self._stdin is None and Path(self.manifest).is_dir() and link.exists():
-            return link.resolve()
-        return self.root.resolve() if self._stdin is not None else Path(self.manifest).resolve()
+        return (link if self._stdin is None and link.exists() else self.root).resolve()
 
     def _source(self) -> ManifestSource:
         return self._stdin or ManifestSource.read(self.manifest)
@@ -184,9 +185,8 @@ class InputFiles:
         rest()
         loaded = self._load(source)
         rest()
-        root = behind if behind.is_dir() else behind.parent
         bundle = closure(
-            root,
+            behind,
             modules_of(loaded.controller),
             display=reader.shown(self.root),
             rest=rest,
@@ -201,7 +201,7 @@ class InputFiles:
         # What is beside the file of the Controller in its folder is not read for it.
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
         config_files = _config_files(loaded.controller)
-        named, config_faults = _whole({name: self._place(root, name) for name in config_files})
+        named, config_faults = _whole({name: self._place(behind, name) for name in config_files})
         self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
         self._looked_in = tuple(self.root / name for name in bundle.folders)
         return Inputs(
