@@ -1,16 +1,281 @@
-"""A cluster of our own: an API server in this process, with the objects that a manifest is about."""
+"""A cluster to measure on: an API server in this process, with the objects that a manifest is about.
 
+The objects are made up, or made after samples. While something is measured they change at a steady rate, and
+each change is written down.
+"""
+
+import itertools
+import threading
+import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
 
+import msgspec
 import yaml
 
-from declctl.bench.churn import Churn, label
-from declctl.bench.objects import Maker, definitions
 from declctl.manifest import Plan
-from declctl.objects import KubeObject
+from declctl.manifest.plan import ResourcePlan
+from declctl.objects import FieldSelector, KubeObject, LabelSelector, key_of
+from declctl.objects.resource import GroupVersionKind
 from declctl.sandbox import Request, SandboxThread
+from declctl.sandbox.kinds import BUILT_IN
+
+_DEFINITION: Final = "CustomResourceDefinition"
+_OF_THE_SERVER: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generateName")
+_APPS, _NODES = 50, 20
+
+
+def definitions(plan: Plan, samples: Sequence[KubeObject]) -> Iterator[KubeObject]:
+    """The custom kinds of a manifest: those among the samples, and for each other one a plain definition.
+
+    A kind that nobody defines is taken for a namespaced one.
+    """
+    given = [sample for sample in samples if sample.get("kind") == _DEFINITION]
+    yield from given
+    known = {(kind.api_version, kind.kind) for kind in BUILT_IN}
+    for definition in given:
+        spec = definition["spec"]
+        versions = [version["name"] for version in spec["versions"]]
+        known |= {(f"{spec['group']}/{version}", spec["names"]["kind"]) for version in versions}
+    for resource in plan.resources:
+        if (named := _kind(resource)) not in known:
+            known.add(named)
+            yield _definition(GroupVersionKind.of(*named))
+
+
+class Maker:
+    """Makes objects of one resource, each under a name of its own, as far as names can be chosen.
+
+    Each is one of the samples of its kind, or, where there is none, little more than metadata. Namespaces
+    and labels are what the resource selects, where that can be told. Iterating ends where the resource
+    names its objects, and all of them are made.
+    """
+
+    def __init__(self, resource: ResourcePlan, samples: Sequence[KubeObject]) -> None:
+        self.resource = resource.name
+        named = [
+            sample for sample in samples if (sample.get("apiVersion"), sample.get("kind")) == _kind(resource)
+        ]
+        self._samples = named or [_made_up(*_kind(resource))]
+        self._is_pod = not named and _kind(resource) == ("v1", "Pod")
+        self._names = iter(_names(resource)) if _names(resource) else None
+        self._namespaces = (None,) if _is_cluster_scoped(resource) else resource.namespaces or (None,)
+        self._labels = _selected(resource.watches[0].label_selector)
+        self._numbers = itertools.count()
+
+    def __iter__(self) -> Iterator[KubeObject]:
+        return self
+
+    def __next__(self) -> KubeObject:
+        number = next(self._numbers)
+        name = f"bench-{number:06}" if self._names is None else next(self._names)
+        made: KubeObject = deepcopy(self._samples[number % len(self._samples)])
+        metadata = {k: v for k, v in (made.get("metadata") or {}).items() if k not in _OF_THE_SERVER}
+        made["metadata"] = metadata
+        metadata["name"] = name
+        if namespace := self._namespaces[number % len(self._namespaces)]:
+            metadata["namespace"] = namespace
+        metadata["labels"] = {
+            "app": f"app-{number % _APPS}",
+            **(metadata.get("labels") or {}),
+            **self._labels,
+        }
+        if self._is_pod:
+            made["spec"]["nodeName"] = f"node-{number % _NODES}"
+        return made
+
+
+def _kind(resource: ResourcePlan) -> tuple[str, str]:
+    key = resource.watches[0]
+    return key.api_version, key.kind
+
+
+def _is_cluster_scoped(resource: ResourcePlan) -> bool:
+    return any((k.api_version, k.kind) == _kind(resource) and not k.namespaced for k in BUILT_IN)
+
+
+def _names(resource: ResourcePlan) -> list[str]:
+    """What the resource calls its objects, if it watches single ones."""
+    selectors = [FieldSelector.parse(key.field_selector) for key in resource.watches]
+    found = [c for selector in selectors for c in selector.conditions]
+    return list(
+        dict.fromkeys(value for path, operator, value in found if (path, operator) == ("metadata.name", "="))
+    )
+
+
+def _selected(selector: str) -> dict[str, str]:
+    """Labels that a selector is content with, as far as it asks for any."""
+    labels: dict[str, str] = {}
+    for one in LabelSelector.parse(selector).requirements:
+        if one.operator == "In":
+            labels[one.key] = one.values[0]
+        elif one.operator == "Exists":
+            labels.setdefault(one.key, "bench")
+    return labels
+
+
+def _made_up(api_version: str, kind: str) -> KubeObject:
+    plain: KubeObject = {"apiVersion": api_version, "kind": kind, "metadata": {}}
+    if (api_version, kind) != ("v1", "Pod"):
+        return plain if kind in ("ConfigMap", "Secret", "Event") else {**plain, "spec": {}}
+    resources: dict[str, Any] = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+    container = {"name": "main", "image": "registry.example/app:1.4.2", "resources": resources}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    state = {"name": "main", "ready": True, "restartCount": 0, "image": "registry.example/app:1.4.2"}
+    return {
+        **plain,
+        "spec": {"containers": [container], "restartPolicy": "Always", "serviceAccountName": "default"},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.7",
+            "conditions": [ready],
+            "containerStatuses": [state],
+        },
+    }
+
+
+def _definition(kind: GroupVersionKind) -> KubeObject:
+    plural = f"{kind.kind.lower()}s"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": _DEFINITION,
+        "metadata": {"name": f"{plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {"kind": kind.kind, "plural": plural, "singular": kind.kind.lower()},
+            "versions": [version],
+        },
+    }
+
+
+_LABEL: Final = "declctl.dev/bench-change"
+_CYCLE: Final = ("Modified", "Modified", "Modified", "Added", "Deleted")
+_YOUNG: Final = 10  # of what is created; older ones are deleted, when all have heard of them
+
+
+class Made(msgspec.Struct, frozen=True):
+    """One change: of what, when it was made (monotonic seconds), and which version the object had then."""
+
+    type: str
+    resource: str
+    key: str
+    version: int
+    at: float
+
+
+class Churn:
+    """`rate` changes a second: most to objects that are there, some objects come, and some of these go.
+
+    They are made in the length of a with statement, of which there may be several, one after the other.
+    `made` only grows. What a change raised is raised at the end of the with statement.
+    """
+
+    def __init__(
+        self,
+        server: SandboxThread,
+        objects: Sequence[tuple[str, KubeObject]],
+        makers: Sequence[Maker],
+        *,
+        rate: float,
+    ) -> None:
+        self.made: list[Made] = []
+        self._server = server
+        self._objects = objects
+        self._makers = makers
+        self._pause = 1 / rate
+        self._young: deque[tuple[str, KubeObject]] = deque()
+        self._number = 0
+        self._ended = threading.Event()
+        self._fault: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the newest change; 0 before the first."""
+        return self.made[-1].version if self.made else 0
+
+    def __enter__(self) -> Self:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, name="changes", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._fault is not None and (kind is None or issubclass(kind, Exception)):
+            raise self._fault  # which is why whatever was waited for did not happen
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds of changes, or when one has failed."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        try:
+            while not self._ended.wait(max(0.0, due - time.monotonic())):
+                self.step()
+                due += self._pause
+        except Exception as fault:  # noqa: BLE001 - raised again by whoever ends it
+            self._fault = fault
+
+    def step(self) -> None:
+        """Make the next change, and write it down."""
+        kind = _CYCLE[self._number % len(_CYCLE)]
+        if kind == "Added":
+            self._create()
+        elif kind == "Deleted" and len(self._young) > _YOUNG:
+            resource, obj = self._young.popleft()
+            metadata = obj["metadata"]
+            at = time.monotonic()
+            gone = self._server.delete(_word(obj), metadata["name"], metadata.get("namespace"))
+            self._note(kind, resource, gone, at)
+        else:
+            resource, obj = self._objects[self._number % len(self._objects)]
+            at = time.monotonic()
+            self._note("Modified", resource, label(self._server, obj, _LABEL, str(time.monotonic_ns())), at)
+        self._number += 1
+
+    def _create(self) -> None:
+        maker = self._makers[self._number // len(_CYCLE) % len(self._makers)]
+        obj = next(maker, None)
+        if obj is None:
+            return  # the resource names its objects, and has them all
+        at = time.monotonic()
+        made = self._server.create(obj)
+        self._young.append((maker.resource, made))
+        self._note("Added", maker.resource, made, at)
+
+    def _note(self, kind: str, resource: str, obj: KubeObject, at: float) -> None:
+        metadata = obj["metadata"]
+        key = key_of(metadata.get("namespace"), metadata["name"])
+        self.made.append(Made(kind, resource, key, int(metadata["resourceVersion"]), at))
+
+
+def label(server: SandboxThread, obj: KubeObject, name: str, value: str | None) -> KubeObject:
+    """Set a label of an object, or with None remove it; returns the object as it is then."""
+    metadata = obj["metadata"]
+    patch = {"metadata": {"labels": {name: value}}}
+    return server.patch(_word(obj), metadata["name"], patch, namespace=metadata.get("namespace") or "default")
+
+
+def _word(obj: KubeObject) -> str:
+    """How the sandbox knows a kind."""
+    group, _, _ = obj["apiVersion"].rpartition("/")
+    return f"{obj['kind']}.{group}" if group else obj["kind"]
+
 
 CHANGES_PER_SECOND = 100.0
 """How often it changes, while it does."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declctl.bench.calls import Call
-from declctl.bench.churn import Made
+from declctl.bench.cluster import Made
 from declctl.sandbox import Request
 
 _OURS = "declctl/"  # what handlers ask by themselves is not counted

@@ -1,16 +1,35 @@
-"""A `declctl run` of its own process, as a person starts and ends it."""
+"""`declctl run` in a process of its own, as a person starts and ends it; waits that have an end."""
 
 import http.client
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from declctl.bench.waiting import until
-from declctl.errors import DeclctlError
+from declctl.errors import DeclctlError, TimedOut
+
+T = TypeVar("T")
+
+PATIENCE = 180.0  # seconds
+_PAUSE = 0.02
+
+
+def until(
+    what: str, condition: Callable[[], T | None], *, seconds: float = PATIENCE, pause: float = _PAUSE
+) -> T:
+    """The first true value of `condition`, asked again and again; raises TimedOut, naming `what`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() >= deadline:
+            raise TimedOut(f"not within {seconds:g} s: {what}")
+        time.sleep(pause)
+    return value
+
 
 _NOT_INHERITED = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBE_CACHE_MUTATION_DETECTOR")
 _TOLD_LINES = 12

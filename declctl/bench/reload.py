@@ -11,8 +11,7 @@ from declctl.bench.bundle import Bundle
 from declctl.bench.calls import Calls
 from declctl.bench.cluster import Cluster
 from declctl.bench.figures import Figures, Hearing, Observed, figures
-from declctl.bench.process import Controller
-from declctl.bench.waiting import until
+from declctl.bench.process import Controller, until
 from declctl.errors import DeclctlError
 from declctl.manifest.model import OnFailure
 from declctl.objects import KubeObject

@@ -7,9 +7,9 @@ error, to whoever asked.
 """
 
 from declctl.transport.client import Client
-from declctl.transport.frames import LineSplitter
+from declctl.transport.config import Identity
 from declctl.transport.health import ServerHealth, ServerStatus
-from declctl.transport.identity import Identity
+from declctl.transport.lines import LineSplitter
 from declctl.transport.source import ResourceSource
 from declctl.transport.statistics import TransportStatistics
 

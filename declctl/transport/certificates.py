@@ -1,8 +1,22 @@
-"""When a client certificate expires, read out of its DER (RFC 5280, 4.1): Python has no public way to ask."""
+"""Client certificates and keys of a kubeconfig: when they expire, and how no key stays on a disk.
 
+The date is read out of the certificate's DER (RFC 5280, 4.1): Python has no public way to ask.
+
+TLS libraries want files. The official loader writes `client-key-data` into the temporary folder, where it
+stays until the process ends, and for ever if that is killed. On Linux what it wrote is moved into anonymous
+memory at once.
+"""
+
+import os
 import ssl
+import sys
+import tempfile
+import weakref
+from collections import OrderedDict
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 _VERSION, _UTC_TIME = 0xA0, 0x17
 _END = "-----END CERTIFICATE-----"
@@ -46,3 +60,57 @@ def _children(der: bytes) -> list[tuple[int, bytes]]:
         found.append((tag, der[at : at + length]))
         at += length
     return found
+
+
+_MOST = 16  # contents that are kept: those of a few rotations; who opens an older one is too late
+
+
+class PrivateFiles:
+    """Takes over the files that an official loader has made. Used on one loop; freed with its owner.
+
+    `folder` is where the loader has to write them. The same content has the same path, so that a login
+    that brings nothing new changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="declctl-")
+        self._paths: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
+        weakref.finalize(self, _free, self.folder, self._paths)
+
+    def take(self, name: str | None) -> str | None:
+        """The path to use instead of `name`: of a copy in memory, if it is a file in the folder."""
+        if name is None or Path(name).parent != Path(self.folder):
+            return name
+        content = Path(name).read_bytes()
+        if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
+            return name  # its folder is private, and goes with its owner
+        Path(name).unlink()
+        _forget(name)
+        if content not in self._paths:
+            descriptor = os.memfd_create("declctl", os.MFD_CLOEXEC)
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(content)
+            self._paths[content] = (descriptor, f"/proc/self/fd/{descriptor}")
+            while len(self._paths) > _MOST:
+                os.close(self._paths.popitem(last=False)[1][0])
+        self._paths.move_to_end(content)  # what each login uses, such as a CA, is never the oldest
+        return self._paths[content][1]
+
+
+def _forget(name: str) -> None:
+    # The official loader remembers by content what it has written, and would give out a path that is gone.
+    loader: Any = sys.modules["kubernetes.aio.config.kube_config"]
+    written: dict[str, str] = vars(loader)["_temp_files"]
+    for content in [content for content, path in written.items() if path == name]:
+        del written[content]
+
+
+def _free(folder: str, paths: "OrderedDict[bytes, tuple[int, str]]") -> None:
+    for descriptor, _ in paths.values():
+        with suppress(OSError):
+            os.close(descriptor)
+    for file in Path(folder).glob("*"):
+        with suppress(OSError):
+            file.unlink()
+    with suppress(OSError):
+        Path(folder).rmdir()

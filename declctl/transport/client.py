@@ -19,11 +19,10 @@ from declctl.objects import (
     Transform,
 )
 from declctl.transport.answers import json_object
-from declctl.transport.config import Cluster, cluster_of, find_cluster
+from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
 from declctl.transport.health import ServerHealth
-from declctl.transport.identity import Identity
 from declctl.transport.kubeconfig_checks import Address
 from declctl.transport.official import OfficialClients
 from declctl.transport.request import Request, Wire

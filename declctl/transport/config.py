@@ -1,24 +1,111 @@
-"""Where the cluster comes from: a kubeconfig or a service account, in the order of client-go."""
+"""Where the cluster comes from: a kubeconfig or a service account, in the order of client-go.
+
+In a pod it is the service account that the kubelet mounts, read by the official loader. Its token is
+projected and rotates, and so may its CA: both are read again every minute. An `Identity` says who we are and
+to which server we talk; `declctl run` prints it first.
+"""
 
 import asyncio
+import base64
+import binascii
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
+
+import msgspec
 
 from declctl.errors import UsageError
 from declctl.kit.files import read_in_time
 from declctl.objects import KubeObject
-from declctl.transport.configuration import (
+from declctl.transport.credentials import TOKEN, Login, first_login
+from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
+from declctl.transport.official_config import (
     OfficialConfiguration,
     choose_proxy,
     new_configuration,
+    take_token,
 )
-from declctl.transport.credentials import TOKEN, Login, first_login
-from declctl.transport.identity import Identity, token_subject
-from declctl.transport.kubeconfig import Kubeconfig
-from declctl.transport.kubeconfig_login import KubeconfigLogin
-from declctl.transport.service_account import ServiceAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Names for people; `namespace` is that of the context or of the service account."""
+
+    context: str | None
+    server: str
+    user: str | None
+    namespace: str | None
+    in_cluster: bool
+
+
+def token_subject(token: str) -> str | None:
+    """The `sub` of a JWT, such as `system:serviceaccount:team-a:guard`; None if it is no JWT.
+
+    Nothing is verified: it is a name to show.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        payload: Any = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError):
+        return None
+    if not isinstance(payload, dict):
+        return None
+    subject = cast("Mapping[str, Any]", payload).get("sub")
+    return subject if isinstance(subject, str) else None
+
+
+FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+FOLDER_VARIABLE = "DECLCTL_SERVICE_ACCOUNT_DIR"
+_ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+_PERIOD = timedelta(minutes=1)
+
+
+class ServiceAccount:
+    """A `Login` with the files of a service account."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def mounted(cls) -> "ServiceAccount | None":
+        """The one of this pod; None outside of a cluster (client-go's ErrNotInCluster)."""
+        folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+        here = all(os.environ.get(name) for name in _ADDRESS) and (folder / "token").is_file()
+        return cls(folder) if here else None
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the pod."""
+        try:
+            return (self._folder / "namespace").read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:  # noqa: ARG002
+        """Read token and CA, `afresh` or not; raises UsageError when they can't be used."""
+        # Late: see `configuration`.
+        from kubernetes.aio.config import ConfigException
+        from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+        token, authority = str(self._folder / "token"), str(self._folder / "ca.crt")
+        found = new_configuration()
+        try:
+            InClusterConfigLoader(token, authority, environ=os.environ).load_and_set(cast("Any", found))
+        except (ConfigException, OSError, UnicodeDecodeError) as fault:
+            raise UsageError(f"The service account in {self._folder} can't be used: {fault}") from fault
+        configuration.host = found.host
+        configuration.ssl_ca_cert = found.ssl_ca_cert
+        take_token(configuration, found)
+
+    def good_for(self, now: datetime) -> timedelta:  # noqa: ARG002
+        """A minute, as the official loader has it."""
+        return _PERIOD
+
 
 _DEFAULT = Path("~/.kube/config")
 _NOTHING = (

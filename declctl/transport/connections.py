@@ -17,9 +17,9 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from kubernetes.aio.client.rest import RESTClientObject
 
-from declctl.transport.configuration import OfficialConfiguration, choose_proxy
-from declctl.transport.intake import Answer
+from declctl.transport.bodies import Answer
 from declctl.transport.official import refuse_redirect
+from declctl.transport.official_config import OfficialConfiguration, choose_proxy
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 

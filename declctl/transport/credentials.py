@@ -12,7 +12,7 @@ from typing import Protocol
 
 from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import Clock
-from declctl.transport.configuration import OfficialConfiguration
+from declctl.transport.official_config import OfficialConfiguration
 
 LOGIN_SECONDS = 60  # an exec plugin may open a browser; it may not hold up a controller for ever
 AGAIN_SECONDS = 10  # after a login that failed, and between two that a server's refusal has forced

@@ -6,8 +6,8 @@ from typing import Any
 
 from declctl.errors import UsageError
 from declctl.transport.answers import redirect_error
-from declctl.transport.configuration import asks_loopback
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
+from declctl.transport.official_config import asks_loopback
 
 # What the synchronous Configuration has in common with the asyncio one.
 _SHARED = (

@@ -18,8 +18,8 @@ import msgspec
 
 from declctl.errors import UsageError
 from declctl.kit.files import read_file_in_time
-from declctl.transport.configuration import environment_proxy
 from declctl.transport.kubeconfig_checks import TLS_BYTES, Address
+from declctl.transport.official_config import environment_proxy
 
 _ANSWER_BYTES = 1024 * 1024
 

@@ -20,8 +20,8 @@ from declctl.objects import (
     WatchOptions,
     nothing_known,
 )
-from declctl.transport.frames import LineSplitter
 from declctl.transport.health import ServerHealth
+from declctl.transport.lines import LineSplitter
 from declctl.transport.request import Channel, Request, Sink, Wire
 
 MOST_EVENTS = 256  # decoded in one go; then the loop breathes

@@ -6,9 +6,9 @@ from typing import Protocol
 import aiohttp
 
 from declctl.errors import Unreachable
+from declctl.transport.bodies import Answer
 from declctl.transport.compression import Compression, Unpacker, content_encoding
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
-from declctl.transport.intake import Answer
 from declctl.transport.request import Request, Sink
 from declctl.transport.statistics import Tally
 

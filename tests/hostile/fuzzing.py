@@ -13,7 +13,7 @@ from declctl.objects import GroupVersionKind, ItemCutter, ListPage, ObjectView, 
 from declctl.objects.field_path import FieldPath
 from declctl.transport import LineSplitter
 from declctl.transport.answers import answer_error, json_object
-from declctl.transport.chunked import ChunkDecoder
+from declctl.transport.bodies import ChunkDecoder
 from declctl.transport.compression import Unpacker
 from declctl.transport.discovery import Discovery
 from declctl.transport.faults import unreachable

@@ -348,7 +348,7 @@ def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return datetime(2100, 1, 1, tzinfo=tz or UTC)
 
-    monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+    monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key"}
     said = refused(config(user=user), tmp_path)
     assert f"The client certificate {tmp_path}/tls.crt" in said
@@ -367,7 +367,7 @@ def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, monke
         def now(cls, tz=None):
             return moment[0]
 
-    monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+    monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key", "token": "t"}
     (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
     said = []
@@ -402,7 +402,7 @@ def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_pa
     async def go():
         cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
         credentials = Credentials(cluster.configuration, login=cluster.login, clock=(clock := ManualClock()))
-        monkeypatch.setattr("declctl.transport.kubeconfig_login.datetime", Later)
+        monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
         clock.set(61)
         proof = await credentials.proof()
         assert "expired at" in credentials.fault

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declctl.bench.calls import Call
-from declctl.bench.churn import Made
+from declctl.bench.cluster import Made
 from declctl.bench.figures import Hearing, Observed, figures
 from declctl.sandbox import Request
 

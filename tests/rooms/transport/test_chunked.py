@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.transport.chunked import ChunkDecoder
+from declctl.transport.bodies import ChunkDecoder
 from declctl.transport.request import BrokenBody
 
 HEADERS = st.sampled_from([b"%x", b"%X", b"0%x", b"%x ", b"%x\t", b"%x;name=value", b'%x ; n="v"'])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from declctl.transport.identity import token_subject
+from declctl.transport.config import token_subject
 
 
 def encoded(claims):

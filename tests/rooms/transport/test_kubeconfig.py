@@ -18,8 +18,7 @@ from kubernetes.aio.client import Configuration
 
 from declctl.errors import UsageError
 from declctl.transport.config import cluster_of, find_cluster
-from declctl.transport.kubeconfig import Kubeconfig
-from declctl.transport.kubeconfig_login import KubeconfigLogin
+from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from kubernetes.aio.client import Configuration
 
-from declctl.transport.service_account import ServiceAccount
+from declctl.transport.config import ServiceAccount
 
 
 def test_a_rotated_token_is_read(tmp_path, monkeypatch, certificates):
