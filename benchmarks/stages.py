@@ -213,7 +213,7 @@ def slot(function: Callable[..., Any], loops: LoopThread) -> Handler:
     is_async = asyncio.iscoroutinefunction(function)
     target = EventTarget((Implementation("declctl_event", "stages", function, ("change",), is_async),))
     world: Any = None  # the handlers here ask for no context
-    return Handler(Binding(1, plan, target, world), clock=SystemClock(), log=world, loop=loops.loop)
+    return Handler(Binding(1, plan, target, world, loops), clock=SystemClock(), log=world, loop=loops.loop)
 
 
 def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:

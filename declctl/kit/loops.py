@@ -1,14 +1,17 @@
 """Event loops in threads of their own: one for the machinery, one for asynchronous handlers."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
+_BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -71,6 +74,8 @@ class LoopThread:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._answered = True  # set by the loop, cleared by `look`
+        self._unanswered = 0  # looks in a row
 
     def start(self) -> "LoopThread":
         """Start the thread; returns itself."""
@@ -86,12 +91,39 @@ class LoopThread:
         """Whether the caller runs on this loop's thread."""
         return threading.current_thread() is self._thread
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a callback or a coroutine has not given the loop back for five looks in a row."""
+        return self._unanswered >= _BLOCKED_LOOKS
+
+    def look(self) -> None:
+        """Look whether the loop has answered since the look before, and ask again.
+
+        Called at a steady pace, by one thread. Looks are counted, and not seconds: a process that was stopped
+        for a while has not blocked its loops.
+        """
+        if not self._thread.is_alive():
+            self._unanswered = 0
+        elif self._answered:
+            self._answered, self._unanswered = False, 0
+            self.loop.call_soon_threadsafe(self._answer)
+        else:
+            self._unanswered += 1
+
+    def frame(self) -> FrameType | None:
+        """The innermost frame that the thread runs at this moment; None if it does not run."""
+        # Documented, underscore and all: for debuggers of threads that are stuck.
+        return sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
     def stop(self, timeout: float = 5.0) -> bool:
         """Cancel what runs, end the thread, and say whether it ended within `timeout` seconds."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _answer(self) -> None:
+        self._answered = True
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

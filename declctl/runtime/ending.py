@@ -52,6 +52,7 @@ async def shut_down(
     await lifecycle.call_each(
         generation.foreign.lifecycle("declctl_shutdown"),
         lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
+        loop=generation.loop,
         timeout=_HOOK_SECONDS,
     )
     await reloader.close(timeout=_HOOK_SECONDS)

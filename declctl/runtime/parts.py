@@ -12,6 +12,7 @@ from declctl.runtime.caching.mutations import MutationChecks
 from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.handling.door import ClusterDoor
+from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -49,7 +50,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     *,
     options: RunOptions,
     tasks: asyncio.TaskGroup,
-    handlers: asyncio.AbstractEventLoop,
+    loops: HandlerLoops,
     children: Children,
     history: History,
     restart: Callable[[str], None],
@@ -57,30 +58,39 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     log: Log,
     user_log: Any = None,
 ) -> Parts:
-    """The parts of the controller of that name.
+    """The parts of the controller of that name. Called on the machinery loop.
 
-    `user_log` is the structlog logger that `ctx.log` is bound from. `handlers` is the loop of asynchronous
-    hooks; `restart` is the announcer's. Informers run in `tasks`.
+    `user_log` is the structlog logger that `ctx.log` is bound from. Asynchronous hooks run on `loops`;
+    `restart` is the announcer's. Informers run in `tasks`.
     """
     recorder = EventRecorder(client, component=name, clock=clock, log=log)
     caches = Caches(client, tasks=tasks, clock=clock, log=log)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
-    slots = Slots(loop=handlers, clock=clock, log=log)
+    slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     around = Surroundings(
         discovery=client,
         caches=caches,
         cluster=ClusterDoor(client, recorder),
+        loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
         dry_run=options.dry_run,
     )
-    lifecycle = Lifecycle(handlers, log)
+    lifecycle = Lifecycle(log)
     reloader = Reloader(
         files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
     )
     server = client.health.status
     observer = Observer(
-        name, reloader, caches=caches, slots=slots, recorder=recorder, server=server, clock=clock, log=log
+        name,
+        reloader,
+        caches=caches,
+        slots=slots,
+        loops=loops,
+        recorder=recorder,
+        server=server,
+        clock=clock,
+        log=log,
     )
     announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
     attempts = Attempts(reloader, digest=files.digest, finished=announcer.attempted, clock=clock)

@@ -21,6 +21,7 @@ from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.ending import shut_down, until_done
+from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
 from declctl.runtime.parts import Parts, wire
@@ -69,7 +70,7 @@ class Runtime:
         self._log: Log = log or structlog.get_logger("declctl")
         self._user_log = user_log
         self._machinery = LoopThread("declctl-machinery")
-        self._handlers = LoopThread("declctl-handlers")
+        self._handlers = HandlerLoops(log=self._log)
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
         self._children = children or Children()
@@ -196,6 +197,8 @@ class Runtime:
             self._history.add(_started(first))
             del first  # it is not to be kept alive by this frame
             recording = tasks.create_task(parts.recorder.run(), name="events")
+            watched = self._handlers.watch(parts.slots.time_out_blocked)
+            watching = tasks.create_task(watched, name="handler loops")
             background = self._background(files, parts, tasks)
             failed = await self._until_stopped(parts.observer)
             for task in background:
@@ -206,6 +209,7 @@ class Runtime:
             await parts.recorder.flush(_FLUSH_SECONDS)
             recording.cancel()
             await parts.caches.close()
+            watching.cancel()
         return failed
 
     def _wire(self, files: InputFiles, checked: Checked, client: Client, tasks: asyncio.TaskGroup) -> Parts:
@@ -217,7 +221,7 @@ class Runtime:
             client,
             options=self.options,
             tasks=tasks,
-            handlers=self._handlers.loop,
+            loops=self._handlers,
             children=self._children,
             history=self._history,
             restart=self._start_again,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from declctl.errors import UsageError
@@ -9,6 +10,7 @@ from declctl.transport.answers import redirect_error
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.official_config import asks_loopback
 
+_CLOSE_SECONDS = 2.0  # for a client of another loop
 # What the synchronous Configuration has in common with the asyncio one.
 _SHARED = (
     "host",
@@ -104,7 +106,7 @@ class OfficialClients:
             if loop is asyncio.get_running_loop() or not loop.is_running():
                 await client.close()
             else:
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.close(), loop))
+                await _closed_elsewhere(client, loop)
         synchronous, self._synchronous = self._synchronous, None
         if synchronous is not None:
             synchronous.close()
@@ -123,6 +125,14 @@ class OfficialClients:
         proof = asyncio.run_coroutine_threadsafe(self._credentials.proof(), home).result(LOGIN_SECONDS + 5)
         if proof.authorization:
             theirs.api_key[TOKEN] = proof.authorization
+
+
+async def _closed_elsewhere(client: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a client on its own loop; where that is blocked, the end of the process has to do it."""
+    closed = asyncio.run_coroutine_threadsafe(client.close(), loop)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await asyncio.wrap_future(closed)
 
 
 async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:

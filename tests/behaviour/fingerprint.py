@@ -17,7 +17,7 @@ def fingerprint(controller: ControllerUnderTest, sandbox: SandboxThread) -> dict
     status = controller.status()
     return {
         "alive": status.generations_alive,
-        "tasks": _tasks(runtime._machinery.loop) + _tasks(runtime._handlers.loop),
+        "tasks": _tasks(runtime._machinery.loop) + _tasks(runtime._handlers.newest.loop),
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("declctl")),
         "modules": sorted(_unnumbered(name) for name in sys.modules if name.startswith("_declctl_gen")),
         "watches": sandbox.faults.document()["openWatches"],

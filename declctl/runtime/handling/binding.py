@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from declctl.hooks.calling import EventTarget
+from declctl.kit import LoopThread
 from declctl.manifest.model import Delivery, InitialSync
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType
@@ -31,14 +32,15 @@ class Intake(NamedTuple):
 class Binding:
     """Whom to call, under which policy, and with which context.
 
-    `tally` counts what came of it; `backoff` says how long a change that has failed waits. `intake` says
-    which changes are queued for it, and how.
+    Asynchronous hooks run on `loop`. `tally` counts what came of it; `backoff` says how long a change that
+    has failed waits. `intake` says which changes are queued for it, and how.
     """
 
     generation: int
     plan: HandlerPlan
     target: EventTarget
     world: World
+    loop: LoopThread
     filter: Filter | None = None
     tally: Tally = field(default_factory=Tally, compare=False)
     intake: "Intake" = field(init=False, compare=False)

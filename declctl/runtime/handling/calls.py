@@ -6,7 +6,7 @@ A call that takes too long is a zombie until it returns: its worker is replaced,
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
 import msgspec
@@ -30,6 +30,8 @@ class Run(msgspec.Struct, eq=False):
 
     `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
     that is late by its own timeout has failed by that. `judged` is what a filter made of the change.
+    `scope` and `loop` are of an asynchronous call that waits: the only kind that can be cancelled. `sent` is
+    what a thread has asked a loop to call, which has not `begun` before the loop takes it up.
     """
 
     ticket: Ticket[Notification]
@@ -43,7 +45,10 @@ class Run(msgspec.Struct, eq=False):
     first_failed: int | None = None  # the generation on which the change failed first
     timer: asyncio.TimerHandle | None = None
     judged: Judged | None = None
-    scope: asyncio.Timeout | None = None  # of an asynchronous call: the only kind that can be cancelled
+    scope: asyncio.Timeout | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    sent: Future[None] | None = None
+    begun: bool = False
     failed: list[Implementation] = []
     failures: list[BaseException] = []
 
@@ -67,20 +72,31 @@ class Run(msgspec.Struct, eq=False):
         return True
 
 
-def call_on(
-    loop: asyncio.AbstractEventLoop,
-    implementation: Implementation,
-    arguments: dict[str, object],
-    timeout: float | None,
-) -> None:
-    """Call an asynchronous implementation from a thread; raises what it raises, or TimeoutError."""
+def call_on(run: Run, implementation: Implementation, arguments: dict[str, object]) -> None:
+    """Call an asynchronous implementation from a thread, on the loop of its binding.
+
+    Raises what it raises, or TimeoutError: also where its loop was blocked, so that it was not called.
+    """
+    binding = run.binding
 
     async def bounded() -> None:
-        async with asyncio.timeout(timeout):
+        run.begun = True
+        task = asyncio.current_task()
+        assert task is not None
+        task.set_name(f"handler {binding.plan.name}")
+        async with asyncio.timeout(binding.plan.timeout):
             await call_async(implementation, arguments)
 
-    future: Future[None] = asyncio.run_coroutine_threadsafe(bounded(), loop)
-    future.result()
+    run.begun = False
+    run.sent = binding.loop.submit(bounded())
+    try:
+        run.sent.result()
+    except CancelledError:
+        raise TimeoutError(
+            f"{implementation.hook} was not called: another `async def` blocks the loop that it runs on"
+        ) from None
+    finally:
+        run.sent = None
 
 
 class Calls:
@@ -102,7 +118,7 @@ class Calls:
         self.running: dict[int, Run] = {}  # by their id
         self.counts = Counts()
         self._name = name
-        self._loop = loop  # the handlers' loop, which keeps the time
+        self._loop = loop  # the machinery's, which keeps the time of what can't do so itself
         self._log = log
         self._overlook, self._overlooked = overlook, overlooked
 
@@ -117,7 +133,7 @@ class Calls:
             return [run.ticket.key for run in self.running.values()]
 
     def watch(self, run: Run, timeout: float) -> None:
-        """Wait for a call for `timeout` seconds; on the handlers' loop."""
+        """Wait for a call for `timeout` seconds; on the machinery loop."""
         if id(run) in self.running:
             message = f"it ran longer than its timeout of {timeout:g} s"
             run.timer = self._loop.call_later(timeout, self._time_out, run, message)
@@ -125,10 +141,10 @@ class Calls:
     def watch_cancelled(self, run: Run, timeout: float) -> asyncio.TimerHandle:
         """Look whether an asynchronous call has ended, a moment after it is cancelled in `timeout` seconds.
 
-        On the handlers' loop, by the call itself; returns what it has to cancel.
+        On the loop of the call, by the call itself; returns what it has to cancel.
         """
         message = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-        return self._loop.call_later(timeout + _TO_END, self._time_out, run, message)
+        return asyncio.get_running_loop().call_later(timeout + _TO_END, self._time_out, run, message)
 
     def under_way(self, binding: Binding) -> list[tuple[float, bool]]:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
@@ -151,8 +167,12 @@ class Calls:
         """
         stuck = [run for run in self.of(binding) if not run.overdue]
         for run in stuck:
-            if run.scope is not None:
-                self._loop.call_soon_threadsafe(self._cancel, run, run.scope)
+            sent = run.sent
+            if run.scope is not None and run.loop is not None:
+                run.loop.call_soon_threadsafe(_cancel, run.scope)
+                self._loop.call_soon_threadsafe(self._look_cancelled, run)
+            elif sent is not None and not run.begun:
+                sent.cancel()  # its loop is blocked: it fails now, and is tried again
             else:
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
         return len(stuck)
@@ -184,9 +204,16 @@ class Calls:
             disabled=bool(binding.target.disabled),
         )
 
-    def _cancel(self, run: Run, scope: asyncio.Timeout) -> None:
-        if not scope.expired():
-            scope.reschedule(0.0)  # a moment long past
+    def time_out_blocked(self, now: float) -> None:
+        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        with self.lock:
+            runs = [run for run in self.running.values() if run.binding.loop.is_blocked and not run.overdue]
+        for run in runs:
+            timeout = run.binding.plan.timeout
+            if timeout is not None and now - run.started > timeout + _TO_END:
+                self._time_out(run, f"it ran longer than its timeout of {timeout:g} s")
+
+    def _look_cancelled(self, run: Run) -> None:
         why = "it goes on, though it was cancelled at the drain timeout of a reload"
         self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
 
@@ -214,3 +241,9 @@ class Calls:
         )
         run.replace()
         self._overlooked()
+
+
+def _cancel(scope: asyncio.Timeout) -> None:
+    """On the loop of the call."""
+    if not scope.expired():
+        scope.reschedule(0.0)  # a moment long past

@@ -1,6 +1,6 @@
 """The workers of a slot: the thin waiting shells around its lanes.
 
-A slot whose implementations are all asynchronous is worked by tasks on the handlers' loop, any
+A slot whose implementations are all asynchronous is worked by tasks on a loop for handlers, any
 other by threads of its own, so that a change costs neither a task nor an executor. Either kind can
 work on any change: after a reload from one to the other both exist until the old ones have left,
 and the lanes let none of the new begin before there is room.
@@ -131,12 +131,12 @@ class ThreadCrew:
 
 
 class LoopCrew:
-    """`size` tasks on the handlers' loop."""
+    """`size` tasks on a loop for handlers."""
 
     def __init__(self, slot: Worked, *, size: int, loop: asyncio.AbstractEventLoop) -> None:
         self.size = size
+        self.loop = loop
         self._slot = slot
-        self._loop = loop
         self._dismissed = False
         self._sleeping = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,18 +150,18 @@ class LoopCrew:
         """Start the tasks if this is the first change, and wake who sleeps."""
         if not self._starting:
             self._starting = True
-            self._loop.call_soon_threadsafe(self._start_all)
+            self.loop.call_soon_threadsafe(self._start_all)
         elif self._sleeping:
-            self._loop.call_soon_threadsafe(self._set)
+            self.loop.call_soon_threadsafe(self._set)
 
     def replace_one(self) -> None:
         """Start one more task; the stuck one leaves when it comes back."""
-        self._loop.call_soon_threadsafe(self._start_one)
+        self.loop.call_soon_threadsafe(self._start_one)
 
     def dismiss(self) -> None:
         """Let the tasks go."""
         self._dismissed = True
-        self._loop.call_soon_threadsafe(self._set)
+        self.loop.call_soon_threadsafe(self._set)
 
     def _start_all(self) -> None:
         self._event = asyncio.Event()
@@ -169,7 +169,7 @@ class LoopCrew:
             self._start_one()
 
     def _start_one(self) -> None:
-        task = self._loop.create_task(self._run())
+        task = self.loop.create_task(self._run(), name=f"handler {self._slot.name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -2,7 +2,7 @@
 
 A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and
 leaves what waits where it is. Changes come in on the machinery loop (`add_all`), and are worked on
-by the slot's crew, in threads or on the handlers' loop (`work`, `work_async`); the `Lanes` between
+by the slot's crew, in threads or on a loop for handlers (`work`, `work_async`); the `Lanes` between
 them keep the order.
 """
 
@@ -57,7 +57,8 @@ class Handler:
     """The slot of one handler name.
 
     `add_all` may be called by the machinery loop only; `work` by any thread, `work_async` on the
-    handlers' loop. With an `era`, which slots share, its binding counts from the next cut of that on.
+    loop of the binding. `loop` is the machinery's. With an `era`, which slots share, its binding counts
+    from the next cut of that on.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Handler:
         self._clock = clock
         self._log = log
         self._failures = FailureLog(log, self.name)
-        self._loop = loop  # the handlers' loop: asynchronous hooks run there, and timeouts are kept there
+        self._loop = loop  # keeps the time of calls in threads: no foreign code can hold it up
         self._silent_until = float("-inf")  # on the clock: the log has said that the handler waits
         self._memos: dict[str, Memo] = {}
         # Changes of the first sync that are not dealt with, counted until the handler has synced. A number
@@ -212,7 +213,7 @@ class Handler:
             arguments = self._arguments(run, implementation)
             try:
                 if implementation.is_async:
-                    call_on(self._loop, implementation, arguments, run.binding.plan.timeout)
+                    call_on(run, implementation, arguments)
                 else:
                     call(implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
@@ -221,7 +222,7 @@ class Handler:
         return self._finish(run)
 
     async def work_async(self, ticket: Ticket[Notification]) -> bool:
-        """Deliver one change on the handlers' loop; synchronous implementations go to a thread."""
+        """Deliver one change on the loop of its binding; synchronous implementations go to a thread."""
         run = self._begin(ticket)
         if self._is_left_out(run):
             return self._leave_out(run)
@@ -238,6 +239,7 @@ class Handler:
                 rest = begin_async(implementation, arguments)
                 if rest is None:
                     continue  # it had nothing to wait for
+                run.loop = asyncio.get_running_loop()
                 # Who was given up in its first step is cancelled where it begins to wait.
                 timeout = 0.0 if run.overdue else run.binding.plan.timeout
                 watch = None if timeout is None else self._calls.watch_cancelled(run, timeout)
@@ -260,6 +262,10 @@ class Handler:
             synced=self.has_synced,
             replayed=self.replayed,
         )
+
+    def time_out_blocked(self) -> None:
+        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        self._calls.time_out_blocked(self._clock.monotonic())
 
     def under_way(self, binding: Binding) -> list[tuple[float, bool]]:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
@@ -317,6 +323,7 @@ class Handler:
             run.first_failed = retry.first_failed
         with self._lock:
             self._running[id(run)] = run
+        # Not on the loop of the binding, which another handler may block.
         if binding.plan.timeout is not None and not binding.target.all_async:
             self._loop.call_soon_threadsafe(self._calls.watch, run, binding.plan.timeout)
         return run

@@ -95,7 +95,8 @@ class Prepared:
 
     `table` has all slots as they will be. Of those, `fresh` are new, and `staying` expect new bindings: some
     take other changes than before (`taking`), some get other workers (`crews`) or another resync period
-    (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before.
+    (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before; the
+    backlog of those that are `stranded` goes to the new code at once, as the old code can't be called.
     """
 
     table: Mapping[str, Slot]
@@ -107,6 +108,7 @@ class Prepared:
     transfers: Sequence[Transfer]
     leaving: Sequence[Slot]
     ended: Sequence[Ended]
+    stranded: Sequence[Ended]
 
     @property
     def moves(self) -> Sequence[Move]:

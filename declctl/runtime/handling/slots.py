@@ -38,7 +38,7 @@ class Slots:
     """All handlers of the process. Used on the machinery loop only."""
 
     def __init__(self, *, loop: asyncio.AbstractEventLoop, clock: Clock, log: Log) -> None:
-        self._loop = loop  # the handlers' loop
+        self._loop = loop  # the machinery's
         self._clock = clock
         self._log = log
         self._slots: Mapping[str, Slot] = {}
@@ -102,6 +102,8 @@ class Slots:
             slot.handler.lanes.part()
             _detach(slot, slot.registrations)
         self._era.cut()
+        for stranded in prepared.stranded:
+            stranded.slot.handler.lanes.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
             slot.handler.take_in(binding)
         for slot, crew in prepared.crews:
@@ -198,6 +200,11 @@ class Slots:
         waited = {slot.handler.name: slot.handler.close() for slot in self._everyone()}
         return running, {name: number for name, number in waited.items() if number}
 
+    def time_out_blocked(self) -> None:
+        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        for slot in self._everyone():
+            slot.handler.time_out_blocked()
+
     def _running(self) -> list[str]:
         return [f"{slot.handler.name} {key}" for slot in self._everyone() for key in slot.handler.running()]
 
@@ -238,6 +245,7 @@ class Slots:
             transfers=[transfer for transfer in transfers if transfer is not None],
             leaving=leaving,
             ended=ended,
+            stranded=[Ended(slot, epoch, closing=False) for slot, place in kept if _is_stranded(slot, place)],
         )
 
     def _make(self, place: Place) -> Slot:
@@ -247,7 +255,7 @@ class Slots:
     def _crew(self, handler: Handler, binding: Binding) -> Crew:
         size = binding.plan.queue.concurrency
         if binding.target.all_async:
-            return LoopCrew(handler, size=size, loop=self._loop)
+            return LoopCrew(handler, size=size, loop=binding.loop.loop)
         return ThreadCrew(handler, size=size)
 
     def _recrew(self, slot: Slot, crew: Crew) -> None:
@@ -276,8 +284,16 @@ async def _start(crews: Sequence[Crew]) -> None:
 
 
 def _fits(crew: Crew, binding: Binding) -> bool:
-    same_kind = isinstance(crew, LoopCrew) == binding.target.all_async
+    wanted = binding.loop.loop if binding.target.all_async else None
+    same_kind = (crew.loop if isinstance(crew, LoopCrew) else None) is wanted
     return same_kind and crew.size == binding.plan.queue.concurrency
+
+
+def _is_stranded(slot: Slot, place: Place) -> bool:
+    """Whether the old code of a handler can't be called any more: the loop that it needs is blocked."""
+    before = slot.handler.binding
+    needs_loop = any(implementation.is_async for implementation in before.target.implementations)
+    return needs_loop and before.loop is not place.binding.loop
 
 
 def _connect(slot: Slot) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
 from declctl.informer import field_index, function_index
-from declctl.kit import Breath, Clock, breathe
+from declctl.kit import Breath, Clock, LoopThread, breathe
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind, Resource
@@ -27,6 +27,7 @@ from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.handling.context import Cluster, HandlerContext, Listers, Memo, World
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding
+from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Place
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation
@@ -49,6 +50,7 @@ class Surroundings:
     discovery: Discovery
     caches: Caches
     cluster: Cluster
+    loops: HandlerLoops
     log: Log
     user_log: Any
     dry_run: bool = False
@@ -129,62 +131,79 @@ async def assemble(checked: Checked, number: int, around: Surroundings, *, clock
         await breathe()
         code = _Code(inputs, foreign)
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
-        return _assembled(number, inputs, resolved, foreign, wanted, around, imports)
+        loop = await around.loops.responsive()
+        return _assembled(number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop)
     except BaseException:
         foreign.close()
         raise
 
 
-def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
+async def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
+    loop = await around.loops.responsive()
     wanted = tuple(replace(resource) for resource in loaded.wanted)
-    return _assembled(number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around, Imports())
+    return _assembled(
+        number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around, imports=Imports(), loop=loop
+    )
 
 
-def _assembled(
+def _assembled(  # noqa: PLR0913 - all that it is made of
     number: int,
     inputs: Inputs,
     resolved: Plan,
     foreign: Foreign,
     wanted: tuple[Wanted, ...],
     around: Surroundings,
+    *,
     imports: Imports,
+    loop: LoopThread,
 ) -> Assembled:
     fresh = around.caches.prepare(wanted)
     try:
-        generation = _generation(number, inputs, resolved, foreign, wanted, around, imports)
+        generation = _generation(
+            number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop
+        )
         return Assembled(generation, fresh)
     except BaseException:
         around.caches.release(wanted, linger=0.0)
         raise
 
 
-def _generation(
+def _generation(  # noqa: PLR0913 - as above
     number: int,
     inputs: Inputs,
     resolved: Plan,
     foreign: Foreign,
     wanted: tuple[Wanted, ...],
     around: Surroundings,
+    *,
     imports: Imports,
+    loop: LoopThread,
 ) -> Generation:
     listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
     informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
     places = {
-        handler.name: Place(_binding(number, handler, foreign, listers, around), informers[handler.resource])
+        handler.name: Place(
+            _binding(number, handler, foreign, listers, around, loop), informers[handler.resource]
+        )
         for handler in resolved.handlers
     }
-    return Generation(number, inputs, resolved, foreign, wanted, listers, places, imports)
+    return Generation(number, inputs, resolved, foreign, wanted, listers, places, imports, loop)
 
 
 def _binding(
-    number: int, handler: HandlerPlan, foreign: Foreign, listers: Listers, around: Surroundings
+    number: int,
+    handler: HandlerPlan,
+    foreign: Foreign,
+    listers: Listers,
+    around: Surroundings,
+    loop: LoopThread,
 ) -> Binding:
     config = foreign.configs.get(handler.name)
     world = around.world(handler.name, number, listers=listers, config=config)
     found = handler.filter
     made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
-    return Binding(number, handler, foreign.targets[handler.name], world, made)
+    return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
 
 
 def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from declctl.kit import LoopThread
 from declctl.manifest import Plan
 from declctl.manifest.plan import watches_of
 from declctl.runtime.caching.caches import Wanted
@@ -23,7 +24,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
     `wanted` is what it wants of the caches, `places` where its handlers go. `imports` is how long the
-    import of its code took: no time where that was loaded already.
+    import of its code took: no time where that was loaded already. `loop` runs its asynchronous hooks.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     listers: Listers
     places: Mapping[str, Place]
     imports: Imports
+    loop: LoopThread
 
     @property
     def side(self) -> Side:

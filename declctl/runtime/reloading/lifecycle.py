@@ -11,6 +11,7 @@ import msgspec
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import Implementation, call
 from declctl.hooks.faults import told_with_place
+from declctl.kit import LoopThread
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -33,11 +34,10 @@ class Failed(msgspec.Struct, frozen=True):
 class Lifecycle:
     """Calls hooks for the runtime.
 
-    Synchronous ones in a thread, asynchronous ones on the handlers' loop.
+    Synchronous ones in a thread, asynchronous ones on the `loop` of their generation.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, log: Log) -> None:
-        self._loop = loop
+    def __init__(self, log: Log) -> None:
         self._log = log
 
     async def call_each(
@@ -45,6 +45,7 @@ class Lifecycle:
         implementations: Iterable[Implementation],
         arguments: Callable[[Implementation], Mapping[str, object]],
         *,
+        loop: LoopThread,
         timeout: float,
     ) -> list[Failed]:
         """Call all of them, in their order.
@@ -54,7 +55,7 @@ class Lifecycle:
         failed: list[Failed] = []
         for implementation in implementations:
             try:
-                await self.call(implementation, arguments(implementation), timeout=timeout)
+                await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
             except Exception as error:  # noqa: BLE001 - foreign code: told, and left to the caller to judge
                 failed.append(Failed(implementation.hook, implementation.plugin, error))
         for failure in failed:
@@ -62,14 +63,23 @@ class Lifecycle:
         return failed
 
     async def call(
-        self, implementation: Implementation, arguments: Mapping[str, object], *, timeout: float
+        self,
+        implementation: Implementation,
+        arguments: Mapping[str, object],
+        *,
+        loop: LoopThread,
+        timeout: float,
     ) -> object:
         """Call one; returns what it returns. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
 
-        A synchronous hook that takes too long can't be stopped: its thread is left behind. Whoever is
-        cancelled waits for it, for 5 seconds at most: what undoes a hook should not run beside it.
+        An asynchronous hook is not called while its loop is blocked: that is a TimeoutError at once. A
+        synchronous hook that takes too long can't be stopped: its thread is left behind. Whoever is cancelled
+        waits for it, for 5 seconds at most: what undoes a hook should not run beside it.
         """
-        work = asyncio.ensure_future(self._work(implementation, arguments))
+        what = f"{implementation.hook} of {implementation.plugin}"
+        if implementation.is_async and loop.is_blocked:
+            raise TimeoutError(f"{what} was not called: another `async def` blocks the loop that it runs on")
+        work = asyncio.ensure_future(self._work(implementation, arguments, loop))
         try:
             done, _ = await asyncio.wait([work], timeout=timeout)
         except asyncio.CancelledError:
@@ -81,14 +91,14 @@ class Lifecycle:
             work.cancel()
             work.add_done_callback(_looked_at)
         if not done:
-            what = f"{implementation.hook} of {implementation.plugin}"
             raise TimeoutError(f"{what} took longer than {timeout:g} s")
         return work.result()
 
-    async def _work(self, implementation: Implementation, arguments: Mapping[str, object]) -> object:
+    async def _work(
+        self, implementation: Implementation, arguments: Mapping[str, object], loop: LoopThread
+    ) -> object:
         if implementation.is_async:
-            future = asyncio.run_coroutine_threadsafe(call_async(implementation, arguments), self._loop)
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(loop.submit(call_async(implementation, arguments)))
         name = f"declctl-{implementation.hook}"
         return await in_thread(lambda: call(implementation, arguments), name=name)
 

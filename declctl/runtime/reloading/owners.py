@@ -52,6 +52,7 @@ class Owners:
         await self._lifecycle.call_each(
             [i for i in generation.foreign.lifecycle("declctl_teardown") if i.plugin not in kept],
             lambda i: self._arguments(i, generation),
+            loop=generation.loop,
             timeout=timeout,
         )
         return True
@@ -72,7 +73,9 @@ class Owners:
     async def tell(self, generation: Generation, outcome: Outcome, *, timeout: float) -> None:
         """Call `declctl_reload` with the outcome of an attempt."""
         implementations = generation.foreign.lifecycle("declctl_reload")
-        await self._lifecycle.call_each(implementations, lambda _: {"outcome": outcome}, timeout=timeout)
+        await self._lifecycle.call_each(
+            implementations, lambda _: {"outcome": outcome}, loop=generation.loop, timeout=timeout
+        )
 
     async def _call_all(
         self, generation: Generation, hook: str, reason: str, *, but: frozenset[str] = frozenset()
@@ -80,6 +83,7 @@ class Owners:
         failed = await self._lifecycle.call_each(
             [i for i in generation.foreign.lifecycle(hook) if i.plugin not in but],
             lambda i: self._arguments(i, generation),
+            loop=generation.loop,
             timeout=generation.plan.reload.warm_timeout,
         )
         if failed:
@@ -93,9 +97,9 @@ class Owners:
             if exporter is None or importer.plugin in kept:
                 continue
             try:
-                state = await self._lifecycle.call(exporter, {}, timeout=timeout)
+                state = await self._lifecycle.call(exporter, {}, loop=old.loop, timeout=timeout)
                 arguments = {"state": state, "from_generation": old.number}
-                await self._lifecycle.call(importer, arguments, timeout=timeout)
+                await self._lifecycle.call(importer, arguments, loop=new.loop, timeout=timeout)
             except Exception as error:
                 why = str(error) if error.__cause__ is None else told_with_place(error.__cause__)
                 message = f"the state of {importer.plugin} was not handed over: {why}"

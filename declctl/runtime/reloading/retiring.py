@@ -67,6 +67,7 @@ class Retiring:
         self.alive.pop(generation.number, None)
         self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
         self._around.caches.release(generation.wanted, linger=linger)
+        self._around.loops.keep({other.loop for other in self._owners.all()})
         if was_last:
             generation.foreign.close()
             if self._sweeping is None:

@@ -60,7 +60,7 @@ class Staging:
 
     async def again(self, before: Generation, number: int, *, after: Generation) -> Staged:
         """A generation that is still loaded, as another one."""
-        return await self._ready(assemble_again(before, number, self._around), after=after)
+        return await self._ready(await assemble_again(before, number, self._around), after=after)
 
     async def _assembled(self, checked: Checked, number: int) -> Assembled:
         try:

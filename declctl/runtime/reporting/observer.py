@@ -11,6 +11,7 @@ from declctl.kit import Clock
 from declctl.manifest import Plan
 from declctl.runtime.caching.caches import Caches, Wanted
 from declctl.runtime.caching.decoding import decoding_of
+from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -39,6 +40,7 @@ class Observer:
         *,
         caches: Caches,
         slots: Slots,
+        loops: HandlerLoops,
         recorder: EventRecorder,
         server: Callable[[], ServerStatus],
         clock: Clock,
@@ -48,6 +50,7 @@ class Observer:
         self._reloader = reloader
         self._caches = caches
         self._slots = slots
+        self._loops = loops
         self._recorder = recorder
         self._server = server
         self._clock = clock
@@ -91,13 +94,13 @@ class Observer:
             )
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
-        disabled, server = self._tell_disabled(), self._server()
+        disabled, server, blocked = self._tell_disabled(), self._server(), self._loops.blocked()
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
             self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
-        elif broken or disabled:
-            reason = "ResourceError" if broken else "PluginDisabled"
-            message = "; ".join([*broken, *disabled])
+        elif blocked or broken or disabled:
+            reason = "LoopBlocked" if blocked else "ResourceError" if broken else "PluginDisabled"
+            message = "; ".join([*map(str, blocked), *broken, *disabled])
             self._conditions.set("Degraded", holds=True, reason=reason, message=message)
         else:
             self._conditions.set("Degraded", holds=False, reason="AsExpected")

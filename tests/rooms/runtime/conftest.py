@@ -149,7 +149,9 @@ class Bench:
             cluster=SimpleNamespace(),  # type: ignore[arg-type]
             log=self.log,
         )
-        return Binding(generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), world)
+        return Binding(
+            generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), world, self.loop
+        )
 
     def slot(self, *functions: Any, **policy: Any) -> Handler:
         """The handler, bound for the first time."""

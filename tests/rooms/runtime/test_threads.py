@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from declctl.hooks.calling import Implementation
+from declctl.kit import LoopThread
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.threads import in_thread
 
@@ -62,8 +62,8 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
     ]
 
     async def scenario():
-        lifecycle = Lifecycle(SimpleNamespace(), log)
-        return await lifecycle.call_each(hooks, lambda _: {}, timeout=0.05)
+        lifecycle = Lifecycle(log)
+        return await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.05)
 
     failed = asyncio.run(scenario())
     gate.set()

@@ -1,0 +1,143 @@
+"""The loops on which asynchronous hooks run: one, until a hook blocks it.
+
+A hook that computes for ever, or that waits without `await`, holds the thread of its loop, and a thread can't
+be stopped. What is staged after that gets another loop: code that was loaded stays on the loop that it began
+on, because what it has made there (sessions, locks, queues) belongs to that loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+import msgspec
+
+from declctl.errors import ReloadRefused
+from declctl.hooks.faults import place_in
+from declctl.kit import LoopThread
+from declctl.runtime.log import Log
+
+_LOOK_SECONDS = 1.0  # between two looks at each loop
+_ANSWER_SECONDS = 5.0  # a loop that takes longer to answer is taken for blocked
+
+
+class BlockedLoop(msgspec.Struct, frozen=True):
+    """A loop that does not get on. `task` is what runs on it, `place` the line of foreign code, if known.
+
+    It is `newest` where nothing else has been staged since.
+    """
+
+    task: str
+    place: str
+    newest: bool
+
+    def __str__(self) -> str:
+        what = " at ".join(filter(None, (self.task, self.place))) or "an `async def`"
+        if not self.newest:
+            return f"{what} still blocks the loop of an old generation; the new one has another loop"
+        return (
+            f"{what} blocks the loop of `async def` hooks: none of them is called until it gives the loop "
+            "back. An edit gives them another loop; await what takes long, call it by asyncio.to_thread, or "
+            "write `def`"
+        )
+
+
+class HandlerLoops:
+    """All loops for handlers: the newest is for what is staged next, the others for what still uses them.
+
+    Used on the machinery loop, but for `start`, `stop`.
+    """
+
+    def __init__(self, *, log: Log) -> None:
+        self._log = log
+        self._made = 1
+        self._loops = [LoopThread("declctl-handlers")]
+        self._told: set[LoopThread] = set()  # loops that the log has called blocked
+
+    @property
+    def newest(self) -> LoopThread:
+        """The loop for what is staged next, unless it is blocked."""
+        return self._loops[-1]
+
+    def start(self) -> None:
+        """Start the first loop."""
+        self.newest.start()
+
+    def stop(self) -> None:
+        """End all of them; a blocked one is left to the end of the process."""
+        for loop in self._loops:
+            loop.stop(0.0 if loop.is_blocked else 5.0)
+
+    async def responsive(self) -> LoopThread:
+        """A loop that answers: the newest, or another one where that is blocked.
+
+        Raises ReloadRefused where the system has no thread or no file left for it.
+        """
+        newest = self.newest
+        if await _answers(newest):
+            return newest
+        self._made += 1
+        try:
+            other = LoopThread(f"declctl-handlers-{self._made}")
+            await asyncio.to_thread(other.start)
+        except (RuntimeError, OSError) as error:
+            message = f"the loop of `async def` hooks is blocked, and there can't be another one: {error}"
+            raise ReloadRefused("NoThreads", message) from error
+        self._loops.append(other)
+        return other
+
+    def keep(self, used: Collection[LoopThread]) -> None:
+        """End the loops that nobody uses any longer, but for the newest."""
+        for loop in self._loops[:-1]:
+            if loop not in used:
+                self._loops.remove(loop)
+                loop.stop(0.0)
+
+    def blocked(self) -> list[BlockedLoop]:
+        """The loops that are blocked, and by what."""
+        return [self._described(loop) for loop in self._loops if loop.is_blocked]
+
+    async def watch(self, on_blocked: Callable[[], None]) -> None:
+        """Look at each loop once a second, until cancelled; `on_blocked` is called while one is blocked.
+
+        It keeps real time, whatever clock the others have: what blocks a loop does so, too.
+        """
+        while True:
+            for loop in self._loops:
+                loop.look()
+            self._tell()
+            if self._told:
+                on_blocked()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _tell(self) -> None:
+        for loop in self._loops:
+            if loop.is_blocked and loop not in self._told:
+                self._told.add(loop)
+                self._log.warning(str(self._described(loop)))
+        for loop in [loop for loop in self._told if not loop.is_blocked]:
+            self._told.discard(loop)
+            self._log.info(f"{loop.name} is not blocked any longer")
+
+    def _described(self, loop: LoopThread) -> BlockedLoop:
+        task = asyncio.current_task(loop.loop)
+        name = "" if task is None or task.get_name().startswith("Task-") else task.get_name()
+        return BlockedLoop(name, place_in(loop.frame()), newest=loop is self.newest)
+
+
+async def _answers(asked: LoopThread) -> bool:
+    """Whether a loop is free within a few seconds; at once for one that is known to be blocked."""
+    if asked.is_blocked:
+        return False
+    here, answered = asyncio.get_running_loop(), asyncio.Event()
+
+    def answer() -> None:
+        with suppress(RuntimeError):  # this loop has been closed: nobody waits any longer
+            here.call_soon_threadsafe(answered.set)
+
+    asked.loop.call_soon_threadsafe(answer)
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await answered.wait()
+    except TimeoutError:
+        return False
+    return True
