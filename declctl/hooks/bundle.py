@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import math
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from declctl.hooks.apart import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
 from declctl.kit import files as reader
+from declctl.kit.lookups import Kind, Lookups
 
 _MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
 _MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
@@ -31,13 +31,11 @@ class BundleError(OSError):
 class Bundle:
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
-    `root` is how people know the folder. `folders` are those of packages, below it, in which modules were
-    looked for.
+    `root` is how people know the folder.
     """
 
     root: str
     files: Mapping[str, bytes]
-    folders: tuple[str, ...] = ()
 
     def path_of(self, module: str) -> str | None:
         """The file of a dotted module name; the front of a package before a module, as Python has it.
@@ -98,36 +96,44 @@ def closure(
     display: str | None = None,
     rest: Callable[[], object] = lambda: None,
     until: float = math.inf,
+    lookups: Lookups | None = None,
 ) -> Bundle:
     """Read what entry points reach: their modules beside the manifest, and those that these import.
 
     Imports are found by looking at the sources, inside functions too; a file with a syntax error imports
     nothing, and is read all the same. Packages are read whole where that can't tell all: where a source
     imports by names that it computes, and where a module of a package isn't there. Modules that are not
-    beside the manifest are left to Python. `rest` is called between two files.
+    beside the manifest are left to Python. `rest` is called between two files. `lookups` remembers what the
+    file system was asked, also where an error is raised.
 
     Raises OSError, which names the file, for one that can't be read or is no regular file, and where no
     process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
     number, depth, memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
     """
-    reading = _Reading(root, modules, rest, until)
+    reading = _Reading(root, modules, rest, until, lookups or Lookups())
     while reading.waiting or reading.read_packages():
         if reading.waiting:
             reading.read(reading.waiting.pop())
-    files, folders = dict(sorted(reading.files.items())), tuple(sorted(reading.folders))
-    return Bundle(str(root) if display is None else display, files, folders)
+    return Bundle(str(root) if display is None else display, dict(sorted(reading.files.items())))
 
 
 class _Reading:
     """The files of a bundle, while they are found one after the other."""
 
-    def __init__(self, root: Path, modules: Iterable[str], rest: Callable[[], object], until: float) -> None:
+    def __init__(
+        self,
+        root: Path,
+        modules: Iterable[str],
+        rest: Callable[[], object],
+        until: float,
+        lookups: Lookups,
+    ) -> None:
         self.files: dict[str, bytes] = {}
-        self.folders: set[str] = set()
         self.waiting = list(modules)  # dotted names, of attributes too
         self._root = root
         self._rest = rest
         self._until = until
+        self._lookups = lookups  # nothing else is asked: what was not there may come
         self._named = frozenset(name.partition(".")[0] for name in self.waiting)
         self._needed = frozenset(self.waiting)  # are modules, or else a fault
         self._seen: set[str] = set()
@@ -142,7 +148,7 @@ class _Reading:
             return
         self._seen.add(name)
         parts = name.split(".")
-        if parts[0] not in self._named and _is_elsewhere(self._root, parts[0]):
+        if parts[0] not in self._named and _is_elsewhere(self._root, parts[0], self._lookups):
             return
         if parts[-1] == "*":
             self._whole.add(".".join(parts[:-1]))
@@ -150,14 +156,13 @@ class _Reading:
         for length in range(1, len(parts) + 1):
             package = self._root.joinpath(*parts[:length])
             front, module = package / "__init__.py", package.with_name(f"{package.name}.py")
-            if package.is_dir():
-                self.folders.add("/".join(parts[:length]))
-            if _is_there(front):
+            is_package = self._lookups.kind(package) is Kind.FOLDER
+            if is_package and self._lookups.kind(front) is not Kind.NOTHING:
                 self._add(front)
-            elif _is_there(module):
+            elif self._is_module(module, beside_package=is_package):
                 self._add(module)
                 return
-            elif not package.is_dir():
+            elif not is_package:
                 if length > 1 and name in self._needed:
                     self._whole.add(parts[0])  # what is there is named in the advice
                 return
@@ -170,17 +175,25 @@ class _Reading:
         self._read_whole |= new
         for name in new:
             folder = self._root.joinpath(*name.split("."))
-            if folder.is_dir():
-                for path in _walk(folder, depth=len(name.split("."))):
+            if self._lookups.kind(folder) is Kind.FOLDER:
+                for path in _walk(folder, self._lookups, depth=len(name.split("."))):
                     self._add(path)
         return bool(new)
+
+    def _is_module(self, path: Path, *, beside_package: bool) -> bool:
+        """Whether there is something under the name of a module, which a reader may have to refuse.
+
+        A link that leads nowhere is nothing. Neither is a folder beside the package of that name.
+        """
+        kind = self._lookups.kind(path)
+        return kind is not Kind.NOTHING and not (kind is Kind.FOLDER and beside_package)
 
     def _add(self, path: Path) -> None:
         inner = path.relative_to(self._root)
         if inner.as_posix() in self.files:
             return
         self._rest()
-        data = self.files[inner.as_posix()] = reader.read_file(path, most=reader.CODE_BYTES)
+        data = self.files[inner.as_posix()] = self._lookups.read(path, most=reader.CODE_BYTES)
         self._size += len(data)
         if len(self.files) > reader.BUNDLE_FILES:
             raise _too_much(path, f"handlers have more than {reader.BUNDLE_FILES:,} files")
@@ -257,41 +270,32 @@ def _imported(found: "_Scan", package: str) -> Iterator[str]:
             yield from (f"{base}.{name}".strip(".") for name in names)
 
 
-def _is_there(module: Path) -> bool:
-    """Whether there is something under the name of a module, which a reader may have to refuse.
-
-    A link that leads nowhere is nothing. Neither is a folder beside the package of that name.
-    """
-    try:
-        found = module.stat()
-    except (OSError, ValueError):
-        return False
-    return not stat.S_ISDIR(found.st_mode) or not module.with_suffix("").is_dir()
-
-
-def _walk(folder: Path, *, depth: int, inside: frozenset[str] = frozenset()) -> Iterator[Path]:
+def _walk(
+    folder: Path, lookups: Lookups, *, depth: int, inside: frozenset[str] = frozenset()
+) -> Iterator[Path]:
     """The modules in a package and in its folders, in order.
 
     A link to a folder is followed, but to one of those that the walk is `inside` of. What has not the name of
     a module can't be imported, and may be anything.
     """
-    real = os.path.realpath(folder)
+    real = lookups.real(folder)
     if real in inside:
         return
     inside |= {real}
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.is_dir():
-            if entry.name.isidentifier() and entry.name != "__pycache__":
+    for name in lookups.names(folder):
+        path = folder / name
+        if name.isidentifier() and name != "__pycache__":
+            if lookups.kind(path) is Kind.FOLDER:
                 if depth >= reader.FOLDER_DEPTH:
                     limit = f"packages are nested more than {reader.FOLDER_DEPTH} levels deep"
-                    raise _too_much(Path(entry.path), limit)
-                yield from _walk(Path(entry.path), depth=depth + 1, inside=inside)
-        elif entry.name.endswith(".py") and entry.name.removesuffix(".py").isidentifier():
-            path = Path(entry.path)
-            if path.exists() and not path.is_dir():
-                yield path
+                    raise _too_much(path, limit)
+                yield from _walk(path, lookups, depth=depth + 1, inside=inside)
+        elif (
+            name.endswith(".py")
+            and name.removesuffix(".py").isidentifier()
+            and lookups.kind(path) not in (Kind.NOTHING, Kind.FOLDER)
+        ):
+            yield path
 
 
 def _too_much(path: Path, what: str, suggestion: str | None = None) -> OSError:
@@ -300,10 +304,12 @@ def _too_much(path: Path, what: str, suggestion: str | None = None) -> OSError:
     return error
 
 
-def _is_elsewhere(root: Path, name: str) -> bool:
+def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
     """Whether a name is a mere folder here and installed as well: then Python means the installed one."""
     folder = root / name
-    if not folder.is_dir() or (folder / "__init__.py").is_file() or (root / f"{name}.py").is_file():
+    if lookups.kind(folder) is not Kind.FOLDER:
+        return False
+    if Kind.FILE in (lookups.kind(folder / "__init__.py"), lookups.kind(root / f"{name}.py")):
         return False
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.kit import Breath
 from declctl.kit import files as reader
+from declctl.kit.lookups import Kind, Lookups, is_exhausted, is_folder
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 
@@ -63,9 +64,8 @@ class InputFiles:
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
         self._reading = threading.Lock()  # an attempt reads while others look whether anything changed
         self._parse_until = math.inf  # by time.monotonic; of the read under way
-        self._seen: tuple[str, str] = ("", "")  # what the files looked like, and their digest
-        self._read_from: tuple[Path, ...] = ()
-        self._looked_in: tuple[Path, ...] = ()  # where a module may come that is missing
+        self._seen: _Seen | None = None
+        self._lookups = Lookups()  # of the last read of handlers and config files, which may have failed
         # The last without faults, and the environment in which it was read.
         self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = None
 
@@ -79,10 +79,11 @@ class InputFiles:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Those whose changes matter: where files were read from last, whatever has become of them."""
-        if self._stdin is not None and not self._read_from:
+        """Those whose changes matter: where files were looked for last, found or not. Blocks."""
+        looked_in = self._lookups.folders()
+        if self._stdin is not None and not looked_in:
             return ()
-        return tuple(sorted({self.root, *self._looked_in, *(path.parent for path in self._read_from)}))
+        return tuple(dict.fromkeys([self.root, *looked_in]))
 
     def read(self) -> Inputs:
         """Everything, whole. Blocks.
@@ -95,18 +96,27 @@ class InputFiles:
     def digest(self) -> str:
         """The digest of what is there now, even where it has faults. Blocks.
 
-        For telling whether anything changed: files that look as they did before are not parsed again.
+        For telling whether anything changed: files that are as they were are not parsed again, where nothing
+        has come that was looked for and missing. Raises what says nothing of the files: OSError, RuntimeError
+        or MemoryError where the process can't get what it needs to look (`is_exhausted`).
         """
         try:
             return self._in_time(self._digest)
-        except TimeoutError as error:
+        except OSError as error:
+            if is_exhausted(error):
+                raise
             return f"unreadable: {error}"
 
     def look_for_folders(self) -> tuple[Path, ...]:
-        """Those of `folders` that are there. Blocks; without any if that can't be found out in time."""
+        """Those of `folders` that are there. Blocks; without any if that can't be found out in time.
+
+        Raises RuntimeError or MemoryError where no thread can be started for it (`is_exhausted`).
+        """
         try:
-            return self._in_time(lambda: tuple(folder for folder in self.folders if folder.is_dir()))
-        except OSError:
+            return self._in_time(lambda: tuple(filter(is_folder, self.folders)))
+        except OSError as error:
+            if is_exhausted(error):
+                raise
             return ()
 
     def _in_time(self, work: Callable[[], T]) -> T:
@@ -141,32 +151,38 @@ class InputFiles:
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
 
     def _digest(self) -> str:
-        looks = self._looks()
-        if looks == self._seen[0]:
-            return self._seen[1]
-        digest = self._digest_of(looks)
-        # What changed meanwhile may change back: then this is not the digest of what looks like that.
-        self._seen = (looks, digest) if self._looks() == looks else ("", "")
-        return digest
+        if self._seen is not None and self._is_as(self._seen):
+            return self._seen.digest
+        self._seen = None
+        try:
+            behind, source = self._behind(), self._source()
+        except ManifestErrors as error:
+            if error.__cause__ is not None and is_exhausted(error.__cause__):
+                raise error.__cause__ from error
+            return f"faulty: {error}"
+        seen = _Seen(behind, source, self._digest_of(source), self._lookups)
+        # What changed meanwhile may change back: then this is not the digest of what is there.
+        if self._is_as(seen):
+            self._seen = seen
+        return seen.digest
 
-    def _digest_of(self, looks: str) -> str:
+    def _digest_of(self, source: ManifestSource) -> str:
         try:
             return self._read_whole().digest
         except ManifestErrors:
-            return f"faulty {looks}"
+            return f"faulty: {digest_of((file.name, file.data) for file in source.files)}"
         except OSError as error:
+            if is_exhausted(error):
+                raise
             return f"unreadable: {error}"
 
-    def _looks(self) -> str:
-        """A digest of the bytes that were read last time, and of the names beside them."""
+    def _is_as(self, seen: "_Seen") -> bool:
+        """Whether all that was read is as it was, and what was not there is not there."""
         try:
-            manifest = [(file.name, file.data) for file in self._source().files]
-        except ManifestErrors as error:
-            return str(error)
-        read = [(str(path), _look(path)) for path in self._read_from]
-        folders = dict.fromkeys([self.root, *self._looked_in, *(path.parent for path in self._read_from)])
-        names = [(str(folder), " ".join(_names(folder)).encode()) for folder in folders]
-        return digest_of([*manifest, *read, *names])
+            same = self._behind() == seen.behind and self._source() == seen.source
+        except ManifestErrors:
+            return False
+        return same and seen.lookups.hold()
 
     def _behind(self) -> Path:
         """The real folder of the bundle, which moves when a ConfigMap's link is swapped.
@@ -174,13 +190,14 @@ class InputFiles:
         A manifest that is a link itself is read from where it leads; handlers are beside the link.
         """
         link = self.root / _LINK
-        return (link if self._stdin is None and link.exists() else self.root).resolve()
+        return _resolved(link if self._stdin is None and link.exists() else self.root)
 
     def _source(self) -> ManifestSource:
         return self._stdin or ManifestSource.read(self.manifest)
 
     def _read(self, behind: Path) -> Inputs:
         rest = Breath()
+        self._lookups = lookups = Lookups()
         source = self._source()
         rest()
         loaded = self._load(source)
@@ -191,6 +208,7 @@ class InputFiles:
             display=reader.shown(self.root),
             rest=rest,
             until=self._parse_until,
+            lookups=lookups,
         )
         rest()
         code = digest_of(bundle.files.items())
@@ -201,9 +219,9 @@ class InputFiles:
         # What is beside the file of the Controller in its folder is not read for it.
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
         config_files = _config_files(loaded.controller)
-        named, config_faults = _whole({name: self._place(behind, name) for name in config_files})
-        self._read_from = tuple(self.root / name for name in (*bundle.files, *config_files))
-        self._looked_in = tuple(self.root / name for name in bundle.folders)
+        named, config_faults = _whole(
+            {name: self._place(behind, name, lookups) for name in config_files}, lookups
+        )
         return Inputs(
             loaded=loaded,
             bundle=bundle,
@@ -222,41 +240,49 @@ class InputFiles:
             self._loaded = (source, environ, load(source, environ=environ))
         return self._loaded[2]
 
-    def _place(self, root: Path, name: str) -> Path:
+    def _place(self, root: Path, name: str, lookups: Lookups) -> Path:
         """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
         inside = root / name
-        return inside if ".." not in inside.parts and inside.exists() else self.root / name
+        is_inside = ".." not in inside.parts and lookups.kind(inside) is not Kind.NOTHING
+        return inside if is_inside else self.root / name
 
 
-def _whole(places: Mapping[str, Path]) -> tuple[Mapping[str, bytes], Mapping[str, str]]:
+class _Seen(NamedTuple):
+    """What was there when a digest was found.
+
+    `behind` is the real folder of the bundle; `lookups` has all that was asked for handlers and configs.
+    """
+
+    behind: Path
+    source: ManifestSource
+    digest: str
+    lookups: Lookups
+
+
+def _whole(places: Mapping[str, Path], lookups: Lookups) -> tuple[Mapping[str, bytes], Mapping[str, str]]:
     """What files hold, all of one moment; and of those that can't be read, why."""
     for _ in range(_ATTEMPTS):
-        behind = [path.resolve() for path in places.values()]
+        behind = [_resolved(path) for path in places.values()]
         found: dict[str, bytes] = {}
         faults: dict[str, str] = {}
         for name, path in places.items():
             try:
-                found[name] = reader.read_file(path, most=reader.CONFIG_BYTES)
+                found[name] = lookups.read(path, most=reader.CONFIG_BYTES)
             except OSError as error:
+                if is_exhausted(error):
+                    raise
                 faults[name] = (error.strerror or "it can't be read").lower()
-        if [path.resolve() for path in places.values()] == behind:
+        if [_resolved(path) for path in places.values()] == behind:
             return found, faults
     raise OSError(f"{', '.join(places)} changed while they were read, {_ATTEMPTS} times in a row")
 
 
-def _look(path: Path) -> bytes:
-    """What a file holds or, where it can't be read, why: both may change."""
+def _resolved(path: Path) -> Path:
+    """The real place of a path; raises OSError, also for links that lead to each other."""
     try:
-        return reader.read_file(path, most=reader.CODE_BYTES)
-    except OSError as error:
-        return f"unreadable: {error.strerror}".encode()
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir() if path.suffix in ("", ".py"))
-    except OSError:
-        return []
+        return path.resolve()
+    except RuntimeError as error:  # how Python 3.11 says it
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
 def modules_of(controller: Controller) -> list[str]:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from declctl.errors import ManifestErrors
 from declctl.kit import ManualClock
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.checking.inputs import InputFiles, Inputs
@@ -20,11 +21,14 @@ T = TypeVar("T")
 class Watched:
     """Files that are watched while a test saves them in its own way; each change that is told is read.
 
-    Time stands still unless `pass_time` moves it, so that a save may take as long as it likes. Files are
-    read on the loop, so that nothing is under way when time passes.
+    `folders` None are those in which files are looked for. Time stands still unless `pass_time` moves it, so
+    that a save may take as long as it likes. Files are read on the loop, so that nothing is under way when
+    time passes.
     """
 
-    def __init__(self, manifest: Path, folders: Sequence[Path], watch: WatchFiles = WatchFiles.AUTO) -> None:
+    def __init__(
+        self, manifest: Path, folders: Sequence[Path] | None = None, watch: WatchFiles = WatchFiles.AUTO
+    ) -> None:
         self.files = InputFiles(str(manifest))
         self.clock = ManualClock()
         self.told: list[str] = []
@@ -37,7 +41,7 @@ class Watched:
         """Keep what is told, until cancelled."""
         changes = FileChanges(
             digest=self.files.digest,
-            folders=lambda: self._folders,
+            folders=self.files.look_for_folders if self._folders is None else lambda: self._folders or (),
             settle=lambda: 0.3,
             clock=self.clock,
             last=lambda: self.last,
@@ -47,7 +51,8 @@ class Watched:
             async for digest in stream:
                 self.last = digest
                 self.told.append(digest)
-                self.read.append(self.files.read())
+                with suppress(ManifestErrors, OSError):  # who tries it is told
+                    self.read.append(self.files.read())
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass in small steps, in which whoever reads files in a thread gets on."""
