@@ -50,7 +50,13 @@ class Client:
         headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
         self._tally = Tally()
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
-        self._wire = HttpWire(self._credentials, headers=headers, clock=clock, tally=self._tally)
+        self._wire = HttpWire(
+            self._credentials,
+            headers=headers,
+            clock=clock,
+            tally=self._tally,
+            compresses=cluster.compresses,
+        )
         self._discovery = Discovery(self._get, server=cluster.identity.server)
         self._health = ServerHealth(self.version, url=cluster.identity.server, clock=clock)
         self._official = OfficialClients(self._credentials, given=given, user_agent=user_agent)

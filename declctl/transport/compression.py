@@ -1,19 +1,16 @@
-"""gzip: when it is worth asking for, and how such a body is read.
+"""gzip: how a body that an API server has packed is read.
 
-An API server compresses answers of more than 128 KB if the request allows it. For each MB of JSON, packing
-costs the server 6 ms of CPU (Go, level 1). Unpacking costs us 2 ms (zlib) and saves less than 1.2 ms of TLS.
-So gzip never saves CPU. It saves time where the network is much slower than the packing: below `SLOW`.
+An API server packs answers of more than 128 KB if the request allows it. For each MB of JSON, packing costs
+the server 6 ms of CPU (Go, level 1). Unpacking costs us 2 ms (zlib) and saves less than 1.2 ms of TLS. So
+gzip never saves CPU. It saves time where the network is slow, as from a laptop (`Cluster.compresses`).
 """
 
 import zlib
 from collections import deque
 from collections.abc import Mapping
 
-from declctl.kit import Clock
 from declctl.transport.request import BrokenBody, Sink
 
-SLOW = 12_500_000  # bytes a second: 100 Mbit/s, less than any network within a data centre
-_LARGE = 512 * 1024  # bytes; smaller answers tell about the round trip and not about the network
 _GZIP = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
 _SLICE = 256 * 1024  # unpacked in one go: JSON may become a hundred times as large
 
@@ -22,40 +19,6 @@ def content_encoding(headers: Mapping[str, str]) -> str:
     """How the body of an answer is packed: `gzip`, another one, or empty for a body that is not packed."""
     encoding = headers.get("Content-Encoding", "").strip().lower()
     return "" if encoding == "identity" else encoding
-
-
-class Compression:
-    """Whether to ask for gzip: yes, if the last large answers came slower than `SLOW`.
-
-    The first answers are never compressed. The bytes on the wire are measured, packed or not, so that one
-    fast answer ends the compression. Answers that come at the same time are measured together, because they
-    share the network and the loop: each of them alone looks slow on a loop that is busy.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._slow = False
-        self._coming = 0  # answers, at this moment
-        self._count = 0  # bytes, since nothing was coming
-        self._since = 0.0
-
-    @property
-    def encoding(self) -> str:
-        """What to accept for a large answer (the header Accept-Encoding)."""
-        return "gzip" if self._slow else "identity"
-
-    def begins(self) -> None:
-        """The body of a large answer begins to come."""
-        if not self._coming:
-            self._since, self._count = self._clock.monotonic(), 0
-        self._coming += 1
-
-    def ended(self, count: int) -> None:
-        """It has ended, after so many bytes on the wire."""
-        self._coming -= 1
-        self._count += count
-        if not self._coming and self._count >= _LARGE:
-            self._slow = self._count < SLOW * (self._clock.monotonic() - self._since)
 
 
 class Unpacker:

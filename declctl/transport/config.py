@@ -24,6 +24,7 @@ from declctl.transport.credentials import TOKEN, Login, first_login
 from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
 from declctl.transport.official_config import (
     OfficialConfiguration,
+    asks_loopback,
     choose_proxy,
     new_configuration,
     take_token,
@@ -116,11 +117,16 @@ _NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster as it was found: its names, its official Configuration, and how to log in again."""
+    """A cluster as it was found: its names, its official Configuration, and how to log in again.
+
+    It `compresses` lists where its network may be slow: that of a kubeconfig, unless the server is on this
+    machine. The kubeconfig's `disable-compression` comes first.
+    """
 
     identity: Identity
     configuration: OfficialConfiguration
     login: Login | None
+    compresses: bool = False
 
 
 async def find_cluster(*, kubeconfig: str | None, context: str | None) -> Cluster:
@@ -192,7 +198,9 @@ async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
         namespace=kubeconfig.namespace,
         in_cluster=False,
     )
-    return Cluster(identity, configuration, login)
+    disabled = kubeconfig.disable_compression
+    compresses = not asks_loopback(configuration) if disabled is None else not disabled
+    return Cluster(identity, configuration, login, compresses)
 
 
 async def _from_service_account(account: ServiceAccount) -> Cluster:

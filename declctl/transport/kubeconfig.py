@@ -156,6 +156,11 @@ class Kubeconfig:
         return not self._cluster_body.get("insecure-skip-tls-verify")
 
     @property
+    def disable_compression(self) -> bool | None:
+        """Whether answers shall not be compressed; None where the kubeconfig does not say."""
+        return self._cluster_body.get("disable-compression")
+
+    @property
     def _user_body(self) -> KubeObject:
         return _named(self._merged.value["users"], self._context_body.get("user")).get("user") or {}
 

@@ -7,7 +7,7 @@ import aiohttp
 
 from declctl.errors import Unreachable
 from declctl.transport.bodies import Answer
-from declctl.transport.compression import Compression, Unpacker, content_encoding
+from declctl.transport.compression import Unpacker, content_encoding
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
 from declctl.transport.request import Request, Sink
 from declctl.transport.statistics import Tally
@@ -18,9 +18,8 @@ _MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
 class Stream:
     """The body of a successful answer. It fails after `silence` seconds in which nothing came.
 
-    A WATCH is counted as open until it is closed. `compression` learns how fast the body came. `close`
-    ends the connection at once, whatever else is still in it; after the last part the connection is
-    kept for the next request.
+    A WATCH is counted as open until it is closed. `close` ends the connection at once, whatever else is still
+    in it; after the last part the connection is kept for the next request.
     """
 
     def __init__(
@@ -32,13 +31,11 @@ class Stream:
         server: str,
         tally: Tally,
         silence: float,
-        compression: Compression | None = None,
     ) -> None:
         self._response = response
         self._request = request
         self._server = server
         self._tally = tally
-        self._compression = compression
         self._open = True
         self._counted = 0
         # Whether gzip was asked for, the wire has seen to.
@@ -48,8 +45,6 @@ class Stream:
         self._body: _Body = taken or _Content(response, into, silence=silence)
         if request.watch_seconds:
             tally.open_watches += 1
-        if compression is not None:
-            compression.begins()
 
     async def read(self) -> bool:
         """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
@@ -65,8 +60,6 @@ class Stream:
         self._open = False
         if self._request.watch_seconds:
             self._tally.open_watches -= 1
-        if self._compression is not None:
-            self._compression.ended(self._body.count)
         self._body.close()
         self._response.close()
 

@@ -16,7 +16,7 @@ from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.objects import limits
 from declctl.transport.answers import answer_error, redirect_error
-from declctl.transport.compression import Compression, content_encoding
+from declctl.transport.compression import content_encoding
 from declctl.transport.connections import Connections, keep_alive
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.faults import CONNECTION_FAULTS, unreachable
@@ -32,13 +32,24 @@ HEADERS_SECONDS = 60  # until a LIST or a WATCH begins
 WATCH_SLACK_SECONDS = 30  # after the timeoutSeconds of a watch, when the server should have ended it
 _LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # this module keeps the others
 _PLAIN = "identity"
+_GZIP = "gzip"
 
 
 class HttpWire:
-    """The connections to one server, over HTTP/1.1. Used on one loop."""
+    """The connections to one server, over HTTP/1.1. Used on one loop.
+
+    Where it `compresses`, lists are asked for in gzip. Watches never are: each event would have to be packed
+    alone.
+    """
 
     def __init__(
-        self, credentials: Credentials, *, headers: Mapping[str, str], clock: Clock, tally: Tally
+        self,
+        credentials: Credentials,
+        *,
+        headers: Mapping[str, str],
+        clock: Clock,
+        tally: Tally,
+        compresses: bool,
     ) -> None:
         self._credentials = credentials
         self._base = credentials.configuration.host
@@ -46,7 +57,7 @@ class HttpWire:
         self._headers = headers
         self._clock = clock
         self._tally = tally
-        self._compression = Compression(clock)
+        self._list_encoding = _GZIP if compresses else _PLAIN
         self._connections: Connections | None = None
         self._files: object = None
         self._closed = False
@@ -70,10 +81,8 @@ class HttpWire:
 
     async def open(self, request: Request, sink: Sink) -> Stream:
         """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""
-        compression = None if request.watch_seconds else self._compression
-        response = await self._send(
-            request, HEADERS_SECONDS, encoding=compression.encoding if compression else _PLAIN
-        )
+        encoding = _PLAIN if request.watch_seconds else self._list_encoding
+        response = await self._send(request, HEADERS_SECONDS, encoding=encoding)
         if request.watch_seconds:
             keep_alive(response)
         return Stream(
@@ -83,7 +92,6 @@ class HttpWire:
             server=self._server,
             tally=self._tally,
             silence=request.watch_seconds + WATCH_SLACK_SECONDS if request.watch_seconds else SILENCE_SECONDS,
-            compression=compression,
         )
 
     async def prepare(self) -> None:

@@ -13,7 +13,6 @@ from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
 from declctl.transport.bodies import Intake
-from declctl.transport.compression import Compression
 from declctl.transport.official_config import new_configuration
 from declctl.transport.request import Request
 
@@ -53,7 +52,7 @@ class Server:
         writer.close()
 
 
-def talk(script, use, kubeconfig, *, certificates=None, tunnel=None):
+def talk(script, use, kubeconfig, *, certificates=None, tunnel=None, **cluster_fields):
     """Do `use(client)` with a server, behind a proxy if there is a `tunnel`; what both have to show."""
     server = Server(script)
     tls = None
@@ -64,7 +63,9 @@ def talk(script, use, kubeconfig, *, certificates=None, tunnel=None):
     async def go():
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
         port = listening.sockets[0].getsockname()[1]
-        cluster = {"certificate-authority": str(certificates / "ca.crt")} if tls else {}
+        cluster = dict(cluster_fields)
+        if tls:
+            cluster["certificate-authority"] = str(certificates / "ca.crt")
         proxy = await asyncio.start_server(tunnel or server.serve, "127.0.0.1", 0)
         if tunnel:
             cluster["proxy-url"] = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
@@ -484,13 +485,10 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
     talk(script, use, kubeconfig, certificates=certificates)
 
 
-@pytest.fixture
-def asks_for_gzip(monkeypatch):
-    """As over a slow network."""
-    monkeypatch.setattr(Compression, "encoding", "gzip")
+GZIP = {"disable-compression": False}  # not disabled, even where the server is on this machine
 
 
-def test_gzip_is_read_as_if_it_were_not_there(kubeconfig, asks_for_gzip):
+def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
     """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
@@ -500,7 +498,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig, asks_for_gzip):
     async def use(client):
         return [await whole(client) for _ in range(2)], client.statistics()
 
-    server, (bodies, figures) = talk(writing(head, *pieces, b"0\r\n\r\n"), use, kubeconfig)
+    server, (bodies, figures) = talk(writing(head, *pieces, b"0\r\n\r\n"), use, kubeconfig, **GZIP)
     assert bodies == [(plain, True)] * 2
     assert figures.bytes_in == 2 * len(packed)
     assert server.connections == 1
@@ -513,7 +511,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig, asks_for_gzip):
         [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b"],
     ],
 )
-def test_gzip_with_a_length_is_unpacked_once(kubeconfig, asks_for_gzip, answer):
+def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
     """Not by aiohttp and then once more."""
     packed = gzip.compress(b"plain")
     written = answer[0] % ((len(packed), packed) if b"%d" in answer[0] else packed)
@@ -526,7 +524,7 @@ def test_gzip_with_a_length_is_unpacked_once(kubeconfig, asks_for_gzip, answer):
     async def use(client):
         return (await whole(client))[0]
 
-    assert talk(script, use, kubeconfig)[1] == b"plain"
+    assert talk(script, use, kubeconfig, **GZIP)[1] == b"plain"
 
 
 @pytest.mark.parametrize(
@@ -538,7 +536,7 @@ def test_gzip_with_a_length_is_unpacked_once(kubeconfig, asks_for_gzip, answer):
         (gzip.compress(b"x") + gzip.compress(b"y"), "something follows the end"),
     ],
 )
-def test_gzip_that_is_broken_is_told(kubeconfig, asks_for_gzip, content, said):
+def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
     """Half a list is no list, and neither is one with something behind it."""
     head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
 
@@ -546,22 +544,21 @@ def test_gzip_that_is_broken_is_told(kubeconfig, asks_for_gzip, content, said):
         with pytest.raises(Unreachable, match=said):
             await whole(client)
 
-    talk(writing(head + chunk(content) + b"0\r\n\r\n"), use, kubeconfig)
+    talk(writing(head + chunk(content) + b"0\r\n\r\n"), use, kubeconfig, **GZIP)
 
 
-def test_over_a_slow_network_lists_are_asked_for_in_gzip(kubeconfig, monkeypatch):
-    """The second list is compressed after a slow first one; watches never are."""
-    monkeypatch.setattr("declctl.transport.compression.SLOW", 1e15)  # this loopback is not fast enough
-    script = writing(HEAD + chunk(b"x" * 1_000_000) + b"0\r\n\r\n")
+@pytest.mark.parametrize(("fields", "lists"), [({}, 0), (GZIP, 1), ({"disable-compression": True}, 0)])
+def test_lists_are_asked_for_in_gzip_and_watches_never(kubeconfig, fields, lists):
+    """From a server on this machine they are not; the kubeconfig's `disable-compression` comes first."""
+    script = writing(HEAD + chunk(b"x" * 1000) + b"0\r\n\r\n")
 
     async def use(client):
         await whole(client)
-        await whole(client)
         await whole(client, WATCH)
 
-    server, _ = talk(script, use, kubeconfig)
+    server, _ = talk(script, use, kubeconfig, **fields)
     asked = [request.lower().count(b"accept-encoding: gzip\r\n") for request in server.requests]
-    assert asked == [0, 1, 0]
+    assert asked == [lists, 0]
 
 
 def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates):
