@@ -141,6 +141,8 @@ def _token() -> str | None:
 
 
 def _nobody(address: Address, error: Exception) -> str:
+    if isinstance(error, ConnectionResetError):  # http.client.RemoteDisconnected is one
+        return f"The process at {address} has closed the connection without an answer: it ends, or has ended."
     why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     if isinstance(error, ConnectionRefusedError):
         why = "connection refused"

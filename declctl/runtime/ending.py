@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, TypeVar
 
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -11,8 +11,30 @@ from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.observer import Observer
 
+T = TypeVar("T")
+
 _DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
 _HOOK_SECONDS = 60.0
+
+
+async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | None:
+    """Return what `work` returns, or None if `stopping` is set first: then the work is cancelled, and undone.
+
+    Raises what the work raises.
+    """
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        # What it raises now comes of being given up, which nobody has to be told.
+        is_done = not task.cancelled() and task.exception() is None
+        return task.result() if is_done else None
+    finally:
+        task.cancel()
+        stop.cancel()
 
 
 async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
@@ -56,7 +78,6 @@ async def shut_down(
         timeout=_HOOK_SECONDS,
     )
     await reloader.close(timeout=_HOOK_SECONDS)
-    log.info("stopped")
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

@@ -20,7 +20,7 @@ from declctl.runtime.caching.caches import Caches
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.ending import shut_down, until_done
+from declctl.runtime.ending import shut_down, unless_stopped, until_done
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
@@ -99,9 +99,11 @@ class Runtime:
         self._handlers.stop()
         self._machinery.stop()
         try:
-            return future.result()
+            status = future.result()
         except BaseExceptionGroup as several:
             raise _first_of(several) from several
+        self._log.info("stopped")
+        return status
 
     def stop(self) -> None:
         """Ask the process to drain and end; from any thread."""
@@ -116,6 +118,8 @@ class Runtime:
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Let the generation before run again, or the one of that number, if it is still in memory."""
+        if self._stopping.is_set():  # handlers drain: nothing may be committed any more
+            return self._wired.attempts.stopping().as_rollback()
         done = await self._wired.reloader.rollback(number, why="somebody asked for it")
         outcome = done.as_rollback()
         if outcome.reason == NOT_IN_MEMORY:
@@ -184,25 +188,32 @@ class Runtime:
         return active
 
     async def _serve(self, files: InputFiles) -> int:
-        checked = await self._checked(files)
+        failed = 0
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-            self.client = client = await self._connect()
+            # Imports, logins and `declctl_prepare` may take a minute, for which SIGTERM does not wait.
+            checked = await unless_stopped(self._checked(files), self._stopping)
+            if checked is None:
+                return 0
+            self.client = client = await unless_stopped(self._connect(), self._stopping)
+            if client is None:
+                return 0
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
             parts = self._parts = self._wire(files, checked, client, tasks)
             # The doors open first: an address that is taken ends the process before any handler has run.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
-            first = await parts.reloader.start(checked)
-            self._history.add(_started(first))
-            del first  # it is not to be kept alive by this frame
+            first = await unless_stopped(parts.reloader.start(checked), self._stopping)
             recording = tasks.create_task(parts.recorder.run(), name="events")
             watched = self._handlers.watch(parts.slots.time_out_blocked)
             watching = tasks.create_task(watched, name="handler loops")
-            background = self._background(files, parts, tasks)
-            failed = await self._until_stopped(parts.observer)
-            for task in background:
-                task.cancel()
+            if first is not None:
+                self._history.add(_started(first))
+                del first  # it is not to be kept alive by this frame
+                background = self._background(files, parts, tasks)
+                failed = await self._until_stopped(parts.observer)
+                for task in background:
+                    task.cancel()
             await parts.attempts.close()
             await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.around, log=self._log)
             await parts.mutations.look()

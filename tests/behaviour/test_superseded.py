@@ -348,3 +348,23 @@ def test_the_process_ends_while_an_attempt_is_staged(rig, running, stuck) -> Non
     assert running.stop() == 0
     assert rig.told("torn down") == [("torn down", "slow")]
     assert not [name for name in sys.modules if name.startswith("_declctl_gen.g3")]
+
+
+def test_nothing_is_committed_while_the_process_drains(rig, config_map) -> None:
+    """A call still runs after SIGTERM: a reload or a rollback that is asked for does nothing, and says so."""
+    rig.handler("tell")
+    rig.reload_policy = "probationPeriod: 10m"
+    note = "from blackboard import tell as note, wait\n"
+    controller = rig.run("def tell(change):\n    pass\n", objects=[config_map("m")])
+    rig.folder.write("handlers.py", f"{note}def tell(change):\n    note('called')\n    wait('gate')\n")
+    assert controller.reload().generation == 2
+    controller.sandbox.create(config_map("n"))
+    until("a call runs", lambda: rig.told("called"))
+    controller.runtime.stop()
+    outcomes = [
+        controller._on_machinery(order, 30)
+        for order in (controller.runtime.rollback(), controller.runtime.reload())
+    ]
+    assert [outcome.reason for outcome in outcomes] == ["Stopping", "Stopping"]
+    rig.board.open_gate("gate")
+    assert controller.stop() == 0

@@ -1,6 +1,7 @@
 """A running process, and the other commands."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,90 @@ def test_a_broken_manifest_ends_before_anything_starts(tmp_path: Path) -> None:
     assert "error DCL012" in done.stderr
     assert "error DCL030" in done.stderr
     assert "context sandbox" not in done.stderr
+
+
+_SLOW = """\
+import declctl, pathlib, sys, time
+{slow}
+@declctl.hookimpl
+def declctl_event(change):
+    pass
+"""
+_SLOW_STEPS = {
+    "the import in the child": "pathlib.Path({sign!r}).touch()\ntime.sleep(1000)",
+    "a hook that prepares": "@declctl.hookimpl\nasync def declctl_prepare():\n    import asyncio\n"
+    "    pathlib.Path({sign!r}).touch()\n    await asyncio.sleep(1000)",
+}
+
+
+@pytest.mark.guarantee("G25")
+@pytest.mark.parametrize("step", _SLOW_STEPS)
+def test_the_process_ends_while_a_reload_is_waited_for(
+    step: str, sandbox_cluster: SandboxCluster, tmp_path: Path
+) -> None:
+    """SIGTERM: the process exits 0 all the same; `declctl reload` says why nothing was done, and exits 1."""
+    bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
+    bundle.edit("manifest.yaml", "settle: 50ms", "preflightTimeout: 5m, warmTimeout: 5m")
+    bundle.edit("manifest.yaml", "handlers:tell", "handlers")
+    bundle.write("handlers.py", _SLOW.format(slow=""))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        sign = _make_slow(bundle.path / "handlers.py", step)
+        with _waiting("reload", "--admin", declctl.admin().removeprefix("http://")) as reload:
+            until("the reload is under way", sign.exists)
+            assert declctl.stop() == 0
+            said = reload.communicate(timeout=60)[0]
+        assert (reload.returncode, said) == (
+            1,
+            "generation 1: the process is stopping, and reads its files no more\n",
+        )
+
+
+@pytest.mark.parametrize("step", _SLOW_STEPS)
+def test_the_process_ends_while_it_starts(step: str, sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
+    """SIGTERM does not wait for imports and hooks of the start; what has begun is undone, and it exits 0."""
+    bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
+    bundle.edit("manifest.yaml", "settle: 50ms", "preflightTimeout: 5m, warmTimeout: 5m")
+    bundle.edit("manifest.yaml", "handlers:tell", "handlers")
+    sign = _make_slow(bundle.path / "handlers.py", step)
+    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
+        until("the start is under way", sign.exists)
+        assert declctl.stop() == 0
+        assert declctl.err[-1].endswith("stopped")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_waits_for_a_reload_goes_away(
+    number: signal.Signals, sandbox_cluster: SandboxCluster, tmp_path: Path
+) -> None:
+    """Ctrl-C of `declctl reload`: it ends as a shell expects, and the reload goes on without it."""
+    bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        sign, gate = tmp_path / "sign", tmp_path / "gate"
+        waits = f"pathlib.Path({str(sign)!r}).touch()\nwhile not pathlib.Path({str(gate)!r}).exists(): pass\n"
+        bundle.write("handlers.py", f"import pathlib\n{waits}def tell(change):\n    pass\n")
+        with _waiting("reload", "--admin", declctl.admin().removeprefix("http://")) as reload:
+            until("the reload is under way", sign.exists)
+            reload.send_signal(number)
+            reload.communicate(timeout=60)
+        assert reload.returncode in (128 + number, -number)
+        gate.touch()
+        declctl.wait_for_generation(2)
+
+
+def _waiting(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "declctl", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+    )
+
+
+def _make_slow(file: Path, step: str) -> Path:
+    """Write a handler of which this step never ends; returns the file that is there once it has begun."""
+    sign = file.parent.parent / "sign"
+    file.write_text(_SLOW.format(slow=_SLOW_STEPS[step].format(sign=str(sign))))
+    return sign

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from declctl.kit import Clock
-from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.threads import in_thread
 
@@ -45,17 +45,19 @@ class Attempts:
         """Make what the files say the next generation, or say why not.
 
         An attempt on the same files is joined, one on older files is given up. `digest` is what the
-        files are; without it they are looked at.
+        files are; without it they are looked at. Whoever waits when the process ends is told so.
         """
         self._told = digest or self._told
         while True:
-            if self._closed:
-                return self._outcome(Result.UNCHANGED, digest or "", reason="Stopping")
             attempt: _Attempt | None = await self._newest(asked=asked, digest=digest)
             outcome = None
             while attempt is not None:
-                outcome, attempt = await asyncio.shield(attempt.task), attempt.newer
-            assert outcome is not None
+                await asyncio.wait([attempt.task])
+                if attempt.task.cancelled():  # by `close`, and nobody else
+                    return self.stopping()
+                outcome, attempt = attempt.task.result(), attempt.newer
+            if outcome is None:
+                return self.stopping()
             if not (asked and outcome.reason in _NOT_TRIED):
                 return outcome
 
@@ -65,6 +67,10 @@ class Attempts:
         active = self._reloader.active
         return self._told or (active.inputs.digest if active is not None else "")
 
+    def stopping(self) -> Outcome:
+        """The outcome of an attempt for which nothing was done, as the process ends."""
+        return self._outcome(Result.UNCHANGED, "", reason=STOPPING)
+
     async def close(self) -> None:
         """Undo the attempt that runs, if any, and begin no other: the process ends."""
         self._closed = True
@@ -73,20 +79,20 @@ class Attempts:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
 
-    async def _newest(self, *, asked: bool, digest: str | None) -> "_Attempt":
-        """The attempt on the files as they are: the one that runs, or one that begins now."""
-        while (current := self._current) is not None:
+    async def _newest(self, *, asked: bool, digest: str | None) -> "_Attempt | None":
+        """The attempt on the files as they are, which runs or begins now; None when the process ends."""
+        while not self._closed and (current := self._current) is not None:
             if current.has_begun:
                 await current.read.wait()
                 newest = digest or await in_thread(self._digest, name="declctl-look")
-                if current is not self._current:
+                if current is not self._current or self._closed:
                     continue
                 if newest != current.digest:
                     return self._begin(asked=asked, settled=digest, instead_of=current)
             current.asked = current.asked or asked
             current.settled = digest
             return current
-        return self._begin(asked=asked, settled=digest, instead_of=None)
+        return None if self._closed else self._begin(asked=asked, settled=digest, instead_of=None)
 
     def _begin(self, *, asked: bool, settled: str | None, instead_of: "_Attempt | None") -> "_Attempt":
         attempt = self._current = _Attempt(asked=asked, settled=settled, read=self._has_read)

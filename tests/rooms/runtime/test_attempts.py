@@ -191,14 +191,15 @@ def test_files_that_move_on_before_they_are_read_are_left_to_the_next_attempt() 
 
 
 def test_closing_undoes_what_runs_and_begins_nothing() -> None:
-    """The process ends in the middle of an attempt."""
+    """The process ends in the middle of an attempt: all who wait for one are told so, and not cut off."""
 
     async def play(world: World) -> None:
-        waiting = world.edit("A")
+        waiting = [world.edit("A"), world.ask()]
+        await world.turn()
+        waiting.append(world.edit("B"))
         await world.turn()
         await world.attempts.close()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (await world.ask()).reason == "Stopping"
+        waiting.append(world.ask())
+        assert [(await each).reason for each in waiting] == ["Stopping"] * 4
 
-    assert _run(play).reloader.story == ["begin A", "undone A"]
+    assert _run(play).reloader.story == ["begin A", "undone A", "begin B", "undone B"]
