@@ -5,7 +5,7 @@ reads after a reload.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from declctl.manifest.model import EntryPoint
@@ -201,29 +201,24 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
             yield Step(Kind.SWAP, f"plugin {plugin.name}")
     kept = {plugin.name for plugin in new.plugins}
     yield from (Step(Kind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
+    for name in ("startup", "shutdown"):
+        if getattr(old.lifecycle, name) != getattr(new.lifecycle, name):
+            yield Step(Kind.SWAP, f"lifecycle {name}")
     if old.reload != new.reload:
         yield Step(Kind.SWAP, "reload")
+    if old.admin.allowed_hosts != new.admin.allowed_hosts:
+        yield Step(Kind.SWAP, "admin.allowedHosts")
     yield from needing_restart(old, new)
 
 
-_POLICY = (
-    "entry_point",
-    "plugin",
-    "events",
-    "filter",
-    "initial_sync",
-    "delivery",
-    "buffer_bytes",
-    "queue",
-    "retry",
-    "timeout",
-    "on_failure",
-    "replay",
+_STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
+_POLICY = tuple(
+    each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
 )
 
 
 def _why_rehomed(before: ResourcePlan, after: ResourcePlan) -> str:
-    names = ("api_version", "kind", "namespace", "label_selector", "field_selector", "transform", "cache")
+    names = (each.name for each in fields(WatchKey))
     return ", ".join(_camel(name) for name in names if _all(before, name) != _all(after, name))
 
 

@@ -1,10 +1,14 @@
 """The steps from one manifest to the next, and the line that a person reads."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
 
 import pytest
 
 from declctl.manifest import ManifestSource, load, plan
+from declctl.manifest.model import EntryPoint, FilterSpec, IndexerSpec, LifecycleStep, PluginSpec
 from declctl.runtime.reloading.changes import Side, changes, summary
 
 BASE = """
@@ -122,3 +126,67 @@ def test_steps_back_are_as_many_as_steps_forth() -> None:
     forth, back = changes(_side(), other), changes(other, _side())
     assert len(forth) == len(back) > 1
     assert [replace(step, detail="") for step in forth] == [replace(step, detail="") for step in back]
+
+
+# These are computed from what the manifest says, and stands in other fields of a plan.
+_COMPUTED = {"Plan.watches", "ResourcePlan.namespaces", "ResourcePlan.namespaces_inherited"}
+# What may stand where nothing does, and in a list.
+_ABSENT = {
+    "HandlerPlan.plugin": "p",
+    "HandlerPlan.timeout": 1.0,
+    "HandlerPlan.filter": FilterSpec("a=b"),
+    "HandlerPlan.entry_point": EntryPoint("h", "other"),
+    "EntryPoint.attribute": "other",
+    "WatchKey.namespace": "team-a",
+    "FilterSpec.entry_point": EntryPoint("h", "accepts"),
+    "TransformId.entry_point": EntryPoint("h", "slim"),
+    "IndexerSpec.entry_point": EntryPoint("h", "index"),
+    "PluginSpec.version": ">=1",
+}
+_EMPTY = {
+    "Plan.plugins": PluginSpec("mail"),
+    "LifecycleSpec.startup": LifecycleStep(EntryPoint("h", "begin")),
+    "LifecycleSpec.shutdown": LifecycleStep(EntryPoint("h", "end")),
+    "ResourcePlan.indexers": IndexerSpec("byTeam", "metadata.labels.team"),
+    "PluginSpec.config_from": "a source",
+}
+
+
+def _others(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Values that differ from a value in one place, each with the names of the fields that lead there."""
+    name = where.rsplit("/", maxsplit=1)[-1]
+    if is_dataclass(value):
+        for field in fields(value):
+            inner = f"{where}/{type(value).__name__}.{field.name}"
+            if field.compare and f"{type(value).__name__}.{field.name}" not in _COMPUTED:
+                for path, other in _others(getattr(value, field.name), inner):
+                    yield path, replace(value, **{field.name: other})
+    elif isinstance(value, tuple):
+        yield where, (*value, _EMPTY.get(name, "metadata.labels.x")) if name in _EMPTY or not value else ()
+        for number, each in enumerate(value):
+            for path, other in _others(each, where):
+                yield path, (*value[:number], other, *value[number + 1 :])
+    elif isinstance(value, bool):
+        yield where, not value
+    elif isinstance(value, Enum):
+        yield where, next(member for member in type(value) if member is not value)
+    elif isinstance(value, str):
+        yield where, f"{value}x"
+    elif isinstance(value, (int, float)):
+        yield where, value + 1
+    else:
+        assert value is None, where
+        yield where, _ABSENT[name]
+
+
+FULL = BASE.replace("spec:\n", "spec:\n  plugins: [{name: slack}]\n", 1).replace(
+    '"h:audit"', '"h:audit", filter: {labelSelector: a=b}'
+)
+
+
+def test_no_field_of_a_plan_changes_without_a_step() -> None:
+    """`declctl plan` and the line of a reload overlook nothing that a manifest can say."""
+    old = _side(FULL)
+    others = list(_others(old.plan))
+    assert len(others) > 60
+    assert [where for where, other in others if not changes(old, replace(old, plan=other))] == []
