@@ -6,6 +6,7 @@ Exceptions and functions led back to a file, a line and a column. Columns count 
 import ast
 import builtins
 import difflib
+import errno
 import inspect
 import re
 import traceback
@@ -160,12 +161,30 @@ def _located(message: str, code: str, place: _Place | None, suggestion: str | No
 def _advice(error: BaseException, bundle: Bundle) -> str | None:
     if isinstance(error, NotInBundle):
         return error.suggestion
+    if isinstance(error, ModuleNotFoundError):
+        return _instead_of_module(error, bundle)
     if isinstance(error, NameError) and hasattr(builtins, error.name or ""):
         return (
             f"other code has put {error.name} into Python's builtins, of which each generation has its own: "
             "import it, or assign it in this module"
         )
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
+    # What one generation has taken of the process, another one can't have; see `declctl.hooks.lint`.
+    if "Duplicated timeseries" in told(error):
+        return (
+            "the generation that runs has registered it at its import, if these files do it once: give it a "
+            "registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
+            "declctl_teardown removes; docs/reload.md shows how"
+        )
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            "the generation that runs has opened it at its import, or another process has it: open a port in "
+            "declctl_startup, which is called once in the life of the process"
+        )
+    return None
+
+
+def _instead_of_module(error: ModuleNotFoundError, bundle: Bundle) -> str | None:
+    if not error.name:
         return None
     name = _PRIVATE_NAME.sub("", error.name)
     if name == error.name and name.partition(".")[0] in bundle.names:

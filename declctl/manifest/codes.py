@@ -6,11 +6,11 @@ A code is never used again for something else. The families:
     --cluster`) DCL01x  the shape: fields, types, choices     DCL06x  documented, and not done yet
     by this version DCL02x  references and duplicates             DCL07x  the same, continued DCL03x
     values written as text                DCL08x  installed plugins DCL04x  entry points and handler
-    files
+    files                                 DCL09x  handler files: what no reload undoes
 
 `docs/errors.md` explains each with an example; a test says that it is complete. The package contains that
 page, and `declctl explain DCL012` prints one section of it. Who finds a fault is not this module's business:
-the runtime uses DCL04x, DCL05x and DCL08x.
+the runtime uses DCL04x, DCL05x, DCL08x and DCL09x.
 """
 
 import re
@@ -95,6 +95,12 @@ PLUGIN_HOOKSPEC_VERSION: Final = "DCL085"
 NO_CHILD_PROCESS: Final = "DCL086"
 PLUGIN_NEEDS_RESTART: Final = "DCL087"
 
+METRIC_AT_IMPORT: Final = "DCL090"
+PORT_AT_IMPORT: Final = "DCL091"
+ACTIVITY_AT_IMPORT: Final = "DCL092"
+PROCESS_STATE_AT_IMPORT: Final = "DCL093"
+ORDINARY_MODULE: Final = "DCL094"
+
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         UNREADABLE: "The manifest can't be read: no such file, no permission, or no YAML file in the folder.",
@@ -163,6 +169,11 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",
         NO_CHILD_PROCESS: "The handlers could not be imported in a child process first (a warning).",
         PLUGIN_NEEDS_RESTART: "A plugin was upgraded, but the process has loaded one that is out of range.",
+        METRIC_AT_IMPORT: "A handler file registers a metric with the process at import (a warning).",
+        PORT_AT_IMPORT: "A handler file opens a port at import (a warning).",
+        ACTIVITY_AT_IMPORT: "A handler file starts a thread, a process or a loop at import (a warning).",
+        PROCESS_STATE_AT_IMPORT: "A handler file changes the whole process at import (a warning).",
+        ORDINARY_MODULE: "A file beside the manifest is imported as an ordinary module (a warning).",
     }
 )
 """Each code with its meaning in one sentence."""

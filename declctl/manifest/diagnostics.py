@@ -40,6 +40,16 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(sorted(unique, key=lambda fault: (fault.file, fault.line, fault.column, fault.code)))
 
 
+def new_among(diagnostics: Iterable[Diagnostic], known: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Those that say something else than the known ones, or of another line of text; lines may have moved."""
+
+    def content(fault: Diagnostic) -> tuple[str, str, str, str | None]:
+        return fault.file, fault.code, fault.message, fault.source_line
+
+    before = set(map(content, known))
+    return tuple(fault for fault in diagnostics if content(fault) not in before)
+
+
 def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False) -> str:
     """For people: the fault on one line, then the source line, a caret and the help."""
     return "".join(f"{_render_one(diagnostic, color=color)}\n" for diagnostic in diagnostics)

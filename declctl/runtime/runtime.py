@@ -285,7 +285,7 @@ class Runtime:
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:
-            self._log.warning(str(warning))
+            self._log.warning(str(warning), suggestion=warning.suggestion)
         return checked
 
     def _introduce(self, client: Client, checked: Checked) -> None:

@@ -1,5 +1,7 @@
 """What a child of a pre-flight does: it imports what is declared, and tells what is wrong with it.
 
+It reads the sources first, for what an import does that no reload undoes (`lint`).
+
 A child of `declctl plugins list` does the same with installed plugins.
 
 The fork server loads this module, and with it all that a child needs.
@@ -8,6 +10,7 @@ The fork server loads this module, and with it all that a child needs.
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
 
@@ -15,10 +18,11 @@ import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.lint import lint, ordinary_modules
 from declctl.hooks.plugins import InstalledPlugin, installed, load
 from declctl.hooks.registry import GenerationPlugins
 from declctl.hooks.signatures import ARGUMENTS
-from declctl.runtime.checking.declared import Declaration, ListedPlugin
+from declctl.runtime.checking.declared import Declaration, Fault, ListedPlugin
 from declctl.runtime.checking.foreign import build_foreign
 
 
@@ -44,11 +48,14 @@ def answer(talk: socket.socket) -> None:
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
+    findings, known = lint(declaration.bundle), set(sys.modules)
     began = monotonic()
     foreign, faults = build_foreign(declaration, number=0, at=at)
     seconds = monotonic() - began
+    findings += ordinary_modules(declaration.bundle, known)
+    warnings = [Fault.of_finding(finding) for finding in findings]
     hooks = foreign.from_hooks if foreign is not None else None
-    told = {"faults": list(faults), "hooks": hooks, "seconds": seconds}
+    told = {"faults": [*warnings, *faults], "hooks": hooks, "seconds": seconds}
     talk.sendall(msgspec.json.encode(told) + b"\n")
 
 

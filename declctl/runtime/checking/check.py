@@ -8,11 +8,12 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.lint import lint
 from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
@@ -78,10 +79,22 @@ def check(manifest: str, *, in_child: bool = True, children: Children | None = N
     checked = read_files(InputFiles(manifest))
     if not in_child:
         return checked
+    if not checked.has_to_be_imported:
+        return _linted(checked)
     if children is not None:
         return import_aside(checked, Preflight(children.begin))
     with closing(Children()) as own:
         return import_aside(checked, Preflight(own.begin))
+
+
+def _linted(checked: Checked) -> Checked:
+    """With warnings of lint rules, which a child adds where there is one."""
+    if checked.inputs is None:
+        return checked
+    bundle = checked.inputs.bundle
+    faults = [Fault.of_finding(finding) for finding in lint(bundle)]
+    found = diagnose(faults, checked.inputs.loaded.document, bundle)
+    return replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
 def read_files(files: InputFiles) -> Checked:

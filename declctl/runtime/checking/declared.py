@@ -10,6 +10,7 @@ import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.lint import Finding
 
 _LONGEST = 2000  # characters of a message: what foreign code raises may be of any length
 Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
@@ -100,6 +101,20 @@ class Fault(msgspec.Struct, frozen=True):
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
         return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+
+    @classmethod
+    def of_finding(cls, finding: Finding) -> "Fault":
+        """From a finding of a lint rule: a warning."""
+        return cls(
+            finding.code,
+            finding.message,
+            (),
+            finding.suggestion,
+            finding.file,
+            finding.line,
+            finding.column,
+            severity="warning",
+        )
 
 
 class ListedPlugin(msgspec.Struct, frozen=True):

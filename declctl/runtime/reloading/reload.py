@@ -7,13 +7,14 @@ handlers begin when they are full.
 
 import asyncio
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from declctl.errors import NotFound, ReloadRefused
 from declctl.kit import Clock
 from declctl.manifest import Diagnostic
+from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.children import Children
@@ -62,6 +63,7 @@ class Reloader:
         self._log = log
         self._next_number = 1
         self._last_digest = ""
+        self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
         self._attempt = asyncio.Lock()
         self._owners = Owners(around, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
@@ -81,6 +83,7 @@ class Reloader:
         """
         async with self._attempt:
             staged = await self._staging.first(checked)
+            self._warnings = checked.diagnostics
             self._slots.hold()
             self._commit(staged)
             return staged.generation
@@ -151,7 +154,8 @@ class Reloader:
             except ReloadRefused as refused:
                 self._last_digest = digest  # not where it is given up: it has not been tried then
                 return self._refused(refused, digest, began)
-            return self._applied(staged, began)
+            known, self._warnings = self._warnings, checked.diagnostics
+            return self._applied(staged, began, warnings=new_among(checked.diagnostics, known))
 
     def forget(self, digest: str) -> None:
         """Nobody was told that files of this digest were refused: try them again when they come back."""
@@ -286,7 +290,9 @@ class Reloader:
         assert self.active is not None
         await self._owners.tell(self.active, outcome, timeout=timeout)
 
-    def _applied(self, staged: Staged, began: float, *, back: str = "") -> Outcome:
+    def _applied(
+        self, staged: Staged, began: float, *, back: str = "", warnings: Sequence[Diagnostic] = ()
+    ) -> Outcome:
         self._commit(staged, back=bool(back))
         asked = self._around.caches.asked()
         result = Result.ROLLED_BACK if back else Result.APPLIED
@@ -302,6 +308,7 @@ class Reloader:
             watches=asked.watches,
             unplanned=asked.unplanned,
             imports=staged.generation.imports,
+            diagnostics=warnings,
         )
 
     def _refused(self, refused: ReloadRefused, digest: str, began: float) -> Outcome:

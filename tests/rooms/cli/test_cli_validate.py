@@ -55,6 +55,19 @@ def test_a_fault_of_a_handler_file_is_shown_there(declctl: Callable, hello: Path
     assert "DCL042" in ended.err
 
 
+@pytest.mark.parametrize("preflight", ["On", "Off"])
+def test_what_no_reload_undoes_is_a_warning(declctl: Callable, hello: Path, preflight: str):
+    """A metric at import works at first and refuses each edit: it is told, and the status is 0."""
+    (hello / "manifest.yaml").write_text(f"{MANIFEST}  reload: {{preflight: '{preflight}'}}\n")
+    metric = "from prometheus_client import Counter\nSEEN = Counter('seen', 'x')\n"
+    (hello / "handlers.py").write_text(f"{metric}def on_pod(change): ...\n")
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.status == 0
+    assert "handlers.py:2:8: warning DCL090: at import, this registers a metric" in ended.err
+    assert "\n  help: give it a registry of its own" in ended.err
+    assert "hello is valid" in ended.out
+
+
 def test_json_is_one_document_on_stdout(declctl: Callable, hello: Path):
     """An editor gets every fault as JSON; a clean manifest is an empty list."""
     assert json.loads(declctl("validate", "-o", "json", "manifest.yaml").out) == []

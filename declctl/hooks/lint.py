@@ -1,0 +1,402 @@
+"""Lint rules for handler files: what an import does to the process, and no reload undoes.
+
+A generation is imported while the one before still runs, and again at each edit. An import that only defines
+things can be repeated; these rules find, in the source alone, the usual things that can't, or that stay when
+their generation is gone. What runs at import is the body of a module, of its classes, and of the functions of
+the same file that it calls. Names are followed through import statements and plain assignments; a name that
+comes from a module of the bundle is not followed.
+"""
+
+import ast
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from declctl.hooks.apart import LARGE_BYTES
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.faults import NAMESPACE
+
+METRIC: Final = "DCL090"
+PORT: Final = "DCL091"
+ACTIVITY: Final = "DCL092"
+PROCESS_STATE: Final = "DCL093"
+ORDINARY_MODULE: Final = "DCL094"
+
+_OWN_REGISTRY = (
+    "give it a registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
+    "declctl_teardown removes: docs/reload.md shows how"
+)
+_LISTEN_ONCE = (
+    "open it in declctl_startup, which is called once in the life of the process, and close it in "
+    "declctl_shutdown"
+)
+_PREPARE = "begin it in declctl_prepare and end it in declctl_teardown"
+_STARTUP = "do it in declctl_startup, which is called once in the life of the process"
+
+ADVICE: Final[Mapping[str, str]] = {
+    METRIC: _OWN_REGISTRY,
+    PORT: _LISTEN_ONCE,
+    ACTIVITY: _PREPARE,
+    PROCESS_STATE: _STARTUP,
+}
+
+_PATH_ADVICE = (
+    "put helpers beside the manifest or into a package there, and import them by that name: then edits are "
+    "noticed"
+)
+_ENVIRON_ADVICE = "set it for the process, or in declctl_startup"
+_PATCH_ADVICE = "wrap it in a function of your own, or patch it once, in declctl_startup"
+
+_AGAIN_METRIC = (
+    "registers a metric with the process ({}): the import of the next edit would register it again, and fail"
+)
+_AGAIN_PORT = "opens a port ({}): the import of the next edit would find it in use, and fail"
+
+_METRICS = ("Counter", "Gauge", "Histogram", "Summary", "Info", "Enum")
+_METRIC_MODULES = ("prometheus_client", "prometheus_client.metrics", "prometheus_client.core")
+_REGISTRIES = tuple(f"prometheus_client{module}.REGISTRY" for module in ("", ".registry", ".core"))
+
+_PORTS = frozenset(
+    {
+        "prometheus_client.start_http_server",
+        "prometheus_client.start_wsgi_server",
+        "http.server.HTTPServer",
+        "http.server.ThreadingHTTPServer",
+        "socketserver.TCPServer",
+        "socketserver.ThreadingTCPServer",
+        "socketserver.UDPServer",
+        "socketserver.ThreadingUDPServer",
+        "wsgiref.simple_server.make_server",
+        "xmlrpc.server.SimpleXMLRPCServer",
+        "socket.create_server",
+        "socket.socket().bind",
+    }
+)
+
+_ACTIVITIES: Final[Mapping[str, str]] = {
+    "threading.Thread().start": "starts a thread, one more at each edit",
+    "threading.Timer().start": "starts a timer, one more at each edit",
+    "_thread.start_new_thread": "starts a thread, one more at each edit",
+    "concurrent.futures.ThreadPoolExecutor().submit": "starts threads, more at each edit",
+    "concurrent.futures.ThreadPoolExecutor().map": "starts threads, more at each edit",
+    "concurrent.futures.ProcessPoolExecutor().submit": "starts processes, more at each edit",
+    "concurrent.futures.ProcessPoolExecutor().map": "starts processes, more at each edit",
+    "multiprocessing.Process().start": "starts a process, one more at each edit",
+    "multiprocessing.Pool": "starts processes, more at each edit",
+    "multiprocessing.pool.ThreadPool": "starts threads, more at each edit",
+    "subprocess.Popen": "starts a process, one more at each edit",
+    "asyncio.run": "runs an event loop, and so does the pre-flight",
+    "asyncio.new_event_loop().run_until_complete": "runs an event loop, and so does the pre-flight",
+    "asyncio.get_event_loop().run_until_complete": "runs an event loop, and so does the pre-flight",
+    "asyncio.new_event_loop().run_forever": "runs an event loop, and so does the pre-flight",
+    "apscheduler.schedulers.background.BackgroundScheduler().start": "starts a thread, one more at each edit",
+    "watchdog.observers.Observer().start": "starts a thread, one more at each edit",
+}
+
+_PROCESS: Final[Mapping[str, str]] = {
+    "atexit.register": "registers an exit function",
+    "signal.signal": "replaces a signal handler",
+    "signal.setitimer": "sets a timer of the process",
+    "signal.alarm": "sets a timer of the process",
+    "os.chdir": "changes the current folder of the process",
+    "os.fchdir": "changes the current folder of the process",
+    "os.umask": "changes the umask of the process",
+    "os.putenv": "changes the environment of the process",
+    "os.unsetenv": "changes the environment of the process",
+    "dotenv.load_dotenv": "changes the environment of the process",
+    "site.addsitedir": "changes sys.path",
+    "sys.settrace": "traces the process",
+    "sys.setprofile": "traces the process",
+    "sys.setrecursionlimit": "changes the recursion limit of the process",
+    "sys.setswitchinterval": "changes the thread switching of the process",
+    "gc.disable": "changes the garbage collection of the process",
+    "gc.freeze": "changes the garbage collection of the process",
+    "gc.set_threshold": "changes the garbage collection of the process",
+    "resource.setrlimit": "changes limits of the process",
+    "locale.setlocale": "changes the locale of the process",
+    "socket.setdefaulttimeout": "changes the timeout of all sockets",
+    "logging.basicConfig": "configures the logging of the process",
+    "logging.config.dictConfig": "configures the logging of the process",
+    "logging.config.fileConfig": "configures the logging of the process",
+    "logging.captureWarnings": "configures the logging of the process",
+    "logging.disable": "configures the logging of the process",
+    "logging.setLoggerClass": "configures the logging of the process",
+    "logging.setLogRecordFactory": "configures the logging of the process",
+    "logging.getLogger().addHandler": "adds a handler to a logger of the process",
+    "logging.getLogger().addFilter": "adds a filter to a logger of the process",
+    "structlog.configure": "configures the logging of the process",
+    "copyreg.pickle": "registers a function with the process",
+    "codecs.register": "registers a function with the process",
+    "codecs.register_error": "registers a function with the process",
+    "yaml.add_constructor": "registers a function with the process",
+    "yaml.add_representer": "registers a function with the process",
+    "multiprocessing.set_start_method": "sets what a process can set once",
+    "asyncio.set_event_loop": "replaces the event loop of its thread",
+    "asyncio.set_event_loop_policy": "replaces the event loop of the process",
+    "uvloop.install": "replaces the event loop of the process",
+    "nest_asyncio.apply": "patches asyncio for the process",
+    "gevent.monkey.patch_all": "patches the whole process",
+}
+
+_ADVICE_OF: Final[Mapping[str, str]] = {
+    "site.addsitedir": _PATH_ADVICE,
+    "dotenv.load_dotenv": _ENVIRON_ADVICE,
+    "os.putenv": _ENVIRON_ADVICE,
+    "os.unsetenv": _ENVIRON_ADVICE,
+    "multiprocessing.set_start_method": "use multiprocessing.get_context(…), which sets nothing",
+}
+
+# Collections of the process: to change them is what a rule is about, by any of these methods or by an item.
+_COLLECTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "os.environ": ("changes the environment of the process", _ENVIRON_ADVICE),
+    "sys.path": ("changes sys.path", _PATH_ADVICE),
+    "sys.modules": ("changes sys.modules", _PATCH_ADVICE),
+    "sys.meta_path": ("changes how the process imports", _STARTUP),
+    "sys.path_hooks": ("changes how the process imports", _STARTUP),
+}
+_CHANGES = frozenset(
+    {"append", "insert", "extend", "remove", "pop", "clear", "update", "setdefault", "sort", "reverse"}
+)
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an import does, at a line and a column (counted from 1, in characters) of a file."""
+
+    code: str
+    message: str
+    suggestion: str
+    file: str
+    line: int
+    column: int
+
+
+def lint(bundle: Bundle) -> list[Finding]:
+    """What the modules of a bundle do when they are imported that no reload undoes.
+
+    A line that ends in `# noqa: DCL093` is left out, with the code of the rule. Sources that are no valid
+    Python, and those that are too large to be parsed here (64 KiB), have no findings.
+    """
+    found: list[Finding] = []
+    for path, source in bundle.files.items():
+        if len(source) > LARGE_BYTES:
+            continue
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import of it says what is wrong
+            continue
+        display = bundle.display(path)
+        lines = (bundle.source(display) or "").split("\n")
+        for node, code, what, advice in _Import(bundle.names).of(tree):
+            text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
+            if code not in text.partition("# noqa:")[2]:
+                column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
+                found.append(Finding(code, f"at import, this {what}", advice, display, node.lineno, column))
+    return found
+
+
+def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
+    """The modules that are files below the folder of a bundle, and were imported past it, as all others are.
+
+    `sys.path`, `PYTHONPATH` or a `.pth` file leads to them. They are of the process, not of a generation, and
+    nobody looks whether they change. `known` are the names of modules that were imported before. Installed
+    packages in an environment below the folder are not meant.
+    """
+    folder, found = os.path.realpath(bundle.root or "."), list[Finding]()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name in known or not isinstance(file, str) or name.partition(".")[0] == NAMESPACE:
+            continue
+        inner = os.path.relpath(os.path.realpath(file), folder)
+        if inner.startswith(os.pardir) or not _INSTALLED.isdisjoint(Path(inner).parts):
+            continue
+        message = (
+            f"{bundle.display(inner)} is imported past the bundle, as {name}: edits of it are not noticed"
+        )
+        place = _import_of(name, bundle) or (bundle.display(inner), 1, 1)
+        found.append(Finding(ORDINARY_MODULE, message, _PATH_ADVICE, *place))
+    return found
+
+
+def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
+    """File, line and column of the first statement in a bundle that imports a module, or what is in it."""
+    for path, source in bundle.files.items():
+        if name.partition(".")[0].encode() not in source or len(source) > LARGE_BYTES:
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(source)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in nodes:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if isinstance(node, ast.Import | ast.ImportFrom) and name in names:
+                return bundle.display(path), node.lineno, node.col_offset + 1
+    return None
+
+
+_Rule = tuple[ast.expr | ast.stmt, str, str, str]  # where; code; what it does; what to do instead
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class _Import:
+    """What one module does when it is imported."""
+
+    def __init__(self, own: frozenset[str]) -> None:
+        self._own = own  # the top-level names of the bundle
+        self._names: dict[str, str] = {}  # what a name of the module stands for, as a dotted name
+        self._bases: dict[str, str | None] = {}  # of classes of the module, the first that is known
+        self._functions: dict[str, ast.FunctionDef] = {}
+        self._called: set[str] = set()
+
+    def of(self, tree: ast.Module) -> Iterator[_Rule]:
+        """All that its body does."""
+        for node in ast.walk(tree):  # a name may be used before it is bound in another function
+            self._bind_import(node)
+        self._functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        for statement in tree.body:
+            yield from self._run(statement)
+
+    def _bind_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                if top not in self._own:
+                    self._names[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            module = node.module or ""
+            for alias in node.names if module.partition(".")[0] not in self._own else ():
+                self._names[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def _run(self, node: ast.AST) -> Iterator[_Rule]:
+        """What runs when a statement or an expression runs; not what it only defines."""
+        if isinstance(node, _Scope):
+            for each in (*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults):
+                if each is not None:
+                    yield from self._run(each)
+                    if _is_plain(each) and self._dotted(each) == "atexit.register":
+                        yield each, PROCESS_STATE, _PROCESS["atexit.register"], ADVICE[PROCESS_STATE]
+            return
+        if isinstance(node, ast.If) and _is_never(node.test):
+            for each in node.orelse:
+                yield from self._run(each)
+            return
+        if isinstance(node, ast.ClassDef):
+            self._bases[node.name] = next(filter(None, map(self._dotted, node.bases)), None)
+            self._names.pop(node.name, None)
+        if isinstance(node, ast.Call):
+            yield from self._call(node)
+        yield from self._assign(node)
+        for child in ast.iter_child_nodes(node):
+            yield from self._run(child)
+
+    def _call(self, call: ast.Call) -> Iterator[_Rule]:
+        if isinstance(call.func, ast.Name) and call.func.id in self._functions:
+            if call.func.id not in self._called:
+                self._called.add(call.func.id)
+                for statement in self._functions[call.func.id].body:
+                    yield from self._run(statement)
+            return
+        name = self._dotted(call.func)
+        if name is None:
+            return
+        module, _, last = name.rpartition(".")
+        if self._registers(call, module, last):
+            yield call, METRIC, _AGAIN_METRIC.format(last), ADVICE[METRIC]
+        elif name in _PORTS:
+            yield call, PORT, _AGAIN_PORT.format(name.replace("()", "")), ADVICE[PORT]
+        elif name in _ACTIVITIES:
+            yield call, ACTIVITY, _ACTIVITIES[name], ADVICE[ACTIVITY]
+        elif name in _PROCESS:
+            yield call, PROCESS_STATE, _PROCESS[name], _ADVICE_OF.get(name, ADVICE[PROCESS_STATE])
+        elif module in _COLLECTIONS and last in _CHANGES:
+            what, advice = _COLLECTIONS[module]
+            yield call, PROCESS_STATE, what, advice
+        elif name == "setattr":
+            yield from self._set_attribute(call)
+
+    def _registers(self, call: ast.Call, module: str, last: str) -> bool:
+        if module in _REGISTRIES and last == "register":
+            return True
+        if module not in _METRIC_MODULES or last not in _METRICS:
+            return False
+        registry = next((keyword.value for keyword in call.keywords if keyword.arg == "registry"), None)
+        return registry is None or self._dotted(registry) in _REGISTRIES
+
+    def _assign(self, node: ast.AST) -> Iterator[_Rule]:
+        targets: Iterable[ast.expr] = ()
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+                self._bind(target.id, node.value)
+            elif isinstance(target, ast.Subscript):
+                if (name := self._dotted(target.value)) in _COLLECTIONS:
+                    what, advice = _COLLECTIONS[name]
+                    yield target, PROCESS_STATE, what, advice
+            elif isinstance(target, ast.Attribute):
+                if (name := self._dotted(target)) in _COLLECTIONS:
+                    what, advice = _COLLECTIONS[name]
+                    yield target, PROCESS_STATE, what, advice
+                else:
+                    yield from self._patch(target.value, target.attr, target)
+
+    def _bind(self, name: str, value: ast.expr) -> None:
+        """A plain assignment: the name stands for what it is given, if that is known."""
+        dotted = self._dotted(value)
+        if dotted is None:
+            self._names.pop(name, None)
+        else:
+            self._names[name] = dotted
+
+    def _set_attribute(self, call: ast.Call) -> Iterator[_Rule]:
+        if len(call.args) > 1:
+            written = call.args[1]
+            attribute = str(written.value) if isinstance(written, ast.Constant) else "…"
+            yield from self._patch(call.args[0], attribute, call)
+
+    def _patch(self, base: ast.expr, attribute: str, where: ast.expr) -> Iterator[_Rule]:
+        """An attribute is set, of a module or class from elsewhere; not of an instance."""
+        name = self._dotted(base)
+        if name is not None and "(" not in name and name != "builtins":
+            yield where, PROCESS_STATE, f"sets {name}.{attribute} for the whole process", _PATCH_ADVICE
+
+    def _dotted(self, node: ast.expr) -> str | None:
+        """`os.environ` for what has that name, through whatever it is imported as; `f()` for a call of f."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id, "setattr" if node.id == "setattr" else None)
+        if isinstance(node, ast.Attribute):
+            base = self._dotted(node.value)
+            return None if base is None else f"{base}.{node.attr}"
+        if isinstance(node, ast.Call):
+            called = self._dotted(node.func)
+            if called is None and isinstance(node.func, ast.Name):
+                called = self._bases.get(node.func.id)
+            # `logging.getLogger(__name__)` is of the generation alone, and forgotten with it.
+            return None if called is None or _is_of_module(node) else f"{called}()"
+        return None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_never(test: ast.expr) -> bool:
+    """`if __name__ == "__main__"` and `if TYPE_CHECKING`: their bodies don't run in a bundle."""
+    if isinstance(test, ast.Compare):
+        is_name = isinstance(test.left, ast.Name) and test.left.id == "__name__"
+        return is_name and isinstance(test.ops[0], ast.Eq)
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
+def _is_of_module(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "__name__"

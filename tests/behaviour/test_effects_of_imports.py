@@ -1,0 +1,121 @@
+"""What an import does besides defining things is told at the start, and not by the first edit alone."""
+
+import socket
+import sys
+
+import pytest
+from prometheus_client import REGISTRY
+
+from declctl.testing import until
+from tests.promises.markdown import ROOT
+
+TELL = "\nfrom blackboard import tell as note\ndef tell(change): note('told', str(change.key))\n"
+
+
+@pytest.fixture(autouse=True)
+def _process_state_is_put_back(monkeypatch):
+    """What these handlers do to the process no reload undoes."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules, metrics = set(sys.modules), set(REGISTRY._collector_to_names)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith("outsider"):
+            del sys.modules[name]
+    for metric in set(REGISTRY._collector_to_names) - metrics:
+        REGISTRY.unregister(metric)
+
+
+@pytest.fixture(name="rig")
+def _rig(rig):
+    """The handlers are imported in a child first, as everywhere but in most tests."""
+    rig.reload_policy = "settle: 20ms, preflightTimeout: 20s"
+    return rig
+
+
+def test_a_metric_at_import_is_told_at_the_start_and_explains_the_refusal(rig) -> None:
+    """The first edit is refused, as registries are of the process: the message says whose metric it is."""
+    rig.handler("tell")
+    code = "from prometheus_client import Counter\nSEEN = Counter('seen_by_the_test', 'x')" + TELL
+    running = rig.run(code)
+    assert _warnings(running) == [("DCL090", 2)]
+    rig.folder.write("handlers.py", f"{code}\n# edited\n")
+    outcome = running.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "ImportFailed")
+    (fault,) = [each for each in outcome.diagnostics if each.severity == "error"]
+    assert "Duplicated timeseries" in fault.message
+    assert fault.line == 2
+    assert "the generation that runs has registered it" in str(fault.suggestion)
+    assert "declctl_prepare" in str(fault.suggestion)
+
+
+def test_a_port_at_import_is_told_at_the_start_and_explains_the_refusal(rig) -> None:
+    """The same with a port, which the generation that runs has opened."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rig.handler("tell")
+    code = f"import socket\nlistening = socket.socket()\nlistening.bind(('127.0.0.1', {port}))" + TELL
+    running = rig.run(code)
+    assert _warnings(running) == [("DCL091", 3)]
+    rig.folder.write("handlers.py", f"{code}\n# edited\n")
+    outcome = running.reload()
+    (fault,) = [each for each in outcome.diagnostics if each.severity == "error"]
+    assert (outcome.reason, fault.line) == ("ImportFailed", 3)
+    assert "the generation that runs has opened it" in str(fault.suggestion)
+    assert "declctl_startup" in str(fault.suggestion)
+
+
+def test_metrics_as_the_documentation_has_them_survive_edits(rig, config_map) -> None:
+    """Each generation counts in a registry of its own; old ones are gone when they have drained."""
+    page = (ROOT / "docs/reload.md").read_text()
+    code = page.split("### What an import must not do")[1].split("```python\n")[1].split("```")[0]
+    rig.handler("tell", entry="handlers")
+    running = rig.run(code, objects=[config_map("one")])
+    running.wait_idle()
+    assert not _warnings(running)
+
+    def counted() -> list[float]:
+        samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+        return [sample.value for sample in samples if sample.name == "changes_total"]
+
+    assert counted() == [1.0]
+    for number in (2, 3):
+        rig.folder.write("handlers.py", f"{code}\n# edit {number}\n")
+        assert running.reload().result == "Applied"
+        running.sandbox.create(config_map(f"two-{number}"))
+        running.wait_idle()
+        until("the old generation is torn down", lambda: counted() == [1.0])
+    running.stop()
+    assert counted() == []
+
+
+def test_an_edit_that_brings_a_warning_says_it_once(rig, config_map) -> None:
+    """In the log and to whoever has asked for the reload; the edit after it does not repeat it."""
+    rig.handler("tell")
+    running = rig.run(TELL)
+    assert not _warnings(running)
+    rig.folder.write("handlers.py", f"import os\nos.environ.pop('NOT_SET_BY_ANYBODY', None)\n{TELL}")
+    outcome = running.reload()
+    assert outcome.result == "Applied"
+    assert [each.code for each in outcome.diagnostics] == ["DCL093"]
+    rig.folder.edit("handlers.py", "import os\n", "import os\n# one line further down\n")
+    outcome = running.reload()
+    assert (outcome.result, list(outcome.diagnostics)) == ("Applied", [])
+    assert _warnings(running) == [("DCL093", 2)]
+
+
+def test_a_helper_that_is_imported_past_the_bundle_is_told(rig) -> None:
+    """Its edits are not noticed: the start says so, at the statement that imports it."""
+    rig.handler("tell")
+    rig.folder.write("lib/outsider_of_the_test.py", "X = 1\n")
+    path = str(rig.folder.path / "lib")
+    running = rig.run(f"import sys\nsys.path.insert(0, {path!r})\nimport outsider_of_the_test{TELL}")
+    assert _warnings(running) == [("DCL093", 2), ("DCL094", 3)]
+
+
+def _warnings(running) -> list[tuple[str, int]]:
+    """Code and line of each warning in the log that stands in a handler file."""
+    lines = [event for event in running.log.events("warning") if "handlers.py:" in event]
+    return [
+        (line.split("warning ")[1][:6], int(line.split("handlers.py:")[1].split(":")[0])) for line in lines
+    ]

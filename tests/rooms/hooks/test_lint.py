@@ -1,0 +1,152 @@
+"""Lint rules: what an import does that no reload undoes is found in the source, at its place."""
+
+import sys
+
+import pytest
+
+from declctl.hooks.bundle import Bundle, closure
+from declctl.hooks.lint import lint, ordinary_modules
+from declctl.hooks.loading import GenerationNamespace
+from declctl.testing import BundleDir
+from tests.rooms.hooks.conftest import MARK, bundle_of
+
+HEAD = """\
+import atexit, logging, os, signal, socket, sys, threading
+import prometheus_client as prom
+import requests
+"""
+
+FOUND = {
+    "a metric": ("from prometheus_client import Counter\nC = §Counter('a', 'b')", "DCL090"),
+    "a metric by its module": ("C = §prom.Gauge('a', 'b')", "DCL090"),
+    "a metric in the registry that all share": ("C = §prom.Info('a', 'b', registry=prom.REGISTRY)", "DCL090"),
+    "a metric of a class": ("class Handler:\n    seen = §prom.Histogram('a', 'b')", "DCL090"),
+    "a collector": ("§prom.REGISTRY.register(object())", "DCL090"),
+    "a metrics server": ("§prom.start_http_server(9100)", "DCL091"),
+    "a socket": ("s = socket.socket()\n§s.bind(('', 1))", "DCL091"),
+    "a server": ("from http.server import HTTPServer\nserver = §HTTPServer(('', 1), None)", "DCL091"),
+    "a thread": ("§threading.Thread(target=print).start()", "DCL092"),
+    "a thread with a name": ("t = threading.Thread(target=print)\nif t:\n    §t.start()", "DCL092"),
+    "a thread of a class of its own": ("class T(threading.Thread): ...\n§T().start()", "DCL092"),
+    "a loop": ("import asyncio\n§asyncio.run(main())", "DCL092"),
+    "the environment": ("§os.environ['A'] = 'b'", "DCL093"),
+    "the environment by a method": ("from os import environ\n§environ.update(A='b')", "DCL093"),
+    "a line with other letters": ("x = 'äöü'; §os.environ['A'] = 'b'", "DCL093"),
+    "the path": ("§sys.path.insert(0, 'lib')", "DCL093"),
+    "the path as a whole": ("§sys.path += ['lib']", "DCL093"),
+    "the folder": ("try:\n    §os.chdir('/tmp')\nexcept OSError: ...", "DCL093"),
+    "a signal": ("§signal.signal(signal.SIGTERM, print)", "DCL093"),
+    "an exit function": ("@§atexit.register\ndef end(): ...", "DCL093"),
+    "the logging": ("§logging.basicConfig()", "DCL093"),
+    "a handler of the root logger": ("§logging.getLogger().addHandler(None)", "DCL093"),
+    "a patch": ("§requests.get = print", "DCL093"),
+    "a patch of a class": ("§requests.Session.get = print", "DCL093"),
+    "a patch by its name": ("§setattr(requests, 'get', print)", "DCL093"),
+    "a function that is called": ("def setup():\n    §os.umask(0)\nsetup()", "DCL093"),
+    "a function that is called twice": ("def setup():\n    §os.umask(0)\nsetup()\nsetup()", "DCL093"),
+}
+
+FINE = {
+    "a metric of its own registry": "C = prom.Counter('a', 'b', registry=prom.CollectorRegistry())",
+    "a metric of no registry": "C = prom.Counter('a', 'b', registry=None)",
+    "a Counter of collections": "from collections import Counter\nC = Counter('a')",
+    "a function that is not called": "def later():\n    os.environ['A'] = 'b'\n    prom.Counter('a', 'b')",
+    "a method": "class H:\n    def on(self): threading.Thread(target=print).start()",
+    "a script": "if __name__ == '__main__':\n    logging.basicConfig()",
+    "types": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    sys.path.append('x')",
+    "the module's own logger": "log = logging.getLogger(__name__)\nlog.addHandler(None)",
+    "builtins, of which each generation has its own": "import builtins\nbuiltins.word = 1",
+    "an attribute of an instance": "session = requests.Session()\nsession.verify = False",
+    "an attribute of a class of its own": "class S(requests.Session): ...\nS.verify = False",
+    "an attribute of another module of the bundle": "import helper\nhelper.WORD = 1",
+    "reading": "A = os.environ['A'] if 'A' in os.environ else os.environ.get('B')\nP = sys.path[0]",
+    "what is meant": "os.environ['A'] = 'b'  # noqa: DCL093",
+    "a syntax error": "os.environ['A'] = ",
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_an_import_that_no_reload_undoes_is_found(what):
+    """With file, line, column, and what to do."""
+    text, code = FOUND[what]
+    text = HEAD + text
+    before = text[: text.index(MARK)]
+    place = (before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+    (found,) = lint(bundle_of({"handlers.py": text.replace(MARK, "")}))
+    assert (found.file, found.line, found.column, found.code) == ("app/handlers.py", *place, code)
+    assert found.message.startswith("at import, this ")
+    assert found.suggestion
+
+
+@pytest.mark.parametrize("what", FINE)
+def test_what_only_defines_things_is_fine(what):
+    """A warning of what does no harm would teach people to overlook warnings."""
+    assert lint(bundle_of({"handlers.py": HEAD + FINE[what], "helper.py": "WORD = 0"})) == []
+
+
+def test_a_large_source_is_not_parsed_here():
+    """It would hold up the import; what it defines is mostly data."""
+    assert lint(Bundle("app", {"a.py": b"import os\nos.umask(0)\n" + b"x = 1\n" * 20_000})) == []
+
+
+@pytest.fixture(name="beside")
+def _beside(tmp_path, monkeypatch):
+    """A bundle whose handlers import `outsider` by way of sys.path, which is put back."""
+    folder = BundleDir(tmp_path / "bundle")
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    for name in set(sys.modules) - before:
+        if name.startswith("outsider"):
+            del sys.modules[name]
+
+
+def _imported(folder):
+    bundle = closure(folder.path, ["handlers"])
+    known = set(sys.modules)
+    namespace = GenerationNamespace(901, bundle)
+    try:
+        namespace.module("handlers")
+        return ordinary_modules(bundle, known)
+    finally:
+        namespace.close()
+
+
+def test_a_helper_that_is_imported_past_the_bundle_is_found(beside):
+    """Nobody would notice its edits; the statement that imports it is shown."""
+    beside.write("lib/outsider.py", "X = 1")
+    beside.write(
+        "handlers.py",
+        "import sys, os\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'lib'))\n"
+        "if True:\n    from outsider import X\n",
+    )
+    (found,) = _imported(beside)
+    assert (found.code, found.file, found.line, found.column) == (
+        "DCL094",
+        str(beside.path / "handlers.py"),
+        4,
+        5,
+    )
+    assert "lib/outsider.py is imported past the bundle, as outsider" in found.message
+
+
+def test_a_helper_of_a_helper_is_found_at_its_own_file(beside):
+    """No statement of the bundle names it."""
+    beside.write("lib/outsider.py", "import outsider2")
+    beside.write("lib/outsider2.py", "X = 1")
+    beside.write(
+        "handlers.py", f"import sys\nsys.path.insert(0, {str(beside.path / 'lib')!r})\nimport outsider"
+    )
+    found = {each.file.rpartition("/")[2]: each.line for each in _imported(beside)}
+    assert found == {"handlers.py": 3, "outsider2.py": 1}
+
+
+def test_installed_packages_in_the_folder_are_fine(beside):
+    """An environment beside the manifest, as many have it."""
+    beside.write(".venv/lib/python3/site-packages/outsider.py", "X = 1")
+    site = str(beside.path / ".venv/lib/python3/site-packages")
+    beside.write(
+        "handlers.py", f"import sys\nsys.path.insert(0, {site!r})\nimport outsider\nfrom . import other"
+    )
+    beside.write("other.py", "")
+    assert _imported(beside) == []
