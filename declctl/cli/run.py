@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -65,6 +66,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     seconds = _seconds(timeout, once=once)
     _refuse_to_start_again(exec_on_restart, manifest, once=once)
     environment = dict(os.environ)  # before anybody's code has changed it
+    folder = Path().absolute() if exec_on_restart else None  # as above
     from declctl.runtime.checking.children import Children
 
     with ExitStack() as stack:
@@ -97,6 +99,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
         status = runtime.run()
     if runtime.restarts and not status:
+        if folder is not None:
+            os.chdir(folder)  # paths among the arguments are relative to it
         _become(sys.executable, sys.orig_argv[1:], environment)
     raise typer.Exit(status)
 

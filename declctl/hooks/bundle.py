@@ -31,11 +31,18 @@ class BundleError(OSError):
 class Bundle:
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
-    `root` is how people know the folder.
+    `root` is how people know the folder, `folder` its absolute path, which is true wherever the process
+    stands by now; without one it is `root`, seen from where it stands.
     """
 
     root: str
     files: Mapping[str, bytes]
+    folder: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The folder, absolute."""
+        return Path(self.folder or self.root or ".").absolute()
 
     def path_of(self, module: str) -> str | None:
         """The file of a dotted module name; the front of a package before a module, as Python has it.
@@ -76,7 +83,7 @@ class Bundle:
         a thousand entries of the folder are looked at; there are no names where it can't be read.
         """
         try:
-            with os.scandir(self.root or ".") as entries:
+            with os.scandir(self.place) as entries:
                 names = [entry.name for entry in itertools.islice(entries, _MOST_BESIDE)]
         except OSError:
             return ()
@@ -94,6 +101,7 @@ def closure(
     modules: Iterable[str],
     *,
     display: str | None = None,
+    folder: Path | None = None,
     rest: Callable[[], object] = lambda: None,
     until: float = math.inf,
     lookups: Lookups | None = None,
@@ -103,8 +111,9 @@ def closure(
     Imports are found by looking at the sources, inside functions too; a file with a syntax error imports
     nothing, and is read all the same. Packages are read whole where that can't tell all: where a source
     imports by names that it computes, and where a module of a package isn't there. Modules that are not
-    beside the manifest are left to Python. `rest` is called between two files. `lookups` remembers what the
-    file system was asked, also where an error is raised.
+    beside the manifest are left to Python. `display` and `folder` become the bundle's `root` and `folder`.
+    `rest` is called between two files. `lookups` remembers what the file system was asked, also where an
+    error is raised.
 
     Raises OSError, which names the file, for one that can't be read or is no regular file, and where no
     process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
@@ -114,7 +123,8 @@ def closure(
     while reading.waiting or reading.read_packages():
         if reading.waiting:
             reading.read(reading.waiting.pop())
-    return Bundle(str(root) if display is None else display, dict(sorted(reading.files.items())))
+    shown = str(root) if display is None else display
+    return Bundle(shown, dict(sorted(reading.files.items())), "" if folder is None else str(folder))
 
 
 class _Reading:

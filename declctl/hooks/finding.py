@@ -61,7 +61,7 @@ class BundleFinder(MetaPathFinder, Loader):
         self._prefix = f"{prefix}."
         self._bundle = bundle
         self._names = bundle.names
-        self._folder = Path(bundle.root or ".").absolute()
+        self._folder = bundle.place
         self._lines: dict[str, _Lines] = {}
         self._codes: list[CodeType] = []
         # The generation has `builtins` of its own, so that its modules may put names into it.
@@ -128,8 +128,12 @@ class BundleFinder(MetaPathFinder, Loader):
         self._rest()
         display = self._bundle.display(file)
         text = self._bundle.source(display) or ""
-        self._lines[display] = (len(text), None, [f"{line}\n" for line in text.split("\n")], display)
-        self.show_lines(display)
+        # Code has the name that people know, in tracebacks; where the module is, it can rely on.
+        place = vars(module)["__file__"] = str(self._folder / file)
+        lines = [f"{line}\n" for line in text.split("\n")]
+        for name in (display, place):
+            self._lines[name] = (len(text), None, lines, name)
+            self.show_lines(name)
         vars(module)["__builtins__"] = vars(self._builtins)
         code = _code_of(self._bundle.files[file], display)
         self._codes.append(code)

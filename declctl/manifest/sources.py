@@ -29,18 +29,20 @@ class ManifestSource(msgspec.Struct, frozen=True):
     others: tuple["ManifestSource", ...] = ()
 
     @classmethod
-    def read(cls, manifest: str) -> "ManifestSource":
+    def read(cls, manifest: str, *, at: FilePath | None = None) -> "ManifestSource":
         """From what stands on a command line: a file, a folder, or `-` for standard input.
 
-        Raises ManifestErrors if it can't be read.
+        It is read from `at`, if that is given: the same place, by a path that stays true. Raises
+        ManifestErrors if it can't be read.
         """
         if manifest == "-":
             # One byte more than is allowed: what has no end is not read to its end.
             return cls("<stdin>", sys.stdin.buffer.read(reader.MANIFEST_BYTES + 1))
         path = FilePath(manifest)
-        if not path.is_dir():
-            return _file(path)
-        files = _folder(path)
+        at = path if at is None else at
+        if not at.is_dir():
+            return _file(path, at)
+        files = _folder(path, at)
         if not files:
             message = f"the folder {manifest} holds no YAML file"
             raise ManifestErrors(
@@ -90,15 +92,15 @@ def _is_manifest(file: FilePath) -> bool:
     return file.suffix in _SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
-def _folder(path: FilePath) -> list[ManifestSource]:
+def _folder(path: FilePath, at: FilePath) -> list[ManifestSource]:
     try:
-        names = [file for file in sorted(path.iterdir()) if _is_manifest(file)]
+        names = [file for file in sorted(at.iterdir()) if _is_manifest(file)]
     except OSError as error:
         raise ManifestErrors([_not_read(path, error)]) from error
     files: list[ManifestSource] = []
     size = 0
     for name in names:
-        files.append(file := _file(name))
+        files.append(file := _file(path / name.name, name))
         size += len(file.data)
         if len(files) > reader.MANIFEST_FILES or size > reader.BUNDLE_BYTES:
             message = (
@@ -110,9 +112,9 @@ def _folder(path: FilePath) -> list[ManifestSource]:
     return files
 
 
-def _file(path: FilePath) -> ManifestSource:
+def _file(path: FilePath, at: FilePath) -> ManifestSource:
     try:
-        data = reader.read_file(path, most=reader.MANIFEST_BYTES)
+        data = reader.read_file(at, most=reader.MANIFEST_BYTES)
     except OSError as error:
         raise ManifestErrors([_not_read(path, error)]) from error
     return ManifestSource(reader.shown(path), data)

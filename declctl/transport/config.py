@@ -75,7 +75,7 @@ class ServiceAccount:
     @classmethod
     def mounted(cls) -> "ServiceAccount | None":
         """The one of this pod; None outside of a cluster (client-go's ErrNotInCluster)."""
-        folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+        folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER).absolute()
         here = all(os.environ.get(name) for name in _ADDRESS) and (folder / "token").is_file()
         return cls(folder) if here else None
 

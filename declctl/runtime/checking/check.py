@@ -105,7 +105,7 @@ def read_files(files: InputFiles) -> Checked:
         return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
     except OSError as error:
         return Checked((_unreadable(files, error),))
-    configs, faults = _configs(inputs, files.root)
+    configs, faults = _configs(inputs)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
@@ -182,6 +182,7 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
     controller = inputs.loaded.controller
     return Declaration(
         root=inputs.bundle.root,
+        folder=os.fsencode(inputs.bundle.folder),
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
         plugins=tuple(_plugin(spec, configs[spec.name]) for spec in controller.plugins),
@@ -212,7 +213,7 @@ def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
     )
 
 
-def _configs(inputs: Inputs, root: Path) -> tuple[dict[str, FrozenJson], list[Fault]]:
+def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
     """The complete config of each plugin.
 
     What stands in the manifest, and over it what comes from elsewhere.
@@ -224,19 +225,19 @@ def _configs(inputs: Inputs, root: Path) -> tuple[dict[str, FrozenJson], list[Fa
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
             try:
-                complete[source.name] = _value(source, inputs, root)
+                complete[source.name] = _value(source, inputs)
             except LookupError as missing:
                 faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
         configs[plugin.name] = FrozenJson.of(complete)
     return configs, faults
 
 
-def _value(source: ConfigSource, inputs: Inputs, root: Path) -> str:
+def _value(source: ConfigSource, inputs: Inputs) -> str:
     if source.env is not None:
         if source.env not in os.environ:
             raise LookupError(f"the environment variable {source.env} is not set")
         return os.environ[source.env]
-    name = str(source.file)
+    name, root = str(source.file), Path(inputs.bundle.root)
     if name not in inputs.config_files:
         reason = inputs.config_faults[name]
         raise LookupError(f"{shown(root / name)} is not there, or can't be read: {reason}")

@@ -4,6 +4,7 @@ A declaration is everything that is needed to import the handlers somewhere else
 went wrong there, with its place in the manifest or in a handler file.
 """
 
+import os
 from typing import Literal
 
 import msgspec
@@ -47,10 +48,12 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
 class Declaration(msgspec.Struct, frozen=True):
     """Everything foreign that a generation is made of.
 
-    With `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
+    `root` and `folder` are the bundle's; the latter in bytes, as names of files may be no text. With
+    `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
     """
 
     root: str
+    folder: bytes
     files: dict[str, bytes]
     entries: tuple[Entry, ...]
     plugins: tuple[DeclaredPlugin, ...]
@@ -64,7 +67,7 @@ class Declaration(msgspec.Struct, frozen=True):
     @property
     def bundle(self) -> Bundle:
         """The handler files."""
-        return Bundle(self.root, self.files)
+        return Bundle(self.root, self.files, os.fsdecode(self.folder))
 
 
 class FromHooks(msgspec.Struct, frozen=True):

@@ -59,7 +59,8 @@ class InputFiles:
     """
 
     def __init__(self, manifest: str, *, seconds: float = reader.READ_SECONDS) -> None:
-        self.manifest = manifest
+        self.manifest = manifest  # as people know it
+        self._at = Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
         self._reading = threading.Lock()  # an attempt reads while others look whether anything changed
@@ -71,11 +72,8 @@ class InputFiles:
 
     @property
     def root(self) -> Path:
-        """The folder beside whose manifest handler modules are found."""
-        if self._stdin is not None:
-            return Path.cwd()
-        path = Path(self.manifest)
-        return path if path.is_dir() else path.parent
+        """The folder beside whose manifest handler modules are found. Absolute, with its links."""
+        return self._at if self._stdin is None and self._at.is_dir() else self._at.parent
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -193,7 +191,7 @@ class InputFiles:
         return _resolved(link if self._stdin is None and link.exists() else self.root)
 
     def _source(self) -> ManifestSource:
-        return self._stdin or ManifestSource.read(self.manifest)
+        return self._stdin or ManifestSource.read(self.manifest, at=self._at)
 
     def _read(self, behind: Path) -> Inputs:
         rest = Breath()
@@ -205,7 +203,8 @@ class InputFiles:
         bundle = closure(
             behind,
             modules_of(loaded.controller),
-            display=reader.shown(self.root),
+            display=self._shown_root(),
+            folder=self.root,
             rest=rest,
             until=self._parse_until,
             lookups=lookups,
@@ -231,6 +230,13 @@ class InputFiles:
             code=code,
             modules=modules,
         )
+
+    def _shown_root(self) -> str:
+        """The folder as people know it."""
+        if self._stdin is not None:
+            return reader.shown(self.root)
+        named = Path(self.manifest)
+        return reader.shown(named if self.root == self._at else named.parent)
 
     def _load(self, source: ManifestSource) -> Loaded:
         # Each edit of code reads the manifest again, twice. To check what was checked takes some milliseconds

@@ -33,7 +33,7 @@ def list_plugins(begin: Callable[[], Aside], *, seconds: float = _SECONDS) -> Se
         limit = seconds + _SECONDS_EACH * len(waiting)
         names = tuple((plugin.name, plugin.distribution) for plugin in waiting)
         child = begin()
-        asked = Declaration(root="", files={}, entries=(), plugins=(), examined=names)
+        asked = Declaration(root="", folder=b"", files={}, entries=(), plugins=(), examined=names)
         lines, ending = child.ask(msgspec.json.encode(asked), limit=limit)
         known = _told(lines)
         found += known

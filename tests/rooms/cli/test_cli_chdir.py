@@ -1,0 +1,129 @@
+"""Handlers that change the working folder of the process: what was named on the command line stays named."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from declctl.sandbox import SandboxThread
+from declctl.testing import until
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: {name}}}
+spec:
+  reload: {{settle: 50ms, watch: {watch}}}
+  resources: [{{name: maps, apiVersion: v1, kind: ConfigMap}}]
+  handlers: [{{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}]
+"""
+HANDLERS = """\
+import os
+from pathlib import Path
+def tell(change):
+    os.chdir("/")
+    print({version}, change.key.name, Path(__file__).is_absolute())
+"""
+
+
+class Running:
+    """`declctl run` with relative paths only, in a process whose folder is that of the bundle's parent."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "declctl", "run", *command, "--admin", "127.0.0.1:0"],
+            cwd=folder,
+            env={name: value for name, value in os.environ.items() if name != "KUBECONFIG"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            self.lines.extend(iter(self.process.stdout.readline, ""))
+
+    def wait_for(self, words: str, times: int = 1) -> None:
+        """Return when so many lines have these words."""
+
+        def said() -> bool:
+            return sum(words in line for line in tuple(self.lines)) >= times
+
+        until(f"{times} x {words!r}", lambda: said() or self.process.poll() is not None, timeout=30)
+        assert said(), "".join(self.lines)
+
+    def close(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+
+
+@pytest.fixture(name="sandbox")
+def _sandbox() -> Iterator[SandboxThread]:
+    with SandboxThread() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(name="start")
+def _start(tmp_path: Path, sandbox: SandboxThread):
+    """Starts it, in a folder that has `app/` and `kubeconfig`."""
+    (tmp_path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "handlers.py").write_text(HANDLERS.format(version=1))
+    begun: list[Running] = []
+
+    def start(manifest: str, *options: str, watch: str) -> Running:
+        (tmp_path / "app" / "manifest.yaml").write_text(MANIFEST.format(name="first", watch=watch))
+        begun.append(Running(tmp_path, manifest, "--kubeconfig", "kubeconfig", *options))
+        begun[0].wait_for("maps synced")
+        return begun[0]
+
+    yield start
+    for running in begun:
+        running.close()
+
+
+def _config_map(name: str) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+
+
+@pytest.mark.parametrize("watch", ["Auto", "Poll"])
+@pytest.mark.parametrize("manifest", ["app/manifest.yaml", "app"])
+def test_edits_are_seen_and_applied_wherever_the_process_stands(
+    start, sandbox, tmp_path: Path, manifest: str, watch: str
+) -> None:
+    """After `os.chdir("/")` in a handler the next edits count, and messages show paths as they were typed."""
+    running = start(manifest, watch=watch)
+    sandbox.create(_config_map("one"))
+    running.wait_for("1 one True")
+    (tmp_path / "app" / "handlers.py").write_text("def tell(change): 1 +\n")
+    running.wait_for("generation 1 goes on: app/handlers.py:1:")
+    (tmp_path / "app" / "handlers.py").write_text(HANDLERS.format(version=2))
+    running.wait_for("generation 2")
+    sandbox.create(_config_map("two"))
+    running.wait_for("2 two True")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0
+
+
+def test_a_process_that_starts_again_stands_where_it_was_started(start, sandbox, tmp_path: Path) -> None:
+    """`--exec-on-restart` with relative paths, after `os.chdir("/")` in a handler."""
+    running = start("app/manifest.yaml", "--exec-on-restart", watch="Auto")
+    sandbox.create(_config_map("one"))
+    running.wait_for("1 one True")
+    (tmp_path / "app" / "manifest.yaml").write_text(MANIFEST.format(name="second", watch="Auto"))
+    running.wait_for("maps synced", 2)
+    running.wait_for("1 one True", 2)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0
