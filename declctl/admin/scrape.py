@@ -79,6 +79,11 @@ def _process(status: Status) -> Iterable[Metric]:
     for result in ("Applied", "Unchanged", "Refused", "RolledBack", "Superseded"):
         reloads.add_metric((result,), status.reloads.get(result, 0))
     yield reloads
+    retries = CounterMetricFamily(
+        "declctl_reload_retries", "Reloads that were refused for no fault of the files, and tried again."
+    )
+    retries.add_metric((), status.reload_retries)
+    yield retries
     mismatches = CounterMetricFamily(
         "declctl_reload_plan_mismatches", "LISTs or WATCHes of a resource that a reload had not planned."
     )

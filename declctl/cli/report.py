@@ -72,7 +72,8 @@ def headline(document: Document, *, now: datetime) -> str:
     doubts: list[str] = []
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
-        doubts.append(_stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now)))
+        stale = _stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now))
+        doubts.append(f"{stale}{_retried(document.get('reloadRetry'))}")
     elif reloaded is not None and reloaded["reason"] in _NOTED:
         doubts.append(f"{_NOTED[reloaded['reason']]}: {reloaded['message']}")
     if not document["ready"]:
@@ -89,6 +90,14 @@ def _stale(reloaded: Document, *, since: str) -> str:
         back = str(reloaded["message"]).removeprefix("rolled back ")
         return f"ROLLED BACK {since} ago {back}; the files are tried again when they change"
     return f"STALE: reload failed {since} ago: {reloaded['reason']}: {reloaded['message']}"
+
+
+def _retried(retry: Document | None) -> str:
+    """When a refused reload is tried again by itself, and how often it was."""
+    if not retry:
+        return ""
+    so_far = f", {retry['retries']} so far" if retry["retries"] else ""
+    return f"; it is tried again in {retry['nextInSeconds']:.0f}s{so_far}"
 
 
 def age(moment: str, *, now: datetime) -> str:

@@ -20,7 +20,9 @@ from declctl.runtime.options import RunOptions
 from declctl.runtime.reloading.assembly import Surroundings
 from declctl.runtime.reloading.attempts import Attempts
 from declctl.runtime.reloading.lifecycle import Lifecycle
+from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reloading.retries import ReloadRetries
 from declctl.runtime.reporting.announcing import Announcer
 from declctl.runtime.reporting.history import History
 from declctl.runtime.reporting.observer import Observer
@@ -41,6 +43,7 @@ class Parts:
     observer: Observer
     announcer: Announcer
     attempts: Attempts
+    retries: ReloadRetries
 
 
 def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
@@ -81,6 +84,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
     )
     server = client.health.status
+    retries = ReloadRetries(clock)
     observer = Observer(
         name,
         reloader,
@@ -89,11 +93,27 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         loops=loops,
         recorder=recorder,
         server=server,
+        retries=retries,
         clock=clock,
         log=log,
     )
     announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
-    attempts = Attempts(reloader, digest=files.digest, finished=announcer.attempted, clock=clock)
+
+    async def finished(outcome: Outcome, asked: bool) -> None:
+        if retries.heard(outcome) or asked:
+            await announcer.attempted(outcome, asked)
+
+    attempts = Attempts(reloader, digest=files.digest, finished=finished, clock=clock)
     return Parts(
-        recorder, caches, mutations, slots, around, lifecycle, reloader, observer, announcer, attempts
+        recorder,
+        caches,
+        mutations,
+        slots,
+        around,
+        lifecycle,
+        reloader,
+        observer,
+        announcer,
+        attempts,
+        retries,
     )

@@ -262,6 +262,7 @@ class Runtime:
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
             tasks.create_task(probation.run(), name="probation"),
+            tasks.create_task(parts.retries.run(parts.attempts), name="reload retries"),
             tasks.create_task(self._children.linger(self._clock), name="children"),
         ]
 

@@ -225,3 +225,83 @@ def test_a_plan_says_that_another_kind_is_heard_anew(rig, runs) -> None:
     found = planned_against(runs, rig.folder.path)
     assert [str(replay) for replay in found.replays] == ["tell hears the cache"]
     assert found.objects_listed is None
+
+
+@pytest.fixture
+def soon(monkeypatch) -> None:
+    """Refused reloads are tried again after a moment."""
+    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.1)
+
+
+@pytest.mark.guarantee("G6", "G25")
+def test_a_reload_goes_on_by_itself_when_the_right_comes(soon, rig, runs, sandbox) -> None:
+    """The right on the new kind is granted after the refusal: nobody has to edit or to ask again."""
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    rig.resources = [SECRETS]
+    rig.write()
+    outcome = runs.reload()
+    assert (outcome.reason, runs.status().generation) == ("Forbidden", 1)
+    assert "tried again by itself" in (outcome.advice or "")
+    until("it was tried again, and refused", lambda: runs.status().reload_retries >= 3)
+    status = runs.status()
+    assert status.reload_retry is not None
+    assert (status.reload_retry.reason, status.reloads["Refused"]) == ("Forbidden", 1)
+    assert sum("reload refused" in event for event in runs.log.events()) == 1
+    assert rig.told("told") == []
+
+    sandbox.faults.clear()
+    until("it is live", lambda: runs.status().generation == 2, timeout=60)
+    until("it is told", lambda: runs.condition("Reloaded").status == "True")
+    assert runs.status().reload_retry is None
+    runs.wait_idle()
+    assert {row[1] for row in rig.told("told")} == {"Secret"}
+
+
+def test_a_reload_goes_on_by_itself_when_the_kind_comes(soon, rig, runs, sandbox) -> None:
+    """The definition of the new kind is installed after the refusal."""
+    rig.resources = ["- {name: maps, apiVersion: example.dev/v1, kind: Gadget}"]
+    rig.write()
+    assert runs.reload().reason == "NotServed"
+    sandbox.create(gadgets("v1"))
+    sandbox.create(gadget("g", "v1"))
+    until("it is live", lambda: runs.status().generation == 2, timeout=60)
+    runs.wait_idle()
+    assert [row[1:3] for row in rig.told("told")] == [("Gadget", "default/g")]
+
+
+def test_a_reload_goes_on_by_itself_when_the_server_answers(soon, rig, runs, sandbox) -> None:
+    """The server failed while the new kind was to be listed."""
+    sandbox.faults.refuse(503, Match(resource="secrets"))
+    rig.resources = [SECRETS]
+    rig.write()
+    assert runs.reload().reason == "NotSynced"
+    sandbox.faults.clear()
+    until("it is live", lambda: runs.status().generation == 2, timeout=60)
+
+
+def test_an_edit_takes_the_place_of_a_reload_that_waits(soon, rig, runs, sandbox) -> None:
+    """The edit is taken back while the right is missing: when it comes, nothing happens."""
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    rig.resources = [SECRETS]
+    rig.write()
+    assert runs.reload().reason == "Forbidden"
+    rig.resources = [MAPS % ""]
+    rig.write()
+    assert runs.reload().result == "Unchanged"
+    assert runs.status().reload_retry is None
+    sandbox.faults.clear()
+    assert runs.reload().result == "Unchanged"
+    assert runs.status().generation == 1
+
+
+def test_files_that_nobody_asked_for_are_not_taken_by_a_retry(soon, rig, runs, sandbox) -> None:
+    """Files are not watched, and were edited after the refusal: only who asks gets them."""
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    rig.resources = [SECRETS]
+    rig.write()
+    assert runs.reload().reason == "Forbidden"
+    rig.write(CODE + "# edited\n")
+    until("the retry has found other files", lambda: runs.status().reload_retry is None)
+    sandbox.faults.clear()
+    assert runs.status().generation == 1
+    assert runs.reload().generation == 2

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from declctl.admin import serve
 from declctl.manifest.model import Address
+from declctl.runtime.reloading.outcome import RETRIED
 from tests.behaviour.failing.cases import CASES, Case
 from tests.behaviour.failing.fixtures import (  # noqa: F401 - some are fixtures
     Run,
@@ -77,7 +78,9 @@ def _is_told_by_the_status(case: Case, number: int, ask: Run, scene: Scene) -> N
         ("Degraded", "False", "AsExpected"),
     ]
     first, *_ = scene.told(status.out).splitlines()
-    assert first == f"guard generation {number} (STALE: reload failed 0s ago: {case.reason}: {said})"
+    once = re.sub(r"; it is tried again in \d+s(, \d+ so far)?\)$", ")", first)
+    assert once == f"guard generation {number} (STALE: reload failed 0s ago: {case.reason}: {said})"
+    assert (once != first) == (document["reloadRetry"] is not None) == (case.reason in RETRIED)
     assert ["Reloaded", "False", case.reason, "0s", said] in rows_of(status.out, scene)
 
 

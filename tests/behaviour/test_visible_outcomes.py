@@ -151,7 +151,7 @@ def test_a_way_back_that_is_closed_is_told(scene: Scene, ask: Run) -> None:
     why = "v1 ConfigMap in all namespaces: configmaps: 403 Forbidden: the sandbox was told to answer 403"
     line = f"rollback refused, generation {world['generation']} goes on: {why}"
     assert (ended.status, ended.out, ended.err.splitlines()[0]) == (1, "", line)
-    assert ended.err.endswith("then `declctl rollback` tries it again\n")
+    assert ended.err.endswith("; `declctl rollback` tries it again\n")
     first, *_ = ask("status").out.splitlines()
     assert first == f"guard generation {world['generation']} (ROLLBACK REFUSED: Forbidden: {why})"
     condition = scene.text.condition("Reloaded")

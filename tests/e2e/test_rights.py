@@ -139,6 +139,29 @@ def test_a_handler_deletes_nothing_for_want_of_a_right_to_read(
         assert declctl.stop() == 0
 
 
+@pytest.mark.guarantee("G6")
+def test_a_reload_that_lacks_a_right_goes_on_when_it_is_granted(
+    rights: Rights, namespace: str, tmp_path: Path
+) -> None:
+    """An edit adds a resource that may not be listed: refused, and live once the right is there."""
+    manifest = MANIFEST.format(namespace=namespace)
+    deployments = next(line for line in manifest.splitlines(keepends=True) if "name: deployments" in line)
+    files = {"manifest.yaml": manifest.replace(deployments, ""), "handlers.py": "def sweep(): pass\n"}
+    folder = BundleDir(tmp_path / "bundle", files)
+    kubeconfig = tmp_path / "kubeconfig-of-the-user"
+    kubeconfig.write_text(yaml.safe_dump(rights.kubeconfig), "utf-8")
+    with Declctl(folder.path / "manifest.yaml", kubeconfig=kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        folder.write("manifest.yaml", manifest)
+        until("it is refused", lambda: declctl.condition("Reloaded")["reason"] == "Forbidden")
+        assert declctl.status()["reloadRetry"]["reason"] == "Forbidden"
+        rights.grant()
+        until("it is live", lambda: declctl.status()["generation"] == 2, seconds=120)
+        declctl.wait_until_synced()
+        assert declctl.status()["reloadRetry"] is None
+        assert declctl.stop() == 0
+
+
 def test_a_program_that_uses_the_library_takes_nothing_for_absent(rights: Rights, namespace: str) -> None:
     """The lister of another informer raises in a handler, and gives what there is once it may be read."""
     seen: list[str] = []

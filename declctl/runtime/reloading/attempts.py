@@ -62,6 +62,23 @@ class Attempts:
                 return outcome
 
     @property
+    def is_busy(self) -> bool:
+        """Whether an attempt is under way that is not committed, refused or undone yet."""
+        return self._current is not None
+
+    async def again(self, digest: str, *, generation: int) -> Outcome | None:
+        """Try files of this digest once more, which were refused for another reason than what is in them.
+
+        Does nothing and returns None if another generation runs, or an attempt is under way. If
+        the files are others by now, the outcome is Superseded.
+        """
+        active = self._reloader.active
+        if self.is_busy or active is None or active.number != generation:
+            return None
+        self._reloader.forget(digest)
+        return await self.reload(asked=False, digest=digest)
+
+    @property
     def latest(self) -> str:
         """The digest of the files that are being dealt with, or have been dealt with last."""
         active = self._reloader.active

@@ -24,10 +24,13 @@ class Result(StrEnum):
 NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
 
+RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced"})  # refusals for which no file is at fault
+
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
 _NO_TENTHS = 9.95  # seconds from which on tenths are not shown
 
 _AGAIN = "`declctl reload` tries the same files again"
+_BY_ITSELF = "it is tried again by itself, and by `declctl reload` at once"
 _BACK_AGAIN = "`declctl rollback` tries it again"
 _ADVICE: Mapping[str, str] = MappingProxyType(
     {
@@ -41,11 +44,11 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
         "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
         f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
-        "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); then "
-        f"{_AGAIN}",
-        "NotServed": "mend apiVersion and kind, or install the definition of the kind first (only a resource "
-        f"of a new name waits for its kind); {_AGAIN}",
-        "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_AGAIN}",
+        "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); "
+        f"{_BY_ITSELF}",
+        "NotServed": "mend apiVersion and kind, or install the definition of the kind (only a resource "
+        f"of a new name waits for its kind); {_BY_ITSELF}",
+        "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_BY_ITSELF}",
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
         "InternalError": f"the log has a traceback for the report; {_AGAIN}",
         "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
@@ -149,7 +152,9 @@ class Outcome(msgspec.Struct, frozen=True):
         if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
             return None
         advice = _ADVICE.get(self.reason)
-        return advice.replace(_AGAIN, _BACK_AGAIN) if advice and self.back else advice
+        if advice and self.back:
+            return advice.replace(_AGAIN, _BACK_AGAIN).replace(_BY_ITSELF, _BACK_AGAIN)
+        return advice
 
     def as_rollback(self) -> "Outcome":
         """The same, as an attempt to go back."""

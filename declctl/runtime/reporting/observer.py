@@ -18,6 +18,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import Kind, needing_restart
 from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result, takes_effect
 from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.reloading.retries import ReloadRetries
 from declctl.runtime.reporting.notes import Notes, not_synced
 from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
 from declctl.transport import ServerStatus
@@ -43,6 +44,7 @@ class Observer:
         loops: HandlerLoops,
         recorder: EventRecorder,
         server: Callable[[], ServerStatus],
+        retries: ReloadRetries,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -53,6 +55,7 @@ class Observer:
         self._loops = loops
         self._recorder = recorder
         self._server = server
+        self._retries = retries
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
@@ -168,6 +171,8 @@ class Observer:
             removed=dict(self._slots.dropped),
             server=self._server(),
             recorded=self._recorder.statistics(),
+            reload_retries=self._retries.made,
+            reload_retry=self._retries.status(),
         )
 
     def resources(self) -> list[ResourceStatus]:

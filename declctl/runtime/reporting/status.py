@@ -15,6 +15,7 @@ from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
+from declctl.runtime.reloading.retries import RetryStatus
 from declctl.transport import ServerStatus
 
 
@@ -153,6 +154,8 @@ class Status:
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
     removed: Mapping[str, int] = field(default_factory=dict[str, int])  # handlers → changes dropped with them
     server: ServerStatus = field(default_factory=lambda: ServerStatus(""))
+    reload_retries: int = 0  # of refused reloads, since the start
+    reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
 
     def document(self) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class Status:
             "ready": self.ready,
             "leader": self.leader,
             "reloadPlanMismatches": self.reload_plan_mismatches,
+            "reloadRetry": self.reload_retry.document() if self.reload_retry is not None else None,
             "server": self.server.document(),
             "conditions": [condition.document() for condition in self.conditions],
             "resources": [resource.document() for resource in self.resources],

@@ -62,6 +62,7 @@ def _with_filter(text: str = MANIFEST) -> str:
 
 _ONLY_DEFINE = "an import should only define things: move work into declctl_prepare or declctl_startup"
 _SAME = "`declctl reload` tries the same files again"
+_BY_ITSELF = "it is tried again by itself, and by `declctl reload` at once"
 CASES = (
     Case(
         "a syntax error",
@@ -182,7 +183,7 @@ CASES = (
         "a resource that may not be read",
         "Forbidden",
         "v1 Secret in all namespaces: secrets: 403 Forbidden: the sandbox was told to answer 403",
-        f"grant list and watch (`declctl validate --cluster` says what is missing); then {_SAME}",
+        f"grant list and watch (`declctl validate --cluster` says what is missing); {_BY_ITSELF}",
         manifest=_with_secrets(),
         arrange=lambda scene: scene.sandbox.faults.refuse(403, Match(resource="secrets")),
         put_right=lambda scene: scene.sandbox.faults.clear(),
@@ -191,7 +192,7 @@ CASES = (
         "a resource that does not sync",
         "NotSynced",
         "v1 Secret in all namespaces: it did not sync within 0.5 s",
-        f"if the API server is slow, raise spec.reload.warmTimeout; {_SAME}",
+        f"if the API server is slow, raise spec.reload.warmTimeout; {_BY_ITSELF}",
         manifest=_with_secrets(_impatient(warmTimeout="500ms")),
         arrange=lambda scene: scene.sandbox.faults.delay(3600.0, Match(resource="secrets")),
         put_right=lambda scene: scene.sandbox.faults.clear(),

@@ -217,3 +217,10 @@ def test_ages_are_in_one_unit(moment: str, said: str):
 def test_sizes_are_short(number: int, said: str):
     """Bytes are in the unit that a person reads."""
     assert size(number) == said
+
+
+def test_a_reload_that_is_tried_again_says_when() -> None:
+    """A refusal that the files are not to blame for: the first line has when the next try is."""
+    retry = {"reason": "Forbidden", "retries": 2, "nextInSeconds": 40.0}
+    told = headline({**DOCUMENT, "reloadRetry": retry}, now=NOW)
+    assert told.endswith("; it is tried again in 40s, 2 so far)")

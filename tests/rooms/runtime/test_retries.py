@@ -1,0 +1,144 @@
+"""Retries: a reload that was refused for no fault of its files is tried again, ever less often."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from declctl.kit import ManualClock
+from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.retries import ReloadRetries
+
+
+def refused(files: str = "A", reason: str = "Forbidden", message: str = "no") -> Outcome:
+    return Outcome(Result.REFUSED, 1, files, reason=reason, message=message)
+
+
+APPLIED = Outcome(Result.APPLIED, 2, "A")
+SUPERSEDED = Outcome(Result.SUPERSEDED, 1, "A", reason="Superseded")
+
+
+class World:
+    """Retries over attempts that end as `then` says; `tried` are the moments, and the files."""
+
+    def __init__(self, then: Callable[[], Outcome | None]) -> None:
+        self.clock = ManualClock(start=0.0)
+        self.retries = ReloadRetries(self.clock)
+        self.tried: list[tuple[float, str]] = []
+        self.is_busy = False
+        self._then = then
+
+    async def again(self, digest: str, *, generation: int) -> Outcome | None:
+        assert generation == 1
+        self.tried.append((self.clock.monotonic(), digest))
+        outcome = self._then()
+        if outcome is not None:
+            self.retries.heard(outcome)
+        return outcome
+
+    def play(self, story: Callable[["World"], Awaitable[None]]) -> "World":
+        async def scenario() -> None:
+            task = asyncio.create_task(self.retries.run(self))
+            async with asyncio.timeout(30):
+                await story(self)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(scenario())
+        return self
+
+
+def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
+    """Forbidden for an hour: after 10, 20, 40, … seconds, at most every five minutes, and told once."""
+    world = World(refused)
+
+    async def story(world: World) -> None:
+        assert world.retries.heard(refused())
+        await world.clock.advance(3600.0)
+        assert not world.retries.heard(refused())
+
+    world.play(story)
+    moments = [moment for moment, _ in world.tried]
+    gaps = [after - before for before, after in zip([0.0, *moments], moments, strict=False)]
+    assert gaps[:6] == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0]
+    assert set(gaps[6:]) == {300.0}
+    assert world.retries.made == len(moments)
+
+
+@pytest.mark.parametrize("reason", ["Forbidden", "NotServed", "NotSynced"])
+def test_it_is_tried_until_it_is_applied(reason) -> None:
+    """The right, the kind or the server has come: no retry follows, and the status has none."""
+    outcomes = [refused(reason=reason), APPLIED]
+    world = World(lambda: outcomes.pop(0))
+
+    async def story(world: World) -> None:
+        world.retries.heard(refused(reason=reason))
+        waiting = world.retries.status()
+        assert waiting is not None
+        assert waiting.document() == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
+        await world.clock.advance(600.0)
+        assert world.retries.status() is None
+
+    assert [files for _, files in world.play(story).tried] == ["A", "A"]
+
+
+@pytest.mark.parametrize("reason", ["SyntaxError", "PrepareFailed", "Invalid", "RestartRequired"])
+def test_what_is_wrong_in_the_files_is_not_tried_again(reason) -> None:
+    """A fault of the files stays one until they change."""
+
+    async def story(world: World) -> None:
+        assert world.retries.heard(refused(reason=reason))
+        await world.clock.advance(600.0)
+
+    assert World(refused).play(story).tried == []
+
+
+def test_newer_files_take_the_place_of_those_that_wait() -> None:
+    """An edit while a reload waits: applied, it ends the wait; refused, it is what is tried, from 10 s on."""
+
+    async def story(world: World) -> None:
+        world.retries.heard(refused("A"))
+        await world.clock.advance(15.0)
+        assert world.retries.heard(refused("B"))
+        await world.clock.advance(10.0)
+        assert world.retries.heard(Outcome(Result.APPLIED, 2, "C"))
+        await world.clock.advance(600.0)
+
+    assert World(refused).play(story).tried == [(10.0, "A"), (25.0, "B")]
+
+
+@pytest.mark.parametrize("then", [lambda: None, lambda: SUPERSEDED])
+def test_what_is_not_there_any_longer_is_tried_no_more(then) -> None:
+    """Another generation runs, or the files have changed without anybody having asked: the wait is over."""
+
+    async def story(world: World) -> None:
+        world.retries.heard(refused())
+        await world.clock.advance(600.0)
+        assert world.retries.status() is None
+
+    assert len(World(then).play(story).tried) == 1
+
+
+def test_an_attempt_that_runs_is_not_disturbed() -> None:
+    """A newer edit is being staged for a minute: the retry waits for what becomes of it."""
+
+    async def story(world: World) -> None:
+        world.retries.heard(refused())
+        world.is_busy = True
+        await world.clock.advance(60.0)
+        assert world.tried == []
+        world.is_busy = False
+        await world.clock.advance(1.0)
+
+    assert len(World(lambda: APPLIED).play(story).tried) == 1
+
+
+def test_another_reason_is_news() -> None:
+    """One right has come, and the next is missing: that is told."""
+
+    async def story(world: World) -> None:
+        assert world.retries.heard(refused(message="pods"))
+        assert world.retries.heard(refused(message="secrets"))
+        assert not world.retries.heard(refused(message="secrets"))
+
+    World(refused).play(story)
