@@ -29,6 +29,8 @@ from harness.building import BENCHMARKS, go
 from harness.server import Server
 
 from declctl import Client
+from declctl.decoding import Projection
+from declctl.decoding.partial import PartialDecoder
 from declctl.hooks.calling import EventTarget, Implementation
 from declctl.informer.applying import Applier
 from declctl.informer.queues import RealFIFO
@@ -44,12 +46,10 @@ from declctl.objects import (
     FieldPath,
     GroupVersionKind,
     Notification,
-    Projection,
     WatchEvent,
     WatchOptions,
     merge,
 )
-from declctl.objects.partial import PartialDecoder
 from declctl.runtime.handling.handler import Binding, Handler
 
 REPETITIONS = 9

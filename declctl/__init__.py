@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from declctl.objects import Change, ChangeReason, ChangeType, ObjectKey, ObjectView
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
-    from declctl.work import WorkQueue
+    from declctl.workqueue import WorkQueue
 
     __version__: str
 
@@ -88,7 +88,7 @@ _ROOMS = MappingProxyType(
         "objects": ("Change", "ChangeReason", "ChangeType", "ObjectKey", "ObjectView"),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
-        "work": ("WorkQueue",),
+        "workqueue": ("WorkQueue",),
     }
 )
 

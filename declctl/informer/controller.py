@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Literal
 
+from declctl.decoding import Known, nothing_known
 from declctl.errors import CacheError, QueueClosed
 from declctl.informer.queues import (
     Bookmark,
@@ -25,7 +26,7 @@ from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOpti
 from declctl.informer.source import Source
 from declctl.kit import Clock, Latch, SystemClock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
-from declctl.objects import Known, Record, nothing_known
+from declctl.objects import Record
 
 BATCH = 500  # entries that are processed before the loop may do something else
 _SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go

@@ -4,8 +4,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
+from declctl.decoding import Projection, ProjectionStatistics
 from declctl.informer.source import Source
-from declctl.objects import Projection, ProjectionStatistics
 
 
 class Decoding:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from declctl.decoding import Projection, Transform
 from declctl.errors import CacheError
 from declctl.informer.factory_options import FactoryOptions, InformerOptions, Selection, SourceProvider
 from declctl.informer.informer import SharedIndexInformer
@@ -17,7 +18,7 @@ from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.stores import FieldIndex
 from declctl.informer.wait import SyncResult, wait_for_cache_sync
 from declctl.kit import Clock, Latch, SystemClock, call_on, running_loop
-from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind, Projection, Transform
+from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind
 
 _Watched = tuple[Selection, Transform | None]
 

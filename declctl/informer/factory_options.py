@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
+from declctl.decoding import Projection, Transform
 from declctl.informer.applying import UidChange
 from declctl.informer.controller import QueueKind
 from declctl.informer.indexing import AnyIndexFunc
 from declctl.informer.reflector import ReflectorOptions
 from declctl.informer.source import Source
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, Projection, Resource, Transform
+from declctl.objects import GroupVersionKind, Resource
 
 
 @dataclass(frozen=True, slots=True)

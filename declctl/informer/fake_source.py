@@ -14,20 +14,12 @@ from typing import Any
 
 import msgspec
 
+from declctl.decoding import Known, Projection
 from declctl.errors import ApiError, InvalidRequest, Unreachable
 from declctl.informer.fake_history import FakeHistory, key_in, line_of, number_in
 from declctl.informer.reflector.continuity import FEW
 from declctl.informer.source import ServerHealth
-from declctl.objects import (
-    EventType,
-    Known,
-    KubeObject,
-    ListOptions,
-    ListPage,
-    Projection,
-    WatchEvent,
-    WatchOptions,
-)
+from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchEvent, WatchOptions
 
 _BATCH = 256
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import cast
 
+from declctl.decoding import Projection, Transform
 from declctl.errors import CacheError
 from declctl.informer.applying import NO_DIFFERENCES, Applier, UidChange
 from declctl.informer.controller import Config, Controller, QueueKind, alone, make_queue
@@ -30,7 +31,7 @@ from declctl.informer.stores import IndexBuild, Indexer, Lister
 from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock, call_on
 from declctl.kit.callbacks import refuse_async
-from declctl.objects import Delta, Projection, Transform
+from declctl.objects import Delta
 
 _notices = logging.getLogger("declctl.informer.notices")
 

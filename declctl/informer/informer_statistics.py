@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from declctl.decoding import ProjectionStatistics
 from declctl.informer.applying import RelistDifferences
 from declctl.informer.controller import Controller, ControllerStatistics
 from declctl.informer.processor import ProcessorStatistics, SharedProcessor
 from declctl.informer.reflector import ReflectorStatistics
 from declctl.informer.stores import Indexer
 from declctl.kit import Clock
-from declctl.objects import ProjectionStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from declctl.decoding import Known, Projection
 from declctl.informer.source import (
     Progress,
     ServerHealth,
@@ -14,14 +15,7 @@ from declctl.informer.source import (
     stop_listening,
     supports_watch_list,
 )
-from declctl.objects import (
-    Known,
-    ListOptions,
-    ListPage,
-    Projection,
-    WatchEvent,
-    WatchOptions,
-)
+from declctl.objects import ListOptions, ListPage, WatchEvent, WatchOptions
 
 _Options = TypeVar("_Options", ListOptions, WatchOptions)
 ListAnswer = ListPage | Mapping[str, Any] | bytes

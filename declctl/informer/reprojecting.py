@@ -12,10 +12,11 @@ from typing import Protocol
 
 import msgspec
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError
 from declctl.informer.queues import Entry, Replacement
 from declctl.informer.stores import Indexer
-from declctl.objects import Delta, Projection, Record
+from declctl.objects import Delta, Record
 
 _FEW, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and attempts to get there
 _LOOKS = 20  # records that can be compared in the time in which one is made

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, cast, runtime_checkable
 
-from declctl.objects import Known, ListOptions, ListPage, Projection, WatchEvent, WatchOptions
+from declctl.decoding import Known, Projection
+from declctl.objects import ListOptions, ListPage, WatchEvent, WatchOptions
 
 Progress = Callable[[], object]
 

@@ -1,14 +1,12 @@
 """The cellar: values that every room shares, and nothing that waits.
 
-Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors,
-field paths and projections (how bytes become records). What belongs here could be printed, compared
-or thrown away. What does I/O does not belong here.
+Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors and field
+paths. What belongs here could be printed, compared or thrown away. What does I/O does not belong here.
 """
 
 from typing import TYPE_CHECKING
 
 from declctl.kit.exports import late
-from declctl.objects.envelopes import ListPage
 from declctl.objects.events import (
     Change,
     ChangeReason,
@@ -16,29 +14,19 @@ from declctl.objects.events import (
     Delta,
     DeltaType,
     EventType,
+    ListPage,
     Notification,
     WatchEvent,
     merge,
 )
 from declctl.objects.field_path import FieldPath, FieldPathError
-from declctl.objects.frame import FrameCodec, FrameStatistics
-from declctl.objects.held import Codec, Frame, HeldObject, ObjectCodec
-from declctl.objects.item_cutting import ItemCutter
+from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics, HeldObject, ObjectCodec
 from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
-from declctl.objects.metadata import MetadataCodec
 from declctl.objects.options import ListOptions, WatchOptions
-from declctl.objects.projection import (
-    MANAGED_FIELDS,
-    Known,
-    Projection,
-    ProjectionStatistics,
-    nothing_known,
-)
 from declctl.objects.record import NO_ORDER, KubeObject, Layout, Record, newer_version, version_order
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind, Resource
 from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
 from declctl.objects.status import status_error
-from declctl.objects.transforming import Transform
 from declctl.objects.view import ObjectView, record_of
 
 if TYPE_CHECKING:
@@ -47,7 +35,6 @@ else:  # only caches that keep objects decoded are looked after
     __getattr__ = late(__name__, {"mutations": ("Difference", "Mutation", "MutationDetector")})
 
 __all__ = [
-    "MANAGED_FIELDS",
     "NO_ORDER",
     "PARTIAL_OBJECT_METADATA",
     "Change",
@@ -66,33 +53,26 @@ __all__ = [
     "FrameStatistics",
     "GroupVersionKind",
     "HeldObject",
-    "ItemCutter",
-    "Known",
     "KubeObject",
     "LabelSelector",
     "Layout",
     "ListOptions",
     "ListPage",
-    "MetadataCodec",
     "Mutation",
     "MutationDetector",
     "Notification",
     "ObjectCodec",
     "ObjectKey",
     "ObjectView",
-    "Projection",
-    "ProjectionStatistics",
     "Record",
     "Requirement",
     "Resource",
-    "Transform",
     "WatchEvent",
     "WatchOptions",
     "key_of",
     "merge",
     "meta_namespace_key",
     "newer_version",
-    "nothing_known",
     "record_of",
     "status_error",
     "version_order",

@@ -13,7 +13,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath, Step, Wildcard
-from declctl.objects.held import FILLED_IN
+from declctl.objects.frame import FILLED_IN
 from declctl.objects.reading import UNREADABLE
 from declctl.objects.record import Record
 

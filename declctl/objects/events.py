@@ -1,6 +1,7 @@
 """What happens to objects, as values: on the wire, in the line, and as a handler sees it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -173,3 +174,19 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
             return [new]
         case _:
             return [waiting, new]
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """One page of a LIST: its records, the version of the list, and how to go on.
+
+    `skipped` says why items are not among the records: they are of another kind, or can't be read.
+    `kept_raw` says of which records only the metadata could be read.
+    """
+
+    records: Sequence[Record]
+    resource_version: str
+    continue_token: str
+    remaining: int | None
+    skipped: Sequence[str] = ()
+    kept_raw: Sequence[str] = ()

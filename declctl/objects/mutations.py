@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.objects.field_path import FieldPath, Step
-from declctl.objects.held import HeldObject, ObjectCodec
+from declctl.objects.frame import HeldObject, ObjectCodec
 from declctl.objects.key import key_of
 from declctl.objects.reading import mapping
 

@@ -9,7 +9,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.field_path import FieldPath
-from declctl.objects.held import Codec, Frame, HeldObject, of_kind
+from declctl.objects.frame import Codec, Frame, HeldObject, of_kind
 from declctl.objects.key import ObjectKey
 
 KubeObject = dict[str, Any]

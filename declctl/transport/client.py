@@ -9,15 +9,9 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
+from declctl.decoding import Projection, Transform
 from declctl.kit import Clock, SystemClock
-from declctl.objects import (
-    PARTIAL_OBJECT_METADATA,
-    GroupVersionKind,
-    KubeObject,
-    Projection,
-    Resource,
-    Transform,
-)
+from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource
 from declctl.transport.answers import json_object
 from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials

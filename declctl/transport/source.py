@@ -7,19 +7,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Protocol
 
+from declctl.decoding import ItemCutter, Known, Projection, nothing_known
 from declctl.errors import InvalidRequest, NotFound
-from declctl.objects import (
-    GroupVersionKind,
-    ItemCutter,
-    Known,
-    ListOptions,
-    ListPage,
-    Projection,
-    Resource,
-    WatchEvent,
-    WatchOptions,
-    nothing_known,
-)
+from declctl.objects import GroupVersionKind, ListOptions, ListPage, Resource, WatchEvent, WatchOptions
 from declctl.transport.health import ServerHealth
 from declctl.transport.lines import LineSplitter
 from declctl.transport.request import Channel, Request, Sink, Wire

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from declctl.decoding import Projection
 from declctl.informer import DeletedFinalStateUnknown, ReflectorOptions, SharedIndexInformer, field_index
 from declctl.kit import Clock, ManualClock, SystemClock
-from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectView, Projection
+from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectView
 from declctl.sandbox import Sandbox
 from declctl.transport import Client
 

@@ -41,7 +41,7 @@ RARE = {
     "declctl.informer.watches",
     "declctl.sandbox",
     "declctl.testing",
-    "declctl.work.queue",
+    "declctl.workqueue.queue",
 }
 # Loaded for a manifest with faults, for a plugin with a config or a range, for a table, by a first scrape.
 UNASKED = {

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from clusters import Cluster
 
-from declctl.objects import FieldPath, ListOptions, ListPage, Projection
+from declctl.decoding import Projection
+from declctl.objects import FieldPath, ListOptions, ListPage
 from declctl.objects.resource import GroupVersionKind
 from declctl.transport import Client
 

@@ -8,8 +8,9 @@ import json
 import random
 from datetime import UTC, datetime
 
+from declctl.decoding import ItemCutter, Projection
 from declctl.errors import ApiError, StatusError
-from declctl.objects import GroupVersionKind, ItemCutter, ListPage, ObjectView, Projection
+from declctl.objects import GroupVersionKind, ListPage, ObjectView
 from declctl.objects.field_path import FieldPath
 from declctl.transport import LineSplitter
 from declctl.transport.answers import answer_error, json_object

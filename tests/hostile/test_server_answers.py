@@ -16,8 +16,9 @@ import ssl
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import ApiError, MalformedAnswer, StatusError, TooManyRequests, Unreachable
-from declctl.objects import GroupVersionKind, ListOptions, Projection, WatchOptions, limits
+from declctl.objects import GroupVersionKind, ListOptions, WatchOptions, limits
 from declctl.transport import Client, LineSplitter
 from tests.hostile import fuzzing
 from tests.hostile.bounds import bounded
@@ -220,7 +221,7 @@ def test_a_list_far_beyond_every_limit_is_read_if_its_items_are_not():
 
 def test_items_that_begin_otherwise_than_the_first_do_not_pile_up():
     """Nobody promises that all items begin with their name: a list of such is cut all the same."""
-    from declctl.objects import ItemCutter
+    from declctl.decoding import ItemCutter
 
     first = b'{"metadata":{"name":"first"},"spec":1}'
     others = [

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, Expired, MalformedAnswer, ServerError, TooManyRequests, Unreachable
 from declctl.informer import (
     FakeControllerSource,
@@ -30,7 +31,7 @@ from declctl.informer import (
     processor,
 )
 from declctl.kit import ManualClock
-from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Projection, Record
+from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Record
 from tests.properties.folding import Folding, Handling, State, states
 
 NAMES = "abcdefg"

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.informer import (
     DeletedFinalStateUnknown,
     FilteringResourceEventHandler,
@@ -24,7 +25,7 @@ from declctl.informer import (
 )
 from declctl.informer.applying import resync_of
 from declctl.kit import ManualClock
-from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Projection, Record
+from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Record
 
 _LIMIT = 1024  # bytes: three or four changes
 _HISTORIES, _STEPS = 1000, 60

@@ -5,8 +5,9 @@ import json
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from declctl.decoding import ItemCutter, Projection
 from declctl.errors import MalformedAnswer
-from declctl.objects import FieldPath, ItemCutter, Projection
+from declctl.objects import FieldPath
 
 NODE_NAME = FieldPath.parse("spec.nodeName")
 TEXTS = st.text(max_size=20) | st.sampled_from(

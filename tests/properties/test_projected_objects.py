@@ -10,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from declctl.decoding import Projection
 from declctl.errors import MalformedAnswer
 from declctl.informer import Indexer, field_index, function_index
-from declctl.objects import FieldPath, FrameCodec, ObjectCodec, ObjectView, Projection, Record
+from declctl.objects import FieldPath, FrameCodec, ObjectCodec, ObjectView, Record
 from tests.rooms.objects.json_texts import Fields, objects
 
 NAMES = ["spec", "status", "nodeName", "containers", "image", "managedFields", "labels", "a"]

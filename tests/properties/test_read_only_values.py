@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.objects import ObjectCodec, ObjectView, Projection
-from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
+from declctl.decoding import Projection
+from declctl.objects import ObjectCodec, ObjectView
+from declctl.objects.view import ReadOnlyDict, ReadOnlyList
 
 KEYS = st.sampled_from("abc")
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.text("xy", max_size=2)

@@ -13,21 +13,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from declctl.decoding import MANAGED_FIELDS, Projection
+from declctl.decoding.remaking import Remaking
 from declctl.informer import Reprojection, SharedIndexInformer, field_index
 from declctl.informer.queues import Replacement
 from declctl.kit import ManualClock
-from declctl.objects import (
-    MANAGED_FIELDS,
-    Codec,
-    Delta,
-    DeltaType,
-    FieldPath,
-    FrameCodec,
-    Notification,
-    ObjectCodec,
-    Projection,
-)
-from declctl.objects.remaking import Remaking
+from declctl.objects import Codec, Delta, DeltaType, FieldPath, FrameCodec, Notification, ObjectCodec
 
 NAMES = ("a", "b", "c")
 PATHS = ("spec.nodeName", "spec.zone", "status.phase")

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, TransactionError, UnknownIndex
 from declctl.informer import (
     NAMESPACE_INDEX,
@@ -21,7 +22,7 @@ from declctl.informer import (
     namespace_index,
 )
 from declctl.informer.stores import IndexBuild
-from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Projection, Record
+from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 
 class Pod(NamedTuple):

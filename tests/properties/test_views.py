@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.decoding import Projection
 from declctl.informer import Indexer, Lister, field_index
 from declctl.informer.stores import Views
-from declctl.objects import FieldPath, ObjectView, Projection, Record
+from declctl.objects import FieldPath, ObjectView, Record
 
 PROJECTION = Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])
 NODES, NAMESPACES = ("n1", "n2"), ("x", "xy")

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 
+from declctl.decoding import Known
 from declctl.errors import ApiError, Expired, InvalidRequest
 from declctl.informer.reflector.backoff import ExponentialBackoff
 from declctl.informer.reflector.faults import Inconsistent
@@ -16,7 +17,7 @@ from declctl.informer.reflector.pager import ListPager
 from declctl.informer.reflector.statistics import Figures
 from declctl.informer.source import Source
 from declctl.kit import Clock
-from declctl.objects import Known, ListOptions, Record
+from declctl.objects import ListOptions, Record
 
 _ATTEMPTS = 5
 _SHOWN = 10  # keys that a message names

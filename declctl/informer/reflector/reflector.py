@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from declctl.decoding import Known, Projection, nothing_known
 from declctl.errors import ApiError, MalformedAnswer, Unreachable, WatchSilent
 from declctl.informer.reflector.consistency import ConsistencyDetector
 from declctl.informer.reflector.continuity import Continuity, SeenObjects, continuity
@@ -40,14 +41,11 @@ from declctl.objects import (
     Delta,
     DeltaType,
     EventType,
-    Known,
     ListOptions,
     ListPage,
-    Projection,
     Record,
     WatchEvent,
     WatchOptions,
-    nothing_known,
     version_order,
 )
 

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from declctl.decoding.recalling import Recall
+from declctl.decoding.remaking import decompressed
+from declctl.decoding.selective import SelectiveReader
 from declctl.errors import CacheError
 from declctl.kit.callbacks import refuse_async
 from declctl.objects import FieldPath, Layout, ObjectView, Record
-from declctl.objects.batches import decompressed
-from declctl.objects.recalling import Recall
-from declctl.objects.selective import SelectiveReader
 
 IndexFunc = Callable[[Record], Iterable[str]]
 _Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept

@@ -4,19 +4,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from declctl.decoding import Transform
 from declctl.informer import FieldIndex, IndexFunc, ReflectorOptions, SharedIndexInformer, SourceProvider
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import (
-    Codec,
-    FieldPath,
-    GroupVersionKind,
-    KubeObject,
-    MutationDetector,
-    ObjectCodec,
-    Transform,
-)
+from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, MutationDetector, ObjectCodec
 from declctl.runtime.caching.exchanging import Exchangeable, exchange, exchangeable
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.caching.projections import codec_of, projection_of

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from declctl.decoding import MetadataCodec, Projection, Transform
+from declctl.decoding.remaking import Remaking
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import WatchKey
-from declctl.objects import Codec, FieldPath, FrameCodec, MetadataCodec, ObjectCodec, Projection, Transform
-from declctl.objects.remaking import Remaking
+from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec
 from declctl.runtime.caching.identities import Identity
 
 

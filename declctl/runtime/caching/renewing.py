@@ -6,9 +6,10 @@ Either for what it becomes when a generation is committed, or for a field that a
 import asyncio
 from collections.abc import KeysView, Sequence
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import Reprojection
-from declctl.objects import FieldPath, Projection
+from declctl.objects import FieldPath
 from declctl.runtime.caching.cached import Cached, Wanted, paths_of
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.caching.projections import codec_of, projection_of, remaking

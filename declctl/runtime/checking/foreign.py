@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from declctl.decoding import Transform
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calling import EventTarget, Implementation, call
 from declctl.hooks.config import PluginConfigError, check_config
@@ -18,7 +19,7 @@ from declctl.hooks.loading import GenerationNamespace
 from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.predicates import Predicate, predicate
 from declctl.hooks.registry import GenerationPlugins
-from declctl.objects import KubeObject, ObjectView, Transform
+from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
 
 _BAD_INDEXERS = "DCL049"

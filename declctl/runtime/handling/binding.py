@@ -11,7 +11,7 @@ from declctl.objects import ChangeType
 from declctl.runtime.handling.context import World
 from declctl.runtime.handling.figures import Tally
 from declctl.runtime.handling.filtering import Filter
-from declctl.work import Backoff
+from declctl.workqueue import Backoff
 
 
 class Intake(NamedTuple):

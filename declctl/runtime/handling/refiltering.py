@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.objects import ChangeType, Record
-from declctl.objects.selective import SelectiveReader
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.moving import Move, Told, difference

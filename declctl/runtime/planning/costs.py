@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from declctl.decoding import Projection
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
-from declctl.objects import FieldPath, FrameStatistics, Projection
+from declctl.objects import FieldPath, FrameStatistics
 from declctl.objects.changed_paths import ChangedPaths
 from declctl.runtime.checking.declared import FromHooks
 

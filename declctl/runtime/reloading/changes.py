@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from declctl.decoding.partial import at_hand
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.objects import FieldPath
-from declctl.objects.partial import at_hand
 from declctl.runtime.caching.identities import Identity, matched
 
 

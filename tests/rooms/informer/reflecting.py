@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from declctl.decoding import Projection
 from declctl.errors import Expired
 from declctl.informer import FakeControllerSource, Indexer, Reflector, ReflectorOptions, ReflectorStatistics
 from declctl.kit import ManualClock
-from declctl.objects import Projection
 from tests.rooms.informer.shapes import fresh_projection, pod, rest
 
 EXPIRED = Expired(410, "Expired", "too old resource version")

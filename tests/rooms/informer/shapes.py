@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from declctl.decoding import Projection
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, FieldPath, Notification, Projection, Record
+from declctl.objects import ChangeType, FieldPath, Notification, Record
 
 PROJECTION = Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])
 

@@ -6,11 +6,12 @@ import logging
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import (
     Expired,
     MalformedAnswer,
 )
-from declctl.objects import ObjectView, Projection
+from declctl.objects import ObjectView
 from tests.rooms.informer.broken_input import (
     BROKEN_LINES,
     BROKEN_LISTS,

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.decoding import Projection
 from declctl.informer.decoding import Decoding
-from declctl.objects import Projection
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 

@@ -5,6 +5,7 @@ import threading
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.informer.stores.expiration_cache import (
     ExpirationCache,
     FakeExpirationPolicy,
@@ -12,7 +13,7 @@ from declctl.informer.stores.expiration_cache import (
     TTLPolicy,
 )
 from declctl.kit import ManualClock
-from declctl.objects import Projection, Record
+from declctl.objects import Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 

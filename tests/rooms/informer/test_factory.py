@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, Forbidden, NotSynced
 from declctl.informer import (
     FakeControllerSource,
@@ -17,7 +18,7 @@ from declctl.informer import (
     field_index,
 )
 from declctl.kit import ManualClock
-from declctl.objects import FieldPath, GroupVersionKind, Projection, Resource
+from declctl.objects import FieldPath, GroupVersionKind, Resource
 from tests.rooms.informer.shapes import pod
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError
 from declctl.informer import (
     Config,
@@ -24,7 +25,7 @@ from declctl.informer.stores import FakeExpirationPolicy
 from declctl.informer.watches import RetryWatcher, informer_watcher, until, until_with_sync
 from declctl.informer.watches.until import until_without_retry
 from declctl.kit import ManualClock
-from declctl.objects import ListOptions, ListPage, Projection
+from declctl.objects import ListOptions, ListPage
 from tests.rooms.informer.reflecting import bench
 from tests.rooms.informer.shapes import made, pod, record, rest, running
 

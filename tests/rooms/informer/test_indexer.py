@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, NoKey, TransactionError
 from declctl.informer import Indexer, field_index
-from declctl.objects import Delta, DeltaType, Projection
+from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.shapes import record
 
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.decoding import Projection
 from declctl.informer import field_index, function_index
 from declctl.informer.stores.indices import Index
-from declctl.objects import FieldPath, Projection
+from declctl.objects import FieldPath
 from tests.rooms.informer.shapes import record
 
 PLAIN = Projection(api_version="v1", kind="Pod")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, Forbidden, NotFound, NotSynced, Unreachable
 from declctl.informer import FakeControllerSource, ResourceEventHandlerFuncs, SharedIndexInformer, field_index
 from declctl.informer.queues import Replacement
@@ -18,7 +19,6 @@ from declctl.objects import (
     KubeObject,
     Notification,
     ObjectView,
-    Projection,
 )
 from tests.rooms.informer.shapes import Recorder, made, pod, record, recreate_unseen, rest, running
 

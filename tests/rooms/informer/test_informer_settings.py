@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, Unreachable
 from declctl.informer import (
     DeletedFinalStateUnknown,
@@ -16,7 +17,7 @@ from declctl.informer import (
     field_index,
 )
 from declctl.kit import ManualClock
-from declctl.objects import FieldPath, KubeObject, ObjectView, Projection
+from declctl.objects import FieldPath, KubeObject, ObjectView
 from tests.rooms.informer.shapes import Recorder, made, pod, recreate_unseen, rest, running
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])

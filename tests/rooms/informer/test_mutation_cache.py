@@ -5,13 +5,14 @@ import functools
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import CacheError, UnknownIndex
 from declctl.informer import DeletedFinalStateUnknown
 from declctl.informer.applying import Applier
 from declctl.informer.stores import Indexer, field_index
 from declctl.informer.stores.mutation_cache import MutationCache
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Projection, Record
+from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 

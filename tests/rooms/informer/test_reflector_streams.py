@@ -6,8 +6,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.informer import FakeControllerSource, supports_watch_list
-from declctl.objects import Projection, WatchOptions
+from declctl.objects import WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import pod
 

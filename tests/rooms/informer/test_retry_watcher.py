@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import (
     Expired,
     Forbidden,
@@ -18,7 +19,7 @@ from declctl.errors import (
 from declctl.informer import FakeControllerSource
 from declctl.informer.watches import RetryWatcher
 from declctl.kit import ManualClock
-from declctl.objects import EventType, Projection, WatchEvent
+from declctl.objects import EventType, WatchEvent
 from tests.rooms.informer.shapes import pod, record, rest
 
 GONE = Expired(410, "Expired", "too old resource version")

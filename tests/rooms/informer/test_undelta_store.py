@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.informer.stores.undelta_store import UndeltaStore
-from declctl.objects import Delta, DeltaType, Projection, Record
+from declctl.objects import Delta, DeltaType, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from declctl.objects import FieldPath, Projection, Record
+from declctl.decoding import Projection
+from declctl.objects import FieldPath, Record
 
 NODE_NAME = FieldPath.parse("spec.nodeName")
 IMAGES = FieldPath.parse("spec.containers[*].image")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.objects.held import ObjectCodec
+from declctl.objects.frame import ObjectCodec
 from tests.rooms.objects.made_objects import compact, pod
 
 TEXTS = st.text(max_size=30)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.hooks.calling import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
-from declctl.objects import ChangeType, Notification, Projection, Record
+from declctl.objects import ChangeType, Notification, Record
 from declctl.runtime.handling.context import Listers, World
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding, Handler

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.manifest import ManifestSource, load, plan
-from declctl.objects import FieldPath, Projection
+from declctl.objects import FieldPath
 from declctl.runtime.checking.declared import FromHooks
 from declctl.runtime.planning.costs import Cost, Price, costs, filter_costs
 

@@ -5,11 +5,12 @@ import json
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import FilterFailed
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.predicates import predicate
 from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
-from declctl.objects import ChangeReason, ChangeType, Notification, Projection
+from declctl.objects import ChangeReason, ChangeType, Notification
 from declctl.runtime.handling.filtering import Filter
 from tests.rooms.runtime.conftest import rebind
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.decoding import Projection
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
 from declctl.manifest.model import EntryPoint, FilterSpec
-from declctl.objects import ChangeType, Projection
+from declctl.objects import ChangeType
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Handler
 from declctl.runtime.handling.refiltering import Refilter, ask_the_rest, may_differ

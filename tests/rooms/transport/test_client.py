@@ -9,8 +9,9 @@ import sys
 import pytest
 from aiohttp import web
 
+from declctl.decoding import Projection
 from declctl.errors import Conflict, MalformedAnswer
-from declctl.objects import GroupVersionKind, ListOptions, Projection, WatchOptions
+from declctl.objects import GroupVersionKind, ListOptions, WatchOptions
 from declctl.transport import Client
 
 POD = GroupVersionKind.of("v1", "Pod")

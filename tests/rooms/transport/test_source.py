@@ -6,15 +6,9 @@ import json
 
 import pytest
 
+from declctl.decoding import Projection
 from declctl.errors import Expired, InvalidRequest, MalformedAnswer, NotFound, Unreachable
-from declctl.objects import (
-    EventType,
-    GroupVersionKind,
-    ListOptions,
-    Projection,
-    Resource,
-    WatchOptions,
-)
+from declctl.objects import EventType, GroupVersionKind, ListOptions, Resource, WatchOptions
 from declctl.transport import ResourceSource
 from declctl.transport.source import MOST_EVENTS
 

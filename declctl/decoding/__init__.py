@@ -1,0 +1,23 @@
+"""Decoding: bytes of an API server to records, and the fields of an object that somebody needs. No I/O."""
+
+from declctl.decoding.list_items import ItemCutter
+from declctl.decoding.projection import (
+    MANAGED_FIELDS,
+    Known,
+    MetadataCodec,
+    Projection,
+    ProjectionStatistics,
+    nothing_known,
+)
+from declctl.decoding.slow_path import Transform
+
+__all__ = [
+    "MANAGED_FIELDS",
+    "ItemCutter",
+    "Known",
+    "MetadataCodec",
+    "Projection",
+    "ProjectionStatistics",
+    "Transform",
+    "nothing_known",
+]

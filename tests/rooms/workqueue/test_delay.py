@@ -1,0 +1,152 @@
+"""Keys that come later, on a clock that the test moves."""
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from declctl.kit import ManualClock
+from declctl.workqueue import DelayingQueue, Delays, WorkQueue
+
+
+@pytest.fixture(name="clock")
+def _clock():
+    return ManualClock()
+
+
+@pytest.fixture(name="queue")
+def _queue(clock):
+    return WorkQueue(clock=clock)
+
+
+@contextlib.asynccontextmanager
+async def running(delaying, clock):
+    """Delays pass inside."""
+    task = asyncio.ensure_future(delaying.run())
+    await clock.settle()
+    yield task
+    delaying.stop()
+    await task
+
+
+def test_an_item_comes_when_it_is_due_and_once(queue, clock):
+    """Absent before, present after, and never again (client-go 249)."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        async with running(delaying, clock):
+            delaying.add_after("a", 0.05)
+            await clock.advance(0.049)
+            assert (len(queue), len(delaying)) == (0, 1)
+            await clock.advance(0.001)
+            assert (len(queue), len(delaying)) == (1, 0)
+            queue.done(queue.get_nowait())
+            await clock.advance(10)
+            assert len(queue) == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.05, 0.07), (0.05, 0.03)])
+def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
+    """And the later one is forgotten (client-go 250)."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        async with running(delaying, clock):
+            delaying.add_after("a", first)
+            delaying.add_after("a", second)
+            await clock.advance(min(first, second))
+            queue.done(queue.get_nowait())
+            await clock.advance(1)
+            assert len(queue) == 0
+
+    asyncio.run(scene())
+
+
+def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
+    """Delays are served in the order of their moments, not of their calls (client-go 251)."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        async with running(delaying, clock):
+            delaying.add_after("late", 1)
+            await clock.settle()
+            delaying.add_after("early", 0.5)
+            await clock.advance(0.5)
+            assert queue.get_nowait() == "early"
+            await clock.advance(0.5)
+            assert queue.get_nowait() == "late"
+
+    asyncio.run(scene())
+
+
+def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
+    """Zero or less needs nobody who waits (client-go 252)."""
+    delaying = DelayingQueue(queue, clock=clock)
+    delaying.add_after("a", 0)
+    delaying.add_after("b", -1)
+    assert len(queue) == 2
+    queue.shut_down()
+    delaying.add_after("c", 0)
+    delaying.add_after("d", 1)
+    assert (len(queue), len(delaying)) == (2, 0)
+
+
+def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
+    """As client-go does (client-go 252)."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        async with running(delaying, clock):
+            delaying.add_after("a", 1)
+            await clock.settle()
+        await clock.advance(2)
+        assert (len(queue), len(delaying)) == (0, 0)
+
+    asyncio.run(scene())
+
+
+def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
+    """`run` may come after `add_after`."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        delaying.add_after("a", 1)
+        await clock.advance(2)
+        async with running(delaying, clock):
+            assert queue.get_nowait() == "a"
+
+    asyncio.run(scene())
+
+
+def test_another_thread_may_delay(queue, clock):
+    """Whoever waits is woken from outside of its loop."""
+
+    async def scene():
+        delaying = DelayingQueue(queue, clock=clock)
+        async with running(delaying, clock):
+            await asyncio.to_thread(delaying.add_after, "a", 1)
+            await clock.advance(1)
+            assert queue.get_nowait() == "a"
+
+    asyncio.run(scene())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
+def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
+    """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
+    clock = ManualClock()
+    delays = Delays(clock=clock)
+    for item, seconds in calls:
+        delays.add(item, seconds)
+    earliest = {item: min(s for i, s in calls if i == item) for item, _ in calls}
+    assert delays.next_due() == (min(earliest.values()) if earliest else None)
+    seen = {}
+    for moment in range(21):
+        seen |= dict.fromkeys(delays.take_due(), moment)
+        clock.set(1)
+    assert seen == earliest
+    assert len(delays) == 0

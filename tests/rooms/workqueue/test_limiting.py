@@ -1,0 +1,54 @@
+"""A queue whose failed keys come back later and later."""
+
+import asyncio
+
+from declctl.kit import ManualClock
+from declctl.workqueue import ItemExponentialFailureRateLimiter, RateLimitingQueue
+
+
+def make(clock):
+    """A queue that waits 1, 2, 4 … 60 seconds."""
+    return RateLimitingQueue(clock=clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
+
+
+def test_each_failure_waits_longer_and_forgetting_starts_over():
+    """The limiter's next delay is used for each item (client-go 253)."""
+    queue = make(ManualClock())
+    assert [queue.add_rate_limited("a"), queue.add_rate_limited("a"), queue.add_rate_limited("b")] == [
+        1,
+        2,
+        1,
+    ]
+    assert queue.num_requeues("a") == 2
+    assert (len(queue), queue.delayed) == (0, 2)
+    queue.forget("a")
+    assert (queue.num_requeues("a"), queue.add_rate_limited("a")) == (0, 1)
+    assert queue.statistics().retries_total == 4
+
+
+def test_delays_pass_while_somebody_runs_it():
+    """What failed comes back, and a drain ends what runs."""
+
+    async def scene():
+        clock = ManualClock()
+        queue = make(clock)
+        task = asyncio.ensure_future(queue.run())
+        queue.add_rate_limited("a")
+        queue.add_after("b", 3)
+        await clock.advance(1)
+        assert queue.get_nowait() == "a"
+        await clock.advance(2)
+        assert await queue.get() == "b"
+        queue.add("c")
+        assert len(queue) == 1
+        for item in ("a", "b", queue.get_nowait()):
+            queue.done(item)
+        await queue.shut_down_with_drain()
+        await task
+
+    asyncio.run(scene())
+
+
+def test_the_default_limiter_is_client_gos():
+    """5 ms for the first failure of an item."""
+    assert RateLimitingQueue(clock=ManualClock()).add_rate_limited("a") == 0.005

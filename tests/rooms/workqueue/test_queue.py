@@ -1,0 +1,339 @@
+"""The queue: each key at most once, and never with two workers."""
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from declctl.kit import ManualClock
+from declctl.workqueue import QueueEmpty, QueueShutDown, WorkQueue
+
+
+@pytest.fixture(name="clock")
+def _clock():
+    return ManualClock()
+
+
+@pytest.fixture(name="queue")
+def _queue(clock):
+    return WorkQueue(clock=clock)
+
+
+def test_items_are_handed_out_in_order(queue):
+    """First in, first out."""
+    for item in "abc":
+        queue.add(item)
+    assert [queue.get_nowait() for _ in range(3)] == ["a", "b", "c"]
+    with pytest.raises(QueueEmpty):
+        queue.get_nowait()
+
+
+def test_an_item_that_waits_is_in_it_once(queue):
+    """Ten changes of one object are one piece of work; what is worked on doesn't count (client-go 234)."""
+    for item in "aabab":
+        queue.add(item)
+    assert len(queue) == 2
+    queue.get_nowait()
+    assert len(queue) == 1
+
+
+def test_an_item_that_is_worked_on_is_not_handed_out_again(queue):
+    """Two adds meanwhile are one more run, after the first is done (client-go 233, 237)."""
+    queue.add("a")
+    assert queue.get_nowait() == "a"
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    with pytest.raises(QueueEmpty):
+        queue.get_nowait()
+    queue.done("a")
+    assert queue.get_nowait() == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+def test_an_item_comes_back_once(queue):
+    """Added while worked on, then done: it is back, and after that gone (client-go 235)."""
+    queue.add("a")
+    queue.add("b")
+    first = queue.get_nowait()
+    queue.add(first)
+    queue.done(first)
+    assert [queue.get_nowait(), queue.get_nowait()] == ["b", "a"]
+
+
+def test_done_for_what_nobody_took_changes_nothing(queue):
+    """A second `done` for one item is harmless."""
+    queue.add("a")
+    queue.done("a")
+    assert len(queue) == 1
+    assert queue.statistics().work_duration_seconds_count == 0
+
+
+def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
+    """Everything from before is worked on, nothing from after (client-go 232)."""
+    queue.add("a")
+    queue.shut_down()
+    queue.add("b")
+    assert queue.shutting_down
+    assert queue.get_nowait() == "a"
+    with pytest.raises(QueueShutDown):
+        queue.get_nowait()
+
+
+def test_a_worker_waits_for_an_item(queue):
+    """And wakes up when one comes."""
+
+    async def scene():
+        waiting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        queue.add("a")
+        assert await waiting == "a"
+
+    asyncio.run(scene())
+
+
+def test_another_thread_may_add(queue):
+    """A worker on a loop is woken from outside of it."""
+
+    async def scene():
+        waiting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(queue.add, "a")
+        assert await waiting == "a"
+
+    asyncio.run(scene())
+
+
+def test_a_worker_that_was_cancelled_takes_nothing(queue):
+    """Its item goes to the next one."""
+
+    async def scene():
+        cancelled, waiting = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        queue.add("a")
+        assert await waiting == "a"
+        assert cancelled.cancelled()
+
+    asyncio.run(scene())
+
+
+def test_shutdown_does_not_wait_for_work(queue):
+    """It returns while an item is still worked on (client-go 239), and wakes the workers that wait."""
+
+    async def scene():
+        queue.add("a")
+        queue.get_nowait()
+        waiting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        queue.shut_down()
+        with pytest.raises(QueueShutDown):
+            await waiting
+
+    asyncio.run(scene())
+
+
+def test_draining_waits_until_all_is_done(queue, clock):
+    """Two items are worked on: the drain ends with the second `done` (client-go 238)."""
+
+    async def scene():
+        for item in "ab":
+            queue.add(item)
+            queue.get_nowait()
+        drained = asyncio.ensure_future(queue.shut_down_with_drain())
+        await clock.settle()
+        queue.done("a")
+        await clock.settle()
+        assert not drained.done()
+        queue.done("b")
+        await drained
+
+    asyncio.run(scene())
+
+
+def test_draining_hands_out_what_was_added_again(queue, clock):
+    """An item that was added while it was worked on runs once more before the drain ends (client-go 241)."""
+
+    async def scene():
+        queue.add("a")
+        queue.get_nowait()
+        queue.add("a")
+        drained = asyncio.ensure_future(queue.shut_down_with_drain())
+        waiting = asyncio.ensure_future(queue.get())
+        await clock.settle()
+        queue.done("a")
+        assert await waiting == "a"
+        await clock.settle()
+        assert not drained.done()
+        queue.done("a")
+        await drained
+
+    asyncio.run(scene())
+
+
+def test_a_plain_shutdown_ends_a_drain(queue, clock):
+    """Who loses patience need not wait for work that hangs."""
+
+    async def scene():
+        queue.add("a")
+        queue.get_nowait()
+        drained = asyncio.ensure_future(queue.shut_down_with_drain())
+        await clock.settle()
+        assert not drained.done()
+        queue.shut_down()
+        await drained
+
+    asyncio.run(scene())
+
+
+def test_nothing_keeps_an_item_that_is_done(queue):
+    """Memory does not grow with what was worked on (client-go 242)."""
+
+    class Item: ...
+
+    item = Item()
+    alive = weakref.ref(item)
+    queue.add(item)
+    queue.done(queue.get_nowait())
+    del item
+    gc.collect()
+    assert alive() is None
+
+
+def test_statistics_have_client_gos_names(queue, clock):
+    """`workqueue_depth` and its sisters, with the time that passed on the clock."""
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    clock.set(2)
+    queue.get_nowait()
+    clock.set(3)
+    running = queue.statistics()
+    assert (running.depth, running.adds_total) == (1, 2)
+    assert (running.queue_duration_seconds_count, running.queue_duration_seconds_sum) == (1, 2)
+    assert (running.unfinished_work_seconds, running.longest_running_processor_seconds) == (3, 3)
+    queue.done("a")
+    done = queue.statistics()
+    assert (done.work_duration_seconds_count, done.work_duration_seconds_sum) == (1, 3)
+    assert done.unfinished_work_seconds == 0
+
+
+def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
+    """`workqueue_depth` is adds minus gets, as client-go's; `len` is what a worker could take now."""
+    queue.add("a")
+    queue.get_nowait()
+    assert queue.statistics().depth == 0
+    queue.add("a")
+    queue.add("a")
+    assert (queue.statistics().depth, len(queue)) == (1, 0)
+    queue.done("a")
+    assert (queue.statistics().depth, len(queue)) == (1, 1)
+    queue.get_nowait()
+    figures = queue.statistics()
+    assert (figures.depth, figures.adds_total) == (0, 2)
+
+
+def test_many_producers_and_consumers_lose_nothing(queue):
+    """Everything added before shutdown is worked on, never one item by two workers (client-go 232)."""
+    done: list[int] = []
+    active: set[int] = set()
+
+    async def worker():
+        while True:
+            try:
+                item = await queue.get()
+            except QueueShutDown:
+                return
+            assert item not in active
+            active.add(item)
+            await asyncio.sleep(0)
+            active.discard(item)
+            done.append(item)
+            queue.done(item)
+
+    async def scene():
+        workers = [asyncio.ensure_future(worker()) for _ in range(10)]
+        threads = [
+            threading.Thread(target=lambda n=n: [queue.add(n * 20 + i) for i in range(20)]) for n in range(10)
+        ]
+        for thread in threads:
+            thread.start()
+        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+        await queue.shut_down_with_drain()
+        await asyncio.gather(*workers)
+
+    asyncio.run(scene())
+    assert sorted(done) == list(range(200))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The queue against a model of sets."""
+
+    def __init__(self):
+        super().__init__()
+        self.queue = WorkQueue(clock=ManualClock())
+        self.waiting: list[int] = []
+        self.again: set[int] = set()
+        self.working: set[int] = set()
+        self.closed = False
+
+    @rule(item=st.integers(0, 4))
+    def add(self, item):
+        """An item wants work."""
+        self.queue.add(item)
+        if self.closed:
+            return
+        if item in self.working:
+            self.again.add(item)
+        elif item not in self.waiting:
+            self.waiting.append(item)
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def take(self):
+        """The oldest item is handed out."""
+        item = self.queue.get_nowait()
+        assert item == self.waiting.pop(0)
+        assert item not in self.working
+        self.working.add(item)
+
+    @precondition(lambda self: not self.waiting)
+    @rule()
+    def take_nothing(self):
+        """Nobody is told to leave while something may come back."""
+        expected = QueueShutDown if self.closed and not self.again else QueueEmpty
+        with pytest.raises(expected):
+            self.queue.get_nowait()
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def finish(self, data):
+        """A worker is done."""
+        item = data.draw(st.sampled_from(sorted(self.working)))
+        self.queue.done(item)
+        self.working.discard(item)
+        if item in self.again:
+            self.again.discard(item)
+            self.waiting.append(item)
+
+    @rule()
+    def shut_down(self):
+        """No more items."""
+        self.queue.shut_down()
+        self.closed = True
+
+    @invariant()
+    def counts_agree(self):
+        """The figures are those of the model."""
+        assert len(self.queue) == len(self.waiting)
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

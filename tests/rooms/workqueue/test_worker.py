@@ -1,0 +1,230 @@
+"""Workers: they call, retry and give up as they are told."""
+
+import asyncio
+
+import pytest
+
+from declctl.kit import ManualClock
+from declctl.workqueue import ItemExponentialFailureRateLimiter, RateLimitingQueue, run_workers
+
+
+class Odd(BaseException):
+    """What test tools and other frameworks derive from."""
+
+
+class Scene:
+    """A queue with workers on a manual clock, and what was heard of failures."""
+
+    def __init__(self, reconcile, *, concurrency=1, max_retries=3):
+        self.clock = ManualClock()
+        self.queue = RateLimitingQueue(clock=self.clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
+        self.failures = []
+        self._workers = lambda: run_workers(
+            self.queue,
+            reconcile,
+            concurrency=concurrency,
+            max_retries=max_retries,
+            on_failure=lambda item, error, delay: self.failures.append((item, str(error), delay)),
+        )
+
+    def play(self, act):
+        """Run an act beside the workers; ends with a shutdown."""
+
+        async def scene():
+            task = asyncio.ensure_future(self._workers())
+            await self.clock.settle()
+            await act()
+            self.queue.shut_down()
+            await task
+
+        asyncio.run(scene())
+
+
+def test_a_failure_is_tried_again_and_then_given_up():
+    """Each failure is told with the time to the next try, the last one without."""
+    tried = []
+
+    async def reconcile(item):
+        tried.append(item)
+        raise ValueError("no")
+
+    scene = Scene(reconcile, max_retries=2)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(100)
+
+    scene.play(act)
+    assert tried == ["a"] * 3
+    assert scene.failures == [("a", "no", 1), ("a", "no", 2), ("a", "no", None)]
+    assert scene.queue.num_requeues("a") == 0
+
+
+def test_success_forgets_the_failures():
+    """The next failure waits as briefly as the first."""
+    outcomes = iter([ValueError("1"), None, ValueError("2"), None])
+
+    async def reconcile(item):
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(10)
+        scene.queue.add("a")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert scene.failures == [("a", "1", 1), ("a", "2", 1)]
+
+
+def test_a_result_asks_for_another_run():
+    """Seconds that are returned are waited for, as a controller's RequeueAfter."""
+    moments = []
+
+    async def reconcile(item):
+        moments.append(scene.clock.monotonic())
+        return 5.0
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(11)
+
+    scene.play(act)
+    assert [moment - moments[0] for moment in moments] == [0, 5, 10]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
+    """Never more, and never one item twice at a time."""
+    active, most = set(), []
+
+    async def reconcile(item):
+        assert item not in active
+        active.add(item)
+        most.append(len(active))
+        await scene.clock.sleep(1)
+        active.discard(item)
+
+    scene = Scene(reconcile, concurrency=concurrency)
+
+    async def act():
+        for item in "abcde":
+            scene.queue.add(item)
+        await scene.clock.settle()
+        scene.queue.add("a")
+        await scene.clock.advance(20)
+
+    scene.play(act)
+    assert max(most) == concurrency
+    assert len(most) == 6
+
+
+def test_shutdown_finishes_what_waits():
+    """What was added before is worked on, and then the workers leave."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+
+    scene = Scene(reconcile)
+
+    async def act():
+        for item in "abc":
+            scene.queue.add(item)
+
+    scene.play(act)
+    assert seen == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, GeneratorExit, Odd])
+def test_nothing_that_is_raised_ends_a_worker(raised):
+    """Items would wait for ever, and `run_workers` return as if the queue had been shut down."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if len(seen) == 1:
+            raise raised("of its own")
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        scene.queue.add("b")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "b", "a"]
+    assert scene.failures == [("a", f"it raised {raised.__name__}: of its own", 1)]
+
+
+def test_a_cancelled_task_that_is_awaited_is_a_failure():
+    """How it happens: reconcile awaits something that others cancel."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        shared = asyncio.ensure_future(asyncio.sleep(10))
+        asyncio.get_running_loop().call_soon(shared.cancel)
+        await shared
+
+    scene = Scene(reconcile, max_retries=1)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "a"]
+    assert [delay for _, _, delay in scene.failures] == [1, None]
+
+
+def test_a_worker_that_is_cancelled_by_what_it_calls_is_replaced(caplog):
+    """Who cancels the task in which it runs fails, and the queue is worked on."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if item == "a" and seen.count("a") == 1:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        scene.queue.add("b")
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == ["a", "b", "a"]
+    assert [item for item, _, _ in scene.failures] == ["a"]
+    assert "another one takes its place" in caplog.text
+
+
+def test_workers_that_are_cancelled_end_and_hold_no_item():
+    """The queue can be drained, and worked on by others."""
+    begun = asyncio.Event()
+
+    async def reconcile(item):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    scene = Scene(reconcile)
+
+    async def play():
+        task = asyncio.ensure_future(scene._workers())
+        scene.queue.add("a")
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.wait_for(scene.queue.shut_down_with_drain(), 5)
+        return task.cancelled()
+
+    assert asyncio.run(play())
+    assert scene.failures == []
