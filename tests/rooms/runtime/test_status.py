@@ -136,7 +136,7 @@ def test_a_refused_rollback_is_no_refused_reload() -> None:
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
     assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
     assert refused.advice is not None
-    assert refused.advice.endswith("then `declctl rollback` tries it again")
+    assert refused.advice.endswith("; `declctl rollback` tries it again")
 
 
 @pytest.mark.guarantee("G25")
