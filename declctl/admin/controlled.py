@@ -78,8 +78,8 @@ class Controlled(Protocol):
         """The cache of a resource; None if there is no such resource."""
         ...
 
-    async def reload(self, *, asked: bool = True) -> Told:
-        """Read the files again."""
+    async def reload(self, *, asked: bool = True, force: bool = False) -> Told:
+        """Read the files again; with `force` make all code anew, although they have not changed."""
         ...
 
     async def rollback(self, number: int | None = None) -> Told:

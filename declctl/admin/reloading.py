@@ -23,7 +23,7 @@ class Reloads:
         self._running: set[asyncio.Task[object]] = set()
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
-        """Reload; with `?wait=false` only begin to.
+        """Reload; with `?wait=false` only begin to, with `?force=true` make all code anew.
 
         200 with the outcome, 422 if it was refused, 202 if it was not waited for. A client that goes away
         does not stop the reload. 503 while the first generation is being made, as none can follow it yet,
@@ -31,9 +31,10 @@ class Reloads:
         """
         if not self._runtime.status().generation:
             return _starting()
-        task = asyncio.create_task(self._runtime.reload(asked=True), name="reload asked for")
+        wait, force = _flag(request, "wait", default=True), _flag(request, "force", default=False)
+        task = asyncio.create_task(self._runtime.reload(asked=True, force=force), name="reload asked for")
         self._keep(task)
-        if request.query.get("wait", "true").lower() in ("false", "0", "no"):
+        if not wait:
             return answer({"message": "reloading; `declctl status` will say what became of it"}, status=202)
         return _told(await asyncio.shield(task))
 
@@ -67,6 +68,12 @@ class Reloads:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _flag(request: web.Request, name: str, *, default: bool) -> bool:
+    """A parameter that is true or false; what is neither is the default."""
+    said = request.query.get(name, "").lower()
+    return said in ("true", "1", "yes") or (default and said not in ("false", "0", "no"))
 
 
 def _told(outcome: Told) -> web.Response:

@@ -42,6 +42,12 @@ def reload(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the outcome, or only ask for the reload.")
     ] = True,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Make all code anew although no file has changed that the bundle reads."
+        ),
+    ] = False,
     output: OutputOption = Output.TEXT,
     admin: AdminOption = None,
 ) -> None:
@@ -49,11 +55,12 @@ def reload(
 
     It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers, 3 for a fault in
     declctl. If they change meanwhile, the newer ones count. With --no-wait, 0 says no more than that the
-    order was given. Code that fails in its probation is taken back later: `declctl status` and `history`
+    order was given. Data files that handlers read by themselves are not noticed: use --force after an edit
+    of one. Code that fails in its probation is taken back later: `declctl status` and `history`
     say so.
     """
-    query = "true" if wait else "false"
-    _end(_order(admin, f"/-/reload?wait={query}"), output)
+    query = f"wait={'true' if wait else 'false'}{'&force=true' if force else ''}"
+    _end(_order(admin, f"/-/reload?{query}"), output)
 
 
 def rollback(

@@ -109,12 +109,13 @@ class Runtime:
         """Ask the process to drain and end; from any thread."""
         self._machinery.loop.call_soon_threadsafe(self._stopping.set)
 
-    async def reload(self, *, asked: bool = True) -> Outcome:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
-        An attempt on older files that is not committed yet is given up for it.
+        An attempt on older files that is not committed yet is given up for it. With `force` all code is made
+        anew, although the files that are read have not changed.
         """
-        return await self._wired.attempts.reload(asked=asked)
+        return await self._wired.attempts.reload(asked=asked, force=force)
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Let the generation before run again, or the one of that number, if it is still in memory."""

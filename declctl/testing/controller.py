@@ -139,9 +139,12 @@ class ControllerUnderTest:
             self._stack.close()
         return self._result or 0
 
-    def reload(self, timeout: float = 30.0) -> Outcome:
-        """Make what the files say now the next generation, or say why not."""
-        return self._on_machinery(self.runtime.reload(asked=True), timeout)
+    def reload(self, timeout: float = 30.0, *, force: bool = False) -> Outcome:
+        """Make what the files say now the next generation, or say why not.
+
+        With `force` there is a new generation although nothing has changed that the bundle reads.
+        """
+        return self._on_machinery(self.runtime.reload(asked=True, force=force), timeout)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Return when it is ready: every cache has been filled."""

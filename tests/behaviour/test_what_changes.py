@@ -303,3 +303,41 @@ def test_an_import_that_takes_long_is_told_with_its_seconds(rig, board, monkeypa
         assert outcome.line.endswith(f"ms (imports took {outcome.imports.here:.0f} s here)")
         told = runs.runtime.history()["attempts"]
         assert [int(attempt["importSeconds"]) // 10 for attempt in told] == [3, 2]
+
+
+_DATA = """
+import pathlib
+from blackboard import tell as note
+TEAM = (pathlib.Path(__file__).parent / "team.txt").read_text()
+def tell(change): note(TEAM, change.type, str(change.key))
+def by_team(obj): return [TEAM]
+def is_ours(obj): return TEAM in obj["data"].values()
+"""
+
+
+@pytest.mark.guarantee("G1", "G25")
+def test_a_forced_reload_makes_code_anew_that_reads_files_by_itself(rig, asked, config_map) -> None:
+    """A data file beside the handler is edited: a reload finds nothing, a forced one has it (no LIST)."""
+    rig.handler("tell", rest="filter: {entryPoint: 'handlers:is_ours'}")
+    index = "{name: byTeam, entryPoint: 'handlers:by_team'}"
+    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{index}]}}"]
+    rig.folder.write("team.txt", "red")
+    controller = rig.run(_DATA, objects=[config_map("a", team="red"), config_map("b", team="blue")])
+    controller.wait_idle()
+    before = asked()
+    assert rig.told() == [("red", "Added", "default/a")]
+
+    rig.folder.write("team.txt", "blue")
+    assert controller.reload().result == "Unchanged"
+    outcome = controller.reload(force=True)
+    assert (outcome.result, outcome.generation, outcome.lists) == ("Applied", 2, 0)
+    assert outcome.line.startswith("generation 2: ~index maps.byTeam (code) ~handler tell (code), 0 LIST")
+    controller.wait_idle()
+    assert sorted(rig.told()[1:]) == [("blue", "Added", "default/b"), ("blue", "Deleted", "default/a")]
+    assert list(controller.lister("maps").index_values("byTeam")) == ["blue"]
+
+    assert controller.reload().result == "Unchanged"
+    rig.handler("other", entry="handlers:tell")
+    rig.write()
+    assert controller.reload().line.startswith("generation 3: +handler other, 0 LIST")
+    assert asked() == before

@@ -11,6 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
@@ -62,6 +64,12 @@ class Checked:
     def errors(self) -> tuple[Diagnostic, ...]:
         """The faults that keep it from running."""
         return tuple(d for d in self.diagnostics if d.severity == "error")
+
+    def forced(self, number: int) -> "Checked":
+        """The same, with the number of the generation of which all code was, or is to be, made anew."""
+        if self.inputs is None or self.inputs.forced == number:
+            return self
+        return replace(self, inputs=msgspec.structs.replace(self.inputs, forced=number))
 
     @property
     def has_to_be_imported(self) -> bool:

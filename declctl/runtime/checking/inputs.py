@@ -39,7 +39,9 @@ class Inputs(msgspec.Struct, frozen=True):
 
     `config_files` are those that plugins' configs name, without those that can't be read; `config_faults`
     says why they can't. `digest` covers everything that is read, `code` the handler files alone. `modules`
-    has for each module that an entry point names a digest of the files that it is made of.
+    has for each module that an entry point names a digest of the files that it is made of. `forced` is the
+    number of the last generation of which all code was made anew although its files had not changed; what
+    code has made before is not that of the same code.
     """
 
     loaded: Loaded
@@ -49,6 +51,7 @@ class Inputs(msgspec.Struct, frozen=True):
     digest: str
     code: str
     modules: Mapping[str, str]
+    forced: int = 0
 
 
 class InputFiles:

@@ -244,7 +244,8 @@ class _Code:
     def of(self, origin: str | None) -> str:
         """Of the module that an entry point names, with all that it imports; without one, of all code."""
         module = (origin or "").partition(":")[0]
-        return _stamp(self._inputs.modules.get(module, self._inputs.code), self._foreign.versions)
+        code = self._inputs.modules.get(module, self._inputs.code)
+        return _stamp(code, self._foreign.versions, self._inputs.forced)
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
         """Of what transforms the objects of a watch; empty if nothing does. As `Side.identities`."""
@@ -275,6 +276,6 @@ def _indexes(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Iterator[
         )
 
 
-def _stamp(code: str, versions: str) -> str:
-    """What changes whenever the user's code or a plugin's version does."""
-    return hashlib.sha256(f"{code}\0{versions}".encode()).hexdigest()[:16]
+def _stamp(code: str, versions: str, forced: int) -> str:
+    """What changes whenever the user's code or a plugin's version does, or a reload is forced."""
+    return hashlib.sha256(f"{code}\0{versions}\0{forced}".encode()).hexdigest()[:16]

@@ -41,15 +41,17 @@ class Attempts:
         self._tasks: set[asyncio.Task[Outcome]] = set()
         self._closed = False
 
-    async def reload(self, *, asked: bool, digest: str | None = None) -> Outcome:
+    async def reload(self, *, asked: bool, digest: str | None = None, force: bool = False) -> Outcome:
         """Make what the files say the next generation, or say why not.
 
         An attempt on the same files is joined, one on older files is given up. `digest` is what the
-        files are; without it they are looked at. Whoever waits when the process ends is told so.
+        files are; without it they are looked at. `force` makes a new generation whatever they are, and joins
+        no attempt that has begun: what that has read besides may be older. Who waits when the process ends is
+        told so.
         """
         self._told = digest or self._told
         while True:
-            attempt: _Attempt | None = await self._newest(asked=asked, digest=digest)
+            attempt: _Attempt | None = await self._newest(asked=asked, digest=digest, force=force)
             outcome = None
             while attempt is not None:
                 await asyncio.wait([attempt.task])
@@ -96,7 +98,7 @@ class Attempts:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
 
-    async def _newest(self, *, asked: bool, digest: str | None) -> "_Attempt | None":
+    async def _newest(self, *, asked: bool, digest: str | None, force: bool) -> "_Attempt | None":
         """The attempt on the files as they are, which runs or begins now; None when the process ends."""
         while not self._closed and (current := self._current) is not None:
             if current.has_begun:
@@ -104,15 +106,21 @@ class Attempts:
                 newest = digest or await in_thread(self._digest, name="declctl-look")
                 if current is not self._current or self._closed:
                     continue
-                if newest != current.digest:
-                    return self._begin(asked=asked, settled=digest, instead_of=current)
+                if force or newest != current.digest:
+                    return self._begin(asked=asked, settled=digest, force=force, instead_of=current)
             current.asked = current.asked or asked
+            current.force = current.force or force
             current.settled = digest
             return current
-        return None if self._closed else self._begin(asked=asked, settled=digest, instead_of=None)
+        if self._closed:
+            return None
+        return self._begin(asked=asked, settled=digest, force=force, instead_of=None)
 
-    def _begin(self, *, asked: bool, settled: str | None, instead_of: "_Attempt | None") -> "_Attempt":
+    def _begin(
+        self, *, asked: bool, settled: str | None, force: bool, instead_of: "_Attempt | None"
+    ) -> "_Attempt":
         attempt = self._current = _Attempt(asked=asked, settled=settled, read=self._has_read)
+        attempt.force = force or (instead_of is not None and instead_of.force)
         attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
         self._tasks.add(attempt.task)
         attempt.task.add_done_callback(self._tasks.discard)
@@ -133,7 +141,9 @@ class Attempts:
         began = self._clock.monotonic()
         try:
             settled = None if attempt.asked else attempt.settled
-            outcome = await self._reloader.reload(asked=attempt.asked, settled=settled, read=attempt.has_read)
+            outcome = await self._reloader.reload(
+                asked=attempt.asked, force=attempt.force, settled=settled, read=attempt.has_read
+            )
             if not attempt.asked and await self._is_outdated(outcome, attempt.digest):
                 outcome = self._given_up(attempt, began)
             if outcome.result is Result.SUPERSEDED:
@@ -183,6 +193,7 @@ class _Attempt:
     def __init__(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> None:
         self.asked = asked
         self.settled = settled
+        self.force = False
         self._tell = read
         self.has_begun = False
         self.digest = ""

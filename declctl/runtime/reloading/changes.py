@@ -5,7 +5,7 @@ reads after a reload.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from declctl.decoding.partial import at_hand
@@ -71,6 +71,13 @@ class Side:
     def code_of(self, *entries: EntryPoint | None) -> tuple[str, ...]:
         """Digests of the code that entry points name; a plugin, which has none, is not of the files."""
         return tuple(self.modules.get(entry.module, self.code) for entry in entries if entry is not None)
+
+    def forced(self, number: int) -> "Side":
+        """The same, whose code is another one than before the forced reload of that number; 0 is none."""
+        if not number:
+            return self
+        modules = {name: f"{digest} {number}" for name, digest in self.modules.items()}
+        return replace(self, code=f"{self.code} {number}", modules=modules)
 
     def handler_code(self, handler: HandlerPlan) -> tuple[str, ...]:
         """Of the code of a handler, and of its filter."""

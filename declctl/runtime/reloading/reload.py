@@ -119,12 +119,18 @@ class Reloader:
         }
 
     async def reload(
-        self, *, asked: bool, settled: str | None = None, read: Callable[[str], None] = lambda _: None
+        self,
+        *,
+        asked: bool,
+        force: bool = False,
+        settled: str | None = None,
+        read: Callable[[str], None] = lambda _: None,
     ) -> Outcome:
         """Make what the files say now the next generation, or say why not.
 
         `asked` tries again what has been tried before, and plugins that could not be loaded; otherwise
-        the same bytes are not tried twice. Files that are not `settled`, a digest, any longer are left to a
+        the same bytes are not tried twice. `force` makes all code anew even where no file has changed that is
+        read: it may depend on others. Files that are not `settled`, a digest, any longer are left to a
         later attempt. `read` is told the digest of what the attempt is made of. Cancelling, which is possible
         until the commit, undoes everything before it is raised.
         """
@@ -139,7 +145,8 @@ class Reloader:
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
-            if digest == self.active.inputs.digest and not (asked and self.active.foreign.disabled):
+            wants_anew = force or (asked and bool(self.active.foreign.disabled))
+            if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
                 steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
@@ -147,6 +154,7 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
                 with self._own_faults():
+                    checked = checked.forced(self._next_number if force else self.active.inputs.forced)
                     checked = await import_in_child(checked, self._children)
                     if checked.errors:
                         raise refusal(checked)

@@ -84,11 +84,11 @@ class Staging:
             replayed = await self._replayed(after, new)
             await breathe()
             steps = (
-                (*changes(after.side, new.side), *changed_states(after.foreign.plugins, plugins), *restarts)
+                (*_changes(after, new), *changed_states(after.foreign.plugins, plugins), *restarts)
                 if after is not None
                 else ()
             )
-            same_code = after is not None and after.inputs.code == new.inputs.code
+            same_code = after is not None and _code(after) == _code(new)
             await breathe()
             prepared = await self._slots.prepare(new.places, same_code=same_code)
             await self._follow(prepared, timeout)
@@ -101,6 +101,8 @@ class Staging:
     async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
         if after is None or not wanting(new.plan):
             return ()
+        if after.inputs.forced != new.inputs.forced:
+            return [handler.name for handler in wanting(new.plan) if handler.entry_point is not None]
         before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
         return await asyncio.to_thread(recoded, before, new.plan, new.inputs.bundle)
 
@@ -147,6 +149,14 @@ class Staging:
     async def _undo(self, generation: Generation) -> None:
         await self._retiring.let_go(generation, timeout=generation.plan.reload.drain_timeout, linger=0.0)
         await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
+
+
+def _changes(after: Generation, new: Generation) -> Sequence[Step]:
+    return changes(after.side.forced(after.inputs.forced), new.side.forced(new.inputs.forced))
+
+
+def _code(generation: Generation) -> tuple[str, int]:
+    return generation.inputs.code, generation.inputs.forced
 
 
 def _moved_to(new: Generation, after: Generation) -> frozenset[str]:

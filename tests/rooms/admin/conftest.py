@@ -161,6 +161,7 @@ class FakeRuntime:
     now: Status = STATUS
     result: str = "Applied"
     reloads: int = 0
+    forced: int = 0
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
@@ -199,9 +200,10 @@ class FakeRuntime:
     def history(self) -> dict[str, Any]:
         return self.told_history
 
-    async def reload(self, *, asked: bool = True) -> Told:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> Told:
         assert asked
         self.reloads += 1
+        self.forced += force
         if self.gate is not None:
             await self.gate.wait()
         return Told(self.result)

@@ -27,7 +27,7 @@ def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: 
 def test_a_fault_in_declctl_is_told_as_one(ask: Callable, runtime, monkeypatch, caplog):
     """Who asked learns what it was, and the log has the traceback."""
 
-    async def broken(*, asked: bool) -> None:
+    async def broken(*, asked: bool, force: bool) -> None:
         raise NameError("name 'islice' is not defined")
 
     monkeypatch.setattr(runtime, "reload", broken)
@@ -43,7 +43,7 @@ def test_a_process_that_ends_answers_that_nothing_was_tried(ask: Callable, runti
     """An order that came too late is not answered like one that had nothing to do."""
     outcome = Outcome(Result.UNCHANGED, 7, "4f2c", reason="Stopping")
 
-    async def stopping(*, asked: bool) -> Outcome:
+    async def stopping(*, asked: bool, force: bool) -> Outcome:
         return outcome
 
     monkeypatch.setattr(runtime, "reload", stopping)
@@ -72,6 +72,15 @@ def test_not_waiting_answers_at_once(runtime, http: Callable):
             runtime.gate.set()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("query", "forced"), [("", 0), ("?force=true", 1), ("?force=1&wait=false", 1), ("?force=false", 0)]
+)
+def test_a_reload_can_be_forced(ask: Callable, runtime, query: str, forced: int):
+    """?force=true makes all code anew; without it nothing happens unless files have changed."""
+    assert ask(f"/-/reload{query}", method="POST").status in (200, 202)
+    assert (runtime.reloads, runtime.forced) == (1, forced)
 
 
 def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable):

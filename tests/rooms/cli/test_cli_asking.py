@@ -400,6 +400,13 @@ def test_reload_need_not_wait(declctl: Callable, process: Process):
     assert process.asked[0][1] == "/-/reload?wait=false"
 
 
+def test_reload_can_be_forced(declctl: Callable, process: Process):
+    """--force asks for new code although no file has changed that the bundle reads."""
+    process.answers(202, {"message": "reloading"})
+    assert declctl("reload", "--force", "--no-wait", "--admin", process.address).status == 0
+    assert process.asked[0][:2] == ("POST", "/-/reload?wait=false&force=true")
+
+
 def _manifest_of(folder: Path, process: Process, name: str) -> None:
     text = MANIFEST.replace("name: c}", f"name: {name}}}")
     admin = f'  admin: {{bindAddress: "{process.address}"}}\n'

@@ -23,13 +23,17 @@ class FakeReloader:
         self.story: list[str] = []
         self.tried = "first"
 
-    async def reload(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> Outcome:
+    async def reload(
+        self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
+    ) -> Outcome:
         await asyncio.sleep(0)
         await self.may_read.wait()
         digest = self.files
         if settled is not None and settled != digest:
             return Outcome(Result.SUPERSEDED, 1, digest, reason="Superseded")
         read(digest)
+        if force:
+            self.story.append("forced")
         if digest == self.tried and not asked:
             return Outcome(Result.UNCHANGED, 1, digest, reason="AttemptedBefore")
         self.tried = digest
@@ -188,6 +192,32 @@ def test_files_that_move_on_before_they_are_read_are_left_to_the_next_attempt() 
         assert world.attempts.latest == "B"
 
     assert _run(play).reloader.story == ["begin B", "commit B"]
+
+
+def test_who_forces_a_reload_joins_no_attempt_that_has_begun() -> None:
+    """`declctl reload --force`: what an attempt has read besides its files may be older than that."""
+
+    async def play(world: World) -> None:
+        first = world.edit("A")
+        await world.turn()
+        forced = asyncio.create_task(world.attempts.reload(asked=True, force=True))
+        await world.turn()
+        newer = world.edit("B")
+        await world.turn()
+        world.reloader.go.set()
+        assert await first is await forced is await newer
+
+    world = _run(play)
+    assert world.reloader.story == [
+        "begin A",
+        "undone A",
+        "forced",
+        "begin A",
+        "undone A",
+        "forced",
+        "begin B",
+        "commit B",
+    ]
 
 
 def test_closing_undoes_what_runs_and_begins_nothing() -> None:
