@@ -90,7 +90,7 @@ def _process(status: Status) -> Iterable[Metric]:
     mismatches.add_metric((), status.reload_plan_mismatches)
     yield mismatches
     yield _gauge("declctl_reload_seconds", "How long the last reload took.", status.last_reload_seconds)
-    zombies = sum(handler.zombies for handler in status.handlers)
+    zombies = sum(handler.zombies for handler in status.handlers) + len(status.abandoned)
     yield _gauge(
         "declctl_zombie_invocations", "Calls that nobody waits for and that have not returned.", zombies
     )

@@ -36,6 +36,10 @@ def print_status(document: Document, *, now: datetime) -> None:
     recorded = document.get("recordedEvents") or {}
     if recorded.get("failed") or recorded.get("dropped"):
         _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [("recorded", *recorded.values())])
+    abandoned = [
+        (c["what"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
+    ]
+    _section("ABANDONED CALL", ("FOR", "AT"), abandoned)
     plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from declctl.decoding import Known, Projection
 from declctl.objects import ListOptions, ListPage, WatchEvent, WatchOptions
@@ -94,6 +94,17 @@ class SelectsObjects(Protocol):
 def has_selector(source: object) -> bool:
     """Whether a source selects objects by labels or fields; True for a source that does not say."""
     return source.has_selector if isinstance(source, SelectsObjects) else True
+
+
+@runtime_checkable
+class DecodesElsewhere(Protocol):
+    """A source that can decode in another thread than that of the loop.
+
+    `elsewhere` runs what decodes, and gives back what that returns or raises; one at a time. It may be set
+    between two events, also to None: then the loop decodes.
+    """
+
+    elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None
 
 
 class ServerHealth(Protocol):

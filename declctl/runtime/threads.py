@@ -7,15 +7,66 @@ waiting.
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from declctl.kit.stacks import foreign_place
 
 T = TypeVar("T")
 
 # Whoever starts a thread waits until it runs, which no loop must.
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
+
+
+class AbandonedCall(NamedTuple):
+    """A call of foreign code that nobody waits for any longer, and that has not returned.
+
+    `what` says what was called, `place` where in foreign code its thread is, and `seconds` how long ago it
+    was called.
+    """
+
+    what: str
+    place: str
+    seconds: float
+
+    def __str__(self) -> str:
+        at = f" at {self.place}" if self.place else ""
+        return f"{self.what}{at}, for {self.seconds:.0f} s"
+
+
+class _Abandoned:
+    """The threads that were left behind: what they call, and since when. Any thread uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[threading.Thread, tuple[str, float]] = {}
+
+    def add(self, thread: threading.Thread, what: str, since: float) -> None:
+        with self._lock:
+            self._calls[thread] = (what, since)
+
+    def discard(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._calls.pop(thread, None)
+
+    def all(self) -> list[tuple[threading.Thread, str, float]]:
+        with self._lock:
+            return [(thread, *call) for thread, call in self._calls.items()]
+
+
+_abandoned = _Abandoned()
+
+
+def abandoned_calls() -> Sequence[AbandonedCall]:
+    """The calls that were left behind by `in_thread` and go on, the oldest first. From any thread."""
+    now = time.monotonic()
+    return [
+        AbandonedCall(what, foreign_place(thread.ident), now - since)
+        for thread, what, since in _abandoned.all()
+    ]
 
 
 def start_thread(call: Callable[[], object], *, name: str) -> None:
@@ -24,10 +75,14 @@ def start_thread(call: Callable[[], object], *, name: str) -> None:
     asyncio.get_running_loop().run_in_executor(_STARTER, thread.start)
 
 
-async def in_thread(call: Callable[[], T], *, name: str) -> T:
-    """What `call` returns or raises. Cancelling stops the wait and leaves the thread behind."""
+async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
+    """What `call` returns or raises. Cancelling stops the wait and leaves the thread behind.
+
+    What is left behind is one of the `abandoned_calls` until it returns, if `what` says what it is.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
+    began = time.monotonic()
 
     def run() -> None:
         try:
@@ -36,10 +91,22 @@ async def in_thread(call: Callable[[], T], *, name: str) -> T:
             tell(result.set_exception, error)
         else:
             tell(result.set_result, value)
+        finally:
+            returned.set()
+            _abandoned.discard(thread)
 
-    def tell(how: Callable[..., None], what: object) -> None:
+    def tell(how: Callable[..., None], outcome: object) -> None:
         with suppress(RuntimeError):  # the loop has been closed: nobody waits any longer
-            loop.call_soon_threadsafe(lambda: None if result.done() else how(what))
+            loop.call_soon_threadsafe(lambda: None if result.done() else how(outcome))
 
-    await loop.run_in_executor(_STARTER, threading.Thread(target=run, name=name, daemon=True).start)
-    return await result
+    returned = threading.Event()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        await loop.run_in_executor(_STARTER, thread.start)
+        return await result
+    except asyncio.CancelledError:
+        if what:
+            _abandoned.add(thread, what, began)
+            if returned.is_set() or thread.ident is None:
+                _abandoned.discard(thread)
+        raise

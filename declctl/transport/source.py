@@ -4,8 +4,9 @@ A source decides nothing about versions, back-off or fallbacks: that is the refl
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from declctl.decoding import ItemCutter, Known, Projection, nothing_known
 from declctl.errors import InvalidRequest, NotFound
@@ -72,6 +73,8 @@ class ResourceSource:
         self._field_selector = field_selector
         self._metadata_only = metadata_only
         self.projection = projection
+        # What decodes in another thread, one at a time (`DecodesElsewhere`); None where the loop does.
+        self.elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
         self._name = str(gvk)
 
     @property
@@ -110,6 +113,8 @@ class ResourceSource:
         """
         path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
+        elsewhere = self.elsewhere
+        parts = None if elsewhere is None else _Parts(cutter)
         channel = await self._opened(
             Request(
                 "LIST",
@@ -117,14 +122,19 @@ class ResourceSource:
                 params=self._selected(options) | _list_params(options),
                 accept=_LISTED if self._metadata_only else _WHOLE,
             ),
-            cutter,
+            parts or cutter,
         )
         try:
             while await channel.read():
                 progress()
-                cutter.cut()
+                if elsewhere is None or parts is None:
+                    cutter.cut()
+                else:
+                    await elsewhere(parts.take())
         finally:
             channel.close()
+        if elsewhere is not None:
+            return await elsewhere(cutter.page)
         if cutter.held > _MUCH:
             return await asyncio.to_thread(cutter.page)
         return cutter.page()
@@ -156,7 +166,11 @@ class ResourceSource:
             yield ()  # the watch is open: a quiet resource is a healthy one
             while await channel.read():
                 for batch in _batches(lines.take()):
-                    events, fault = self.projection.events(batch, known=known or nothing_known)
+                    if self.elsewhere is None:
+                        events, fault = self.projection.events(batch, known=known or nothing_known)
+                    else:
+                        read = partial(self.projection.events, batch, known=known or nothing_known)
+                        events, fault = await self.elsewhere(read)
                     if events:
                         yield events
                     if fault is not None:
@@ -193,6 +207,29 @@ class ResourceSource:
                 405, "MethodNotAllowed", f"the server does not let anybody {verb} {resource}"
             )
         return resource.path(self._namespace or namespace)
+
+
+class _Parts:
+    """Holds what comes of a LIST until it is taken, as a thread may be cutting what came before."""
+
+    def __init__(self, cutter: ItemCutter) -> None:
+        self._cutter = cutter
+        self._parts: list[bytes] = []
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes of the body."""
+        self._parts.append(bytes(part))
+
+    def take(self) -> Callable[[], None]:
+        """What gives the cutter all that has come, and lets it cut; for the thread that decodes."""
+        parts, self._parts = self._parts, []
+
+        def cut() -> None:
+            for part in parts:
+                self._cutter.feed(memoryview(part))
+            self._cutter.cut()
+
+        return cut
 
 
 def _batches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -15,6 +15,7 @@ from declctl.decoding import Projection
 from declctl.errors import CacheError, TransactionError, UnknownIndex
 from declctl.informer import (
     NAMESPACE_INDEX,
+    FieldIndex,
     Indexer,
     IndexFunc,
     field_index,
@@ -22,6 +23,7 @@ from declctl.informer import (
     namespace_index,
 )
 from declctl.informer.stores import IndexBuild
+from declctl.informer.stores.building import Unasked
 from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 
@@ -129,6 +131,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.readable = {name: self.function(name) for name in names}
         self.building: dict[str, Building] = {}
         self.given_up: list[IndexBuild] = []
+        self.asked: list[
+            tuple[IndexBuild, Unasked, Sequence[Any]]
+        ] = []  # by threads; the answers are to come
         self.faults = dict.fromkeys(self.readable, 0)  # of the indexes whose faults can be foretold
         self.store = Indexer(self.readable)
 
@@ -246,9 +251,42 @@ class StoreMachine(RuleBasedStateMachine):
     def step(self, data: st.DataObject, budget: int) -> None:
         under_way = data.draw(st.sampled_from(sorted(self.building)))
         name, function, build = self.building[under_way]
+        self.asked = [asked for asked in self.asked if asked[0] is not build]  # nobody waits for those
         if build.step(budget):
             del self.building[name]
             self.readable[name] = function
+
+    @precondition(lambda self: self.unasked_builds())
+    @rule(data=st.data(), most=st.integers(1, 4))
+    def begin_to_ask(self, data: st.DataObject, most: int) -> None:
+        """A thread is asked about some objects, as they are now; what it says comes later."""
+        build = self.building[data.draw(st.sampled_from(self.unasked_builds()))].build
+        unasked = build.unasked(most)
+        self.asked.append((build, unasked, build.ask(unasked)))
+
+    def unasked_builds(self) -> list[str]:
+        """The builds that no thread is asked for: one at a time is. Nobody asks for a field."""
+        busy = [build for build, _, _ in self.asked]
+        return sorted(
+            name
+            for name, each in self.building.items()
+            if each.build not in busy and not isinstance(each.function, FieldIndex)
+        )
+
+    @precondition(lambda self: self.asked)
+    @rule()
+    def enter_what_was_said(self) -> None:
+        build, unasked, values = self.asked.pop(0)
+        build.enter(unasked, values)
+
+    @precondition(lambda self: any(not each.build.stale for each in self.building.values()))
+    @rule()
+    def finish(self) -> None:
+        """Nothing is stale: what can be read then is complete, and nothing is asked for it."""
+        name, function, build = next(each for each in self.building.values() if not each.build.stale)
+        build.finish()
+        del self.building[name]
+        self.readable[name] = function
 
     def give_up(self, names: set[str]) -> None:
         self.given_up += [self.building.pop(name).build for name in sorted(names & self.building.keys())]

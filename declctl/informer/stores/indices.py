@@ -5,9 +5,8 @@ while the loop writes.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from declctl.kit.callbacks import refuse_async
 from declctl.objects import FieldPath, Layout, ObjectView, Record
 
 IndexFunc = Callable[[Record], Iterable[str]]
-_Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept
+Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept
 _OURS = f"{Path(__file__).parents[2]}/"  # where the files of this package are
 NAMESPACE_INDEX = "namespace"
 """The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
@@ -70,7 +69,7 @@ class FunctionIndex:
         """The values of a record."""
         return self._reader.ask(self._said, record)
 
-    def recall(self) -> Recall[_Values]:
+    def recall(self) -> Recall[Values]:
         """What asks for the values of many records."""
         return Recall(self._reader, lambda view: _texts(self._said(view), view))
 
@@ -115,11 +114,11 @@ def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
     return _each(_texts(function(record), record))
 
 
-def _each(values: _Values) -> tuple[str, ...]:
+def _each(values: Values) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else values
 
 
-def _texts(found: Iterable[object], of: Record | ObjectView) -> _Values:
+def _texts(found: Iterable[object], of: Record | ObjectView) -> Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
         return found[0]  # what most functions give
     if isinstance(found, str):
@@ -145,7 +144,7 @@ class Index:
         self._buckets: dict[str, dict[str, Record]] = {}
         # The values by which a key stands in the buckets, unless they can be read out of its record's
         # projection again: a function that is asked twice may answer twice.
-        self._given: dict[str, _Values] = {}
+        self._given: dict[str, Values] = {}
         self._path = function.path if isinstance(function, FieldIndex) else None
         self._layout: Layout | None = None  # the last one looked at, and where the path stands in it
         self._position: int | None = None
@@ -177,21 +176,26 @@ class Index:
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def filling(self) -> Callable[[Sequence[str], Sequence[Record]], None]:
-        """As `put_new`, for all that a store has, some at a time: what many have in common is done once."""
-        function = self.function
-        if isinstance(function, FunctionIndex):
-            return partial(self._fill, function, function.recall())
-        return lambda keys, records: self.put_new(dict(zip(keys, records, strict=True)))
+    def asking(self) -> Callable[[Sequence[Record]], Iterator[Values]]:
+        """What asks the function of many records, some at a time: what they have in common is done once.
 
-    def _fill(
-        self, function: FunctionIndex, recall: Recall[_Values], keys: Sequence[str], records: Sequence[Record]
-    ) -> None:
-        given = self._given
-        at_hand = function.decompressed(records)
-        for key, record, plain in zip(keys, records, at_hand, strict=True):
-            values = given[key] = self._asked(record, recall, plain)
-            self._enter(key, record, _each(values))
+        One thread at a time may use it. Nothing is put into the index, and faults are counted.
+        """
+        function = self.function
+        if not isinstance(function, FunctionIndex):
+            return lambda records: map(self._asked, records)
+        recall = function.recall()
+
+        def asked(records: Sequence[Record]) -> Iterator[Values]:
+            for record, plain in zip(records, function.decompressed(records), strict=True):
+                yield self._asked(record, recall, plain)
+
+        return asked
+
+    def enter(self, key: str, record: Record, values: Values) -> None:
+        """Let a record be found under values that the function gave; its key is not in the index yet."""
+        self._given[key] = values
+        self._enter(key, record, _each(values))
 
     def put_new(self, records: Mapping[str, Record]) -> None:
         """Let records be found under their values, by keys that are not in the index yet."""
@@ -228,7 +232,7 @@ class Index:
         """Every value that some object has."""
         return list(self._buckets)
 
-    def _values(self, key: str, record: Record) -> _Values:
+    def _values(self, key: str, record: Record) -> Values:
         if self._path is not None and self._projects(record):
             if self._given:
                 self._given.pop(key, None)
@@ -247,12 +251,12 @@ class Index:
             self._position = None if self._path is None else record.layout.positions.get(self._path)
         return self._position is not None
 
-    def _projected(self, record: Record) -> _Values:
+    def _projected(self, record: Record) -> Values:
         assert self._position is not None
         value = record.values[self._position]
         return () if value is None else value
 
-    def _asked(self, record: Record, recall: Recall[_Values] | None = None, plain: Any = None) -> _Values:
+    def _asked(self, record: Record, recall: Recall[Values] | None = None, plain: Any = None) -> Values:
         try:
             if recall is not None:
                 return recall.answer(record, plain)

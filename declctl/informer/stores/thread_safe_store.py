@@ -189,22 +189,20 @@ class IndexedRecords:
         fresh = _indices(indexers)
         for index in fresh.values():
             index.put_new(self._records)
-        for name in fresh:
-            self._building.pop(name, None)
+        self._give_up_builds(fresh)
         self._publish({**self._indices, **fresh})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
         """Forget indexes, also those that are being built; names that are not there are passed over."""
         gone = set(names)
-        for name in gone:
-            self._building.pop(name, None)
+        self._give_up_builds(gone)
         self._publish({name: index for name, index in self._indices.items() if name not in gone})
 
     def build_index(self, name: str, function: IndexFunc) -> IndexBuild:
-        """Begin an index that is filled in slices, while it follows every change.
+        """Begin an index that is filled in slices while it follows every change.
 
-        It can be read once it is complete. A build of that name that was begun before and not
-        finished is given up. A name that is taken raises CacheError.
+        This loop fills it, or a thread asks its function. It can be read once it is complete. A build of
+        that name that was begun before and not finished is given up. A name that is taken raises CacheError.
         """
         if name in self._indices:
             raise CacheError(f"an index named {name!r} exists already")
@@ -215,8 +213,8 @@ class IndexedRecords:
                 del self._building[name]
                 self._publish({**self._indices, name: index})
 
-        keys, records = list(self._records), list(self._records.values())
-        build = self._building[name] = IndexBuild(keys, records, index=index, finish=finish)
+        self._give_up_builds([name])
+        build = self._building[name] = IndexBuild(self._records, index=index, finish=finish)
         self._publish(self._indices)
         return build
 
@@ -253,6 +251,11 @@ class IndexedRecords:
             known = ", ".join(sorted(self._indices)) or "none"
             raise UnknownIndex(f"there is no index {name!r}; there are: {known}")
         return index
+
+    def _give_up_builds(self, names: Iterable[str]) -> None:
+        for name in names:
+            if (build := self._building.pop(name, None)) is not None:
+                build.give_up()
 
     def _publish(self, indices: dict[str, Index]) -> None:
         # A new table instead of a changed one: a reader in another thread has the old or the new one.

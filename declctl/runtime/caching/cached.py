@@ -1,11 +1,13 @@
 """One cache: an informer over one watch, its records kept in one way, and what generations want of it."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from declctl.decoding import Transform
 from declctl.informer import FieldIndex, IndexFunc, ReflectorOptions, SharedIndexInformer, SourceProvider
+from declctl.informer.source import DecodesElsewhere
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
@@ -13,6 +15,7 @@ from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, Muta
 from declctl.runtime.caching.exchanging import Exchangeable, exchange, exchangeable
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.caching.projections import codec_of, projection_of
+from declctl.runtime.caching.staged_transform import StagedTransform
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Cached:
 
     `lingers_until` is the time of the loop until which it was to be kept by the last generation that
     went, for one that may come back; `closing` is set while nobody uses it. `transform` and the index
-    functions are of a generation that uses it.
+    functions are of a generation that uses it. `staged` is there until the commit of the generation that it
+    was made for by a reload: it keeps the transform off the loop.
     """
 
     identity: Identity
@@ -57,6 +61,7 @@ class Cached:
     lingers_until: float = 0.0
     closing: asyncio.TimerHandle | None = None
     started_at: float = 0.0
+    staged: StagedTransform | None = None
     failed_before: int = 0  # objects that the transform had failed on when the last user went
 
     @property
@@ -68,6 +73,25 @@ class Cached:
     def is_spoiled(self) -> bool:
         """Whether it has lost objects since nobody uses it: the code of its transform is gone by then."""
         return not self.users and self.transform is not None and self.failed > self.failed_before
+
+    def commit(self, users: Sequence[Wanted]) -> None:
+        """From now on the loop decodes, as it does everywhere: the generation that it was made for runs."""
+        if self.staged is None:
+            return
+        self.staged = None
+        self._decode_in(None)
+        self.call_those_of(users)
+
+    def stage(self, transform: StagedTransform) -> None:
+        """Let a thread decode until the commit, if the source can do that."""
+        if self.transform is not None and isinstance(self.informer.source, DecodesElsewhere):
+            self.staged = self.transform.function = transform
+            self._decode_in(transform.run)
+
+    def _decode_in(self, elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None) -> None:
+        source = self.informer.source
+        assert isinstance(source, DecodesElsewhere)
+        source.elsewhere = elsewhere
 
     def call_those_of(self, users: Sequence[Wanted]) -> None:
         """Call the functions of these users, the first one's before the others': a generation is gone."""
@@ -81,9 +105,13 @@ class Cached:
 
 
 def make_cached(
-    cluster: SourceProvider, identity: Identity, users: Sequence[Wanted], *, clock: Clock
+    cluster: SourceProvider, identity: Identity, users: Sequence[Wanted], *, clock: Clock, staged: bool
 ) -> Cached:
-    """A cache that is empty, is not started, and has no user yet."""
+    """A cache that is empty, is not started, and has no user yet.
+
+    Where it is `staged` beside a generation that runs, no foreign code of it runs on the loop: it lacks the
+    indexes by functions, which are built when it has synced, and a thread transforms what it lists.
+    """
     watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
     latest = Exchangeable(transform) if transform is not None else None
     source = cluster.source(
@@ -99,9 +127,17 @@ def make_cached(
         name=str(watch),
         clock=clock,
         options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
-        indexers={index.internal: exchangeable(index.function) for user in users for index in user.indexes},
+        indexers={
+            index.internal: exchangeable(index.function)
+            for user in users
+            for index in user.indexes
+            if not staged or isinstance(index.function, FieldIndex)
+        },
     )
-    return Cached(identity, informer, codec, transform=latest, mutations=detector_of(codec))
+    cached = Cached(identity, informer, codec, transform=latest, mutations=detector_of(codec))
+    if staged and transform is not None:
+        cached.stage(StagedTransform(transform, what=f"the transform of {users[0].plan.name}"))
+    return cached
 
 
 def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:

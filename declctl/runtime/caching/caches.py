@@ -13,14 +13,13 @@ from declctl.informer import FieldIndex, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
 from declctl.runtime.caching.asking import Asked, Asking
 from declctl.runtime.caching.cached import Cached, Index, Wanted, detector_of, make_cached
-from declctl.runtime.caching.exchanging import exchangeable
 from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.caching.questions import StagedIndex, ask
 from declctl.runtime.caching.renewing import become, widen
 from declctl.runtime.log import Log
 
 __all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
-_SLICE = 500  # objects that an index build looks at before the loop breathes
-_DECODED = 100  # where a function looks at them, which takes some 10 to 15 µs for each
+_SLICE = 500  # objects that the build of an index by field looks at before the loop breathes
 
 
 @dataclass(eq=False)
@@ -33,10 +32,18 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Staged:
-    """The generation that is being staged, by what it wants, and its turns: no other one can touch them."""
+    """The generation that is being staged, by what it wants: no other one can touch what is made for it.
+
+    `fresh` caches are its own, `turns` are what others become, and `indexes` are those by functions that
+    others lack. All of that is done at its commit.
+    """
 
     wanted: frozenset[Wanted] = frozenset()
+    fresh: Sequence[Cached] = ()
     turns: dict[Cached, _Turn] = field(default_factory=dict[Cached, _Turn])
+    indexes: dict[tuple[Cached, str], StagedIndex] = field(
+        default_factory=dict[tuple[Cached, str], StagedIndex]
+    )
 
 
 class Caches:
@@ -69,12 +76,15 @@ class Caches:
         wanted = tuple(wanted)
         by_identity = _by_identity(wanted)
         found = matched(self._cached, by_identity.keys())
+        beside = bool(self._used)  # a generation runs, which this one is staged beside
         made = {  # this may raise, and nothing has been counted then
-            identity: make_cached(self._cluster, identity, by_identity[identity], clock=self._clock)
+            identity: make_cached(
+                self._cluster, identity, by_identity[identity], clock=self._clock, staged=beside
+            )
             for identity, living in found.items()
             if living is None
         }
-        staged = self._staged = _Staged(frozenset(wanted))
+        staged = self._staged = _Staged(frozenset(wanted), tuple(made.values()))
         serving: dict[Identity, Cached] = {}
         for identity, living in found.items():
             cached = serving[identity] = made[identity] if living is None else self._cached[living]
@@ -94,27 +104,41 @@ class Caches:
                 name = f"informer {cached.identity.watch}"
                 cached.task = self._tasks.create_task(cached.informer.run(), name=name)
 
-    async def build_indexes(self, wanted: Iterable[Wanted]) -> int:
+    async def build_indexes(self, wanted: Iterable[Wanted], *, timeout: float) -> int:
         """Build what existing informers lack, in slices; returns how many indexes were built.
 
         Before that, records are made anew where they have to become others, or lack the fields that are
-        indexed; raises ReloadRefused if that can't be done, and no cache has changed then.
+        indexed. Functions are asked in threads, for `timeout` seconds at most; their indexes are read from
+        the commit on, and kept current until then by whoever asks the `staged_indexes`. Raises ReloadRefused
+        if one of that can't be done, and no cache has changed then.
         """
         built, wanted = 0, tuple(wanted)
         for cached in self._of_all(wanted):
             await self._renew(cached)
         for resource in wanted:
             for cached in self.of(resource):
-                informer = cached.informer
                 for index in resource.indexes:
-                    if index.internal in informer.indexer.get_indexers():
-                        continue
-                    build = informer.build_index(index.internal, exchangeable(index.function))
-                    budget = _SLICE if isinstance(index.function, FieldIndex) else _DECODED
-                    while not build.step(budget):
-                        await asyncio.sleep(0)
-                    built += 1
+                    built += await self._build_index(cached, index, resource)
+        await ask(self.staged_indexes, timeout=timeout)
         return built
+
+    @property
+    def staged_indexes(self) -> Sequence[StagedIndex]:
+        """The indexes by functions that are read from the commit on, where they have to be complete."""
+        return tuple(self._staged.indexes.values())
+
+    async def _build_index(self, cached: Cached, index: Index, resource: Wanted) -> bool:
+        """Build one index by field, or begin one by a function; False if it is there."""
+        staged = self._staged.indexes
+        if index.internal in cached.informer.indexer.get_indexers() or (cached, index.internal) in staged:
+            return False
+        if not isinstance(index.function, FieldIndex):
+            staged[cached, index.internal] = StagedIndex(cached, index, resource=resource.plan.name)
+            return True
+        build = cached.informer.build_index(index.internal, index.function)
+        while not build.step(_SLICE):
+            await asyncio.sleep(0)
+        return True
 
     def reproject(self, wanted: Iterable[Wanted]) -> None:
         """Let caches become what the staged generation wants of them: at its commit, and it can't fail.
@@ -125,6 +149,10 @@ class Caches:
         if not self._is_staged(tuple(wanted)):
             return
         staged, self._staged = self._staged, _Staged()
+        for index in staged.indexes.values():
+            index.publish()
+        for cached in staged.fresh:
+            cached.commit(self._users(cached))
         for cached, turn in staged.turns.items():
             if turn.reprojection is None:
                 continue

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock
+from declctl.runtime.caching.questions import Question, ask, ask_the_rest
 from declctl.runtime.handling.moving import Move
 from declctl.runtime.handling.placing import Slot
-from declctl.runtime.handling.refiltering import Refilter, ask, ask_the_rest
+from declctl.runtime.handling.refiltering import Refilter
 
 _CATCH_UP_SECONDS = 2.0
 _CHECK = 0.005
@@ -28,14 +29,21 @@ async def follow(moves: Sequence[Move], *, timeout: float) -> None:
     await ask(_refilters(moves), timeout=timeout)
 
 
-async def until_ready(moves: Sequence[Move], slots: Iterable[Slot], *, clock: Clock, timeout: float) -> None:
-    """Return when handlers may be moved, and all is known that they have to hear.
+async def until_ready(
+    moves: Sequence[Move],
+    slots: Iterable[Slot],
+    indexes: Sequence[Question] = (),
+    *,
+    clock: Clock,
+    timeout: float,
+) -> None:
+    """Return when handlers may be moved, all is known that they have to hear, and `indexes` are complete.
 
     None may be moved into its past: new caches have to catch up, for two seconds at most, as a server may
     lag far behind. None of these `slots` may still be hearing of what was in its caches when it came: that
     is waited for, for `timeout` seconds. Raises ReloadRefused as `follow` does.
     """
-    slots, refilters = tuple(slots), _refilters(moves)
+    slots, questions = tuple(slots), (*indexes, *_refilters(moves))
     began = clock.monotonic()
     while True:
         waited = clock.monotonic() - began
@@ -45,8 +53,9 @@ async def until_ready(moves: Sequence[Move], slots: Iterable[Slot], *, clock: Cl
             raise ReloadRefused("NotSynced", message)
         if joining is not None or (waited < _CATCH_UP_SECONDS and any(move.is_behind for move in moves)):
             await clock.sleep(_CHECK)
-        elif any(refilter.stale for refilter in refilters):
-            await ask_the_rest(refilters)
+        elif any(question.stale for question in questions):
+            await ask(questions, timeout=timeout)
+            await ask_the_rest(questions)
             # Nothing has come in meanwhile: unless a cache is behind, this is the moment.
             if waited >= _CATCH_UP_SECONDS or not any(move.is_behind for move in moves):
                 return

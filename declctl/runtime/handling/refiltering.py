@@ -6,9 +6,8 @@ changing, their caches take in nothing for a moment. At the commit, what is told
 """
 
 import asyncio
+import threading
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,15 +15,14 @@ import msgspec
 
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
+from declctl.kit.stacks import foreign_place
 from declctl.objects import ChangeType, Record
 from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.questions import BATCH
+from declctl.runtime.caching.staged_transform import asked_last
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.moving import Move, Told, difference
 from declctl.runtime.threads import in_thread
-
-_BATCH = 2000  # objects that a thread is asked of at once; a reload that is given up waits for no more
-_MOST_BATCHES = 10  # of what has changed meanwhile; then caches are held, so that it comes to an end
-_LONGEST_HOLD = 1.0  # seconds
 
 
 class Pair(NamedTuple):
@@ -57,6 +55,10 @@ class Refilter(Move):
         self._reader = SelectiveReader()
         self._heard = frozenset(ChangeType) if new is None else new.events
         self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
+        self._at = ""  # the key of the object of which they were asked last
+        self._thread: int | None = None  # the one that asks them, or asked them last
+        self._place = ""  # where in foreign code it was when nobody waited for it any longer
+        self._given_up = False
 
     def compare(self, keys: Iterable[str]) -> None:
         """The filters have to be asked of these objects."""
@@ -74,13 +76,49 @@ class Refilter(Move):
         """How many objects there are of which the filters have not been asked as they are now."""
         return len(self._stale)
 
+    @property
+    def caches(self) -> Sequence[Cached]:
+        """Whose objects these are."""
+        return (*self.before, *self.after)
+
+    async def ask_some(self) -> None:
+        """Have some of those judged in a thread. Cancelling stops it after the object that it is at.
+
+        Raises ReloadRefused where the new filter raises.
+        """
+        pairs = self.unjudged()
+
+        def judge() -> Sequence[tuple[Pair, Told]]:
+            self._thread = threading.get_ident()
+            return self.judge(pairs)
+
+        try:
+            judged = await in_thread(judge, name="declctl-filter", what=f"the filter of {self.name}")
+        except asyncio.CancelledError:
+            self._place = foreign_place(self._thread)
+            self._given_up = True
+            raise
+        self.settle(judged)
+
+    def refusal(self, why: str) -> ReloadRefused:
+        """FilterTimeout, with the function and the object that it was asked about last."""
+        return ReloadRefused(
+            "FilterTimeout", f"the filter of {self.name} {why}{asked_last(self._at, self._place)}"
+        )
+
     def unjudged(self) -> list[Pair]:
         """Some of those."""
-        return [Pair(key, *self.held(key)) for key in islice(self._stale, _BATCH)]
+        return [Pair(key, *self.held(key)) for key in islice(self._stale, BATCH)]
 
     def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Told]]:
         """What is told of these; raises ReloadRefused where the new filter raises."""
-        return [(pair, self._judged(pair)) for pair in pairs]
+        judged: list[tuple[Pair, Told]] = []
+        for pair in pairs:
+            if self._given_up:
+                break
+            self._at = pair.key
+            judged.append((pair, self._judged(pair)))
+        return judged
 
     def settle(self, judged: Iterable[tuple[Pair, Told]]) -> None:
         """Take in what was judged, as far as the objects are what they were then."""
@@ -110,46 +148,6 @@ class Refilter(Move):
         except FilterFailed as failure:
             message = f"{self.name}: {failure} on {record.key}"
             raise ReloadRefused("FilterFailed", message) from failure
-
-
-async def ask(refilters: Iterable[Refilter], *, timeout: float) -> None:
-    """Have all judged that is cached; little is left that has changed meanwhile.
-
-    Raises ReloadRefused where a filter raises, or after `timeout` seconds in all.
-    """
-    try:
-        async with asyncio.timeout(timeout):
-            for refilter in refilters:
-                late = 0  # batches of what has changed meanwhile
-                while refilter.stale and late < _MOST_BATCHES:
-                    late += refilter.stale < _BATCH
-                    await _judge_some(refilter)
-    except TimeoutError as error:
-        message = f"asking filters of what is cached took longer than {timeout:g} s"
-        raise ReloadRefused("FilterTimeout", message) from error
-
-
-async def ask_the_rest(refilters: Sequence[Refilter]) -> None:
-    """Have all that is left judged, while its caches take in nothing: until the next turn of the loop.
-
-    So whoever commits in this turn, does so with nothing stale. Raises as `ask` does, after a second.
-    """
-    with ExitStack() as held:
-        for cached in dict.fromkeys(c for r in refilters if r.stale for c in (*r.before, *r.after)):
-            held.enter_context(cached.informer.held())
-        try:
-            async with asyncio.timeout(_LONGEST_HOLD):
-                for refilter in refilters:
-                    while refilter.stale:
-                        await _judge_some(refilter)
-        except TimeoutError as error:
-            message = f"objects change faster than filters can be asked: {_LONGEST_HOLD:g} s were too short"
-            raise ReloadRefused("FilterTimeout", message) from error
-
-
-async def _judge_some(refilter: Refilter) -> None:
-    judge = partial(refilter.judge, refilter.unjudged())
-    refilter.settle(await in_thread(judge, name="declctl-filter"))
 
 
 def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bool:

@@ -42,6 +42,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "needs neither",
         "FilterFailed": "let the filter take objects that lack what it looks for",
         "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
+        "IndexTimeout": "make the index function cheaper, or raise spec.reload.warmTimeout",
+        "TransformTimeout": "make the transform cheaper, or raise spec.reload.warmTimeout",
         "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
         f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
         "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); "

@@ -78,7 +78,7 @@ class Staging:
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
-            await caches.build_indexes(new.wanted)
+            await caches.build_indexes(new.wanted, timeout=timeout)
             plugins = new.foreign.plugins
             restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
@@ -129,7 +129,10 @@ class Staging:
             is_forbidden = isinstance(fault, Forbidden | Unauthorized)
             if is_missing and may_be_missing:
                 return  # the kind may appear later: that is accepted, as at a start
-            if is_missing or is_forbidden or self._clock.monotonic() >= deadline:
+            is_late = self._clock.monotonic() >= deadline
+            if is_late and cached.staged is not None and cached.staged.is_running:
+                raise cached.staged.refusal(f"took longer than {timeout:g} s")
+            if is_missing or is_forbidden or is_late:
                 why = informer.statistics().error or f"it did not sync within {timeout:g} s"
                 reason = "NotServed" if is_missing else "Forbidden" if is_forbidden else "NotSynced"
                 raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
@@ -141,7 +144,8 @@ class Staging:
             await breathe()
             await follow(moves, timeout=timeout)
             slots = [transfer.slot for transfer in prepared.transfers]
-            await until_ready(moves, slots, clock=self._clock, timeout=timeout)
+            indexes = self._around.caches.staged_indexes
+            await until_ready(moves, slots, indexes, clock=self._clock, timeout=timeout)
         except BaseException:
             self._slots.discard(prepared)
             raise

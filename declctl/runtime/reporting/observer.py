@@ -21,6 +21,7 @@ from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reloading.retries import ReloadRetries
 from declctl.runtime.reporting.notes import Notes, not_synced
 from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
+from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
 _LOOK_SECONDS = 0.05
@@ -173,6 +174,7 @@ class Observer:
             recorded=self._recorder.statistics(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
+            abandoned=abandoned_calls(),
         )
 
     def resources(self) -> list[ResourceStatus]:

@@ -16,6 +16,7 @@ from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
 from declctl.runtime.reloading.retries import RetryStatus
+from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
 
 
@@ -157,6 +158,7 @@ class Status:
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
+    abandoned: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -175,6 +177,7 @@ class Status:
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
             "recordedEvents": self.recorded.document(),
             "plugins": [plugin.document() for plugin in self.plugins],
+            "abandonedCalls": [_plain(call._asdict()) for call in self.abandoned],
         }
 
 

@@ -54,6 +54,10 @@ def _with_secrets(text: str = MANIFEST) -> str:
     return _edited("  handlers:\n", f"{_SECRETS}  handlers:\n", text)
 
 
+def _with_maps(what: str) -> str:
+    return _edited("kind: ConfigMap}", f"kind: ConfigMap, {what}}}", _impatient(warmTimeout="500ms"))
+
+
 def _with_filter(text: str = MANIFEST) -> str:
     return _edited(
         "entryPoint: handlers}", 'entryPoint: handlers, filter: {entryPoint: "handlers:big"}}', text
@@ -208,10 +212,29 @@ CASES = (
     Case(
         "a filter that does not return",
         "FilterTimeout",
-        "asking filters of what is cached took longer than 0.5 s",
+        "the filter of tell took longer than 0.5 s; it was asked about default/<object> last, "
+        "at handlers.py:11 in big",
         "make the filter cheaper, or raise spec.reload.warmTimeout",
         handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
         manifest=_with_filter(_impatient(warmTimeout="500ms")),
+    ),
+    Case(
+        "an index function that does not return",
+        "IndexTimeout",
+        "the index bySize of maps took longer than 0.5 s; it was asked about default/<object> last, "
+        "at handlers.py:11 in big",
+        "make the index function cheaper, or raise spec.reload.warmTimeout",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        manifest=_with_maps('indexers: [{name: bySize, entryPoint: "handlers:big"}]'),
+    ),
+    Case(
+        "a transform that does not return",
+        "TransformTimeout",
+        "the transform of maps took longer than 0.5 s; it was asked about default/<object> last, "
+        "at handlers.py:11 in big",
+        "make the transform cheaper, or raise spec.reload.warmTimeout",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        manifest=_with_maps('transform: {entryPoint: "handlers:big"}'),
     ),
     Case(
         "a plugin that was upgraded",

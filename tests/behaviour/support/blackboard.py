@@ -27,3 +27,10 @@ def clear() -> None:
         gate.set()
     gates.clear()
     told.clear()
+
+
+def spin(gate: str) -> None:
+    """Compute, in foreign code, until the test opens a gate."""
+    opened = gates.setdefault(gate, threading.Event()).is_set
+    while not opened():
+        pass

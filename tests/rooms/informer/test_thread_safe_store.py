@@ -142,6 +142,8 @@ def test_an_index_is_built_in_slices_while_the_store_changes():
     made.add("demo/g", record("g"))
     with pytest.raises(UnknownIndex):
         made.list_index_func_values("byName")
+    assert build.stale == 5  # those three, and two whose turn had not come
+    assert not build.step(2)
     assert not build.step(2)
     assert build.step(2)
     assert sorted(made.list_index_func_values("byName")) == ["a2", "b1", "c1", "d1", "f2", "g1"]
@@ -171,6 +173,47 @@ def test_a_build_asks_nothing_again_that_was_put_meanwhile():
     assert build.step(5)
     assert made.list_index_func_values("moody") == ["x"]
     assert [r.key for r in made.by_index("moody", "x")] == ["demo/a"]
+
+
+def test_a_thread_asks_and_the_loop_writes_meanwhile():
+    """What changes while a thread asks is asked of again: no answer about an old state is taken."""
+    made, asked = store(**dict.fromkeys("abcd", "n1")), []
+    build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
+    unasked = build.unasked(3)
+    answers = build.ask(unasked)
+    made.update("demo/a", record("a", 2))
+    made.delete("demo/b")
+    made.add("demo/e", record("e"))
+    build.enter(unasked, answers)
+    assert (build.stale, build.at) == (3, "demo/c")
+    build.enter(rest := build.unasked(9), build.ask(rest))
+    asked.clear()
+    build.finish()
+    assert asked == []
+    found = {
+        value: [r.resource_version for r in made.by_index("byName", value)]
+        for value in ["a1", "c1", "d1", "e1"]
+    }
+    assert found == {"a1": ["2"], "c1": ["1"], "d1": ["1"], "e1": ["1"]}
+    assert sorted(made.list_index_func_values("byName")) == sorted(found)
+
+
+def test_a_thread_asks_no_more_when_its_build_is_given_up():
+    """It stops after the object that it is at, and nothing that it has heard is used."""
+    made = store(**dict.fromkeys("abcd", "n1"))
+    asked: list[str] = []
+
+    def by_name(obj):
+        asked.append(obj.name)
+        made.remove_indexers(["byName"])
+        return [obj.name]
+
+    build = made.build_index("byName", function_index(by_name))
+    unasked = build.unasked(4)
+    build.enter(unasked, build.ask(unasked))
+    assert len(set(asked)) == 1
+    assert build.step(1)
+    assert "byName" not in made.get_indexers()
 
 
 def test_a_build_that_was_given_up_is_not_in_the_way():

@@ -126,8 +126,8 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> Non
         old, new = _wanted(index="spec.nodeName")[:1], _wanted(index="spec.nodeName")[:1]
         for wanted in (_wanted()[:1], old, new):
             caches.prepare(wanted)
-        assert await caches.build_indexes(old) == 1
-        assert await caches.build_indexes(new) == 0
+        assert await caches.build_indexes(old, timeout=60.0) == 1
+        assert await caches.build_indexes(new, timeout=60.0) == 0
         caches.drop_indexes(old, kept=new)
         assert list(caches.lister(new[0]).index_names()) == ["it"]
         caches.of(new[0])[0].informer.synced.open()
@@ -147,10 +147,10 @@ def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
         (cached,) = caches.of(first[0])
         before = cached.informer.source.projection
         caches.prepare(same)
-        await caches.build_indexes(same)
+        await caches.build_indexes(same, timeout=60.0)
         assert cached.informer.source.projection is before
         caches.prepare(other)
-        await caches.build_indexes(other)
+        await caches.build_indexes(other, timeout=60.0)
         assert cached.informer.source.projection is not before
 
     _run(scenario, log)
@@ -223,7 +223,7 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
         assert caches.prepare(new) == []
-        await caches.build_indexes(new)
+        await caches.build_indexes(new, timeout=60.0)
         assert cached.informer.indexer.list() == [before]
         assert cached.identity == old[0].identities[0]
         caches.reproject(new)
@@ -251,7 +251,7 @@ def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
         before, projection = cached.informer.indexer.list(), cached.informer.source.projection
         caches.prepare(new)
         with pytest.raises(ReloadRefused, match="odd can't be made anew") as refused:
-            await caches.build_indexes(new)
+            await caches.build_indexes(new, timeout=60.0)
         assert refused.value.reason == "ReprojectFailed"
         caches.release(new, linger=0.0)
         await _taken_over()
@@ -271,7 +271,7 @@ def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) 
         old, new = _keeping(""), _keeping(", cache: {mode: Objects}")
         cached = await _filled(caches, old, _ODD)
         caches.prepare(new)
-        await caches.build_indexes(new)
+        await caches.build_indexes(new, timeout=60.0)
         caches.reproject(new)
         await _taken_over()
         (record,) = cached.informer.indexer.list()
@@ -289,7 +289,7 @@ def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log)
         old, new = ([replace(one, transform=lambda obj: {"spec": obj["spec"]})] for (one,) in wanted)
         cached = await _filled(caches, old, _RAW)
         caches.prepare(new)
-        await caches.build_indexes(new)
+        await caches.build_indexes(new, timeout=60.0)
         caches.reproject(new)
         await _taken_over()
         (record,) = cached.informer.indexer.list()
@@ -321,7 +321,7 @@ def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
         caches.prepare(new)
-        assert await caches.build_indexes(new) == 1
+        assert await caches.build_indexes(new, timeout=60.0) == 1
         (record,) = cached.informer.indexer.list()
         assert (record.values, record.frame) == (("n1",), before.frame)
         assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
@@ -341,11 +341,11 @@ async def _third_is_staged(
     cached = await _filled(caches, oldest, _RAW)
     caches.reproject(oldest)
     caches.prepare(old)
-    await caches.build_indexes(old)
+    await caches.build_indexes(old, timeout=60.0)
     caches.reproject(old)
     await _taken_over()
     caches.prepare(new)
-    await caches.build_indexes(new)
+    await caches.build_indexes(new, timeout=60.0)
     return cached
 
 
@@ -394,7 +394,7 @@ def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
         await _filled(caches, oldest, _RAW)
         for later in (old, new):
             caches.prepare(later)
-        assert await caches.build_indexes(new) == 0
+        assert await caches.build_indexes(new, timeout=60.0) == 0
         caches.drop_indexes(oldest, kept=old)
         caches.release(oldest, linger=60.0)
         caches.reproject(new)
@@ -464,7 +464,7 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None
         await _filled(caches, old, *raws)
         caches.reproject(old)
         caches.prepare(new)
-        building = asyncio.ensure_future(caches.build_indexes(new))
+        building = asyncio.ensure_future(caches.build_indexes(new, timeout=60.0))
         await asyncio.sleep(0)  # the first slice is made
         caches.drop_indexes(old, kept=[])
         caches.release(old, linger=0.0)
@@ -532,7 +532,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
         cached = await _filled(caches, old, *raws)
         caches.reproject(old)
         caches.prepare(given_up)
-        building = asyncio.ensure_future(caches.build_indexes(given_up))
+        building = asyncio.ensure_future(caches.build_indexes(given_up, timeout=60.0))
         while len({record.values for record in cached.informer.indexer.list()}) == 1:
             await asyncio.sleep(0)
         building.cancel()
@@ -543,7 +543,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
         assert (cached.users, cached.informer.indexer.get_indexers()) == (1, {})
         assert len(caches.lister(old[0]).list()) == 600
         caches.prepare(new)
-        assert await caches.build_indexes(new) == 1
+        assert await caches.build_indexes(new, timeout=60.0) == 1
         caches.reproject(new)
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}

@@ -8,7 +8,8 @@ import pytest
 from declctl.hooks.calling import Implementation
 from declctl.kit import LoopThread
 from declctl.runtime.reloading.lifecycle import Lifecycle
-from declctl.runtime.threads import in_thread
+from declctl.runtime.threads import abandoned_calls, in_thread
+from declctl.testing import until
 
 
 def test_what_a_call_returns_or_raises_comes_back() -> None:
@@ -71,3 +72,27 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
     assert [failure.plugin for failure in failed] == ["bad", "stuck"]
     assert "ValueError: no" in str(failed[0])
     assert len(log.events("error")) == 2
+
+
+def test_what_is_left_behind_is_known_until_it_returns() -> None:
+    """What was called, and the line of foreign code that its thread is at; a call that is awaited is none."""
+    gate, asked = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        asked.set()
+        gate.wait(30)
+
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(in_thread(hangs, name="t", what="the index byNode"))
+        await asyncio.to_thread(asked.wait, 10)
+        assert not abandoned_calls()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+    (call,) = abandoned_calls()
+    assert (call.what, call.place.startswith(f"{__file__}:")) == ("the index byNode", True)
+    assert call.place.endswith(" in hangs")
+    gate.set()
+    until("it has returned", lambda: not abandoned_calls())
