@@ -37,7 +37,7 @@ def print_status(document: Document, *, now: datetime) -> None:
     if recorded.get("failed") or recorded.get("dropped"):
         _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [("recorded", *recorded.values())])
     abandoned = [
-        (c["what"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
+        (c["name"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
     ]
     _section("ABANDONED CALL", ("FOR", "AT"), abandoned)
     plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]

@@ -177,7 +177,7 @@ class Status:
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
             "recordedEvents": self.recorded.document(),
             "plugins": [plugin.document() for plugin in self.plugins],
-            "abandonedCalls": [_plain(call._asdict()) for call in self.abandoned],
+            "abandonedCalls": [_abandoned(call) for call in self.abandoned],
         }
 
 
@@ -202,6 +202,10 @@ def _handler(handler: HandlerStatistics) -> dict[str, Any]:
         "lastErrorType": handler.last_error_type,
         "disabled": handler.disabled,
     }
+
+
+def _abandoned(call: AbandonedCall) -> dict[str, Any]:
+    return {"name": call.what, "place": call.place, "seconds": round(call.seconds, 3)}
 
 
 _ON_A_CLOCK = ("last_event_at", "error_since")  # moments that mean nothing to another process
