@@ -2,11 +2,16 @@
 
 A code is never used again for something else. The families:
 
-    DCL00x  the text and the documents in it      DCL05x  what the cluster says (`validate
-    --cluster`) DCL01x  the shape: fields, types, choices     DCL06x  documented, and not done yet
-    by this version DCL02x  references and duplicates             DCL07x  the same, continued DCL03x
-    values written as text                DCL08x  installed plugins DCL04x  entry points and handler
-    files                                 DCL09x  handler files: what no reload undoes
+    DCL00x  the text and the documents in it
+    DCL01x  the shape: fields, types, choices
+    DCL02x  references and duplicates
+    DCL03x  values written as text
+    DCL04x  entry points and handler files
+    DCL05x  what the cluster says (`validate --cluster`)
+    DCL06x  documented, and not done yet by this version
+    DCL07x  the same, continued
+    DCL08x  installed plugins
+    DCL09x  handler files: what no reload undoes
 
 `docs/errors.md` explains each with an example; a test says that it is complete. The package contains that
 page, and `declctl explain DCL012` prints one section of it. Who finds a fault is not this module's business:

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 from declctl.errors import QueueClosed
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.entries import Bookmark, Entry, Queue, Replacement, SyncAll, key_of_entry
+from declctl.informer.queues.queue import (
+    Bookmark,
+    Entry,
+    Queue,
+    Replacement,
+    SyncAll,
+    Transformer,
+    key_of_entry,
+)
 from declctl.informer.queues.real_fifo import RealFIFO
-from declctl.informer.queues.transforming import Transformer
 from declctl.kit.exports import late
 
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ store. Unlike client-go's it has synced only when the last initial delta was pro
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from declctl.informer.queues.entries import Bookmark, Entry
-from declctl.informer.queues.transforming import Transformer, all_transformed, transformed
-from declctl.informer.queues.waiting import Waiting
+from declctl.informer.queues.queue import Bookmark, Entry, Transformer, Waiting, all_transformed, transformed
 from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
 

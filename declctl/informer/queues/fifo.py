@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from declctl.informer.queues.waiting import Waiting
+from declctl.informer.queues.queue import Waiting
 from declctl.kit import Latch
 from declctl.objects import Record
 

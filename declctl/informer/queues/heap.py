@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from declctl.errors import QueueClosed
-from declctl.informer.queues.waiting import Waiting
+from declctl.informer.queues.queue import Waiting
 
 T = TypeVar("T")
 

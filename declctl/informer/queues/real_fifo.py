@@ -8,9 +8,16 @@ AtomicFIFO).
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from declctl.informer.queues.entries import Bookmark, Entry, Replacement, SyncAll
-from declctl.informer.queues.transforming import Transformer, all_transformed, transformed
-from declctl.informer.queues.waiting import Waiting
+from declctl.informer.queues.queue import (
+    Bookmark,
+    Entry,
+    Replacement,
+    SyncAll,
+    Transformer,
+    Waiting,
+    all_transformed,
+    transformed,
+)
 from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
 

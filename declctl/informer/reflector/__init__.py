@@ -5,8 +5,13 @@
 was put back to a backup, `consistency` that a streaming list was wrong. `statistics` has the figures.
 """
 
-from declctl.informer.reflector.backoff import Backoff, BackoffFactory, ExponentialBackoff
-from declctl.informer.reflector.options import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector.options import (
+    DEFAULT_OPTIONS,
+    Backoff,
+    BackoffFactory,
+    ExponentialBackoff,
+    ReflectorOptions,
+)
 from declctl.informer.reflector.pager import ListPager, WholeList
 from declctl.informer.reflector.reflector import Reflector, ReflectorStore
 from declctl.informer.reflector.statistics import ReflectorStatistics

@@ -11,8 +11,8 @@ from contextlib import aclosing
 
 from declctl.decoding import Known
 from declctl.errors import ApiError, Expired, InvalidRequest
-from declctl.informer.reflector.backoff import ExponentialBackoff
 from declctl.informer.reflector.faults import Inconsistent
+from declctl.informer.reflector.options import ExponentialBackoff
 from declctl.informer.reflector.pager import ListPager
 from declctl.informer.reflector.statistics import Figures
 from declctl.informer.source import Source

@@ -27,9 +27,8 @@ from declctl.informer.reflector.faults import (
     judge,
     unreadable,
 )
-from declctl.informer.reflector.lists import PagePolicy, list_options
 from declctl.informer.reflector.options import DEFAULT_OPTIONS, SHORTEST_WATCH, ReflectorOptions
-from declctl.informer.reflector.pager import ListPager
+from declctl.informer.reflector.pager import ListPager, PagePolicy, list_options
 from declctl.informer.reflector.states import BackingOff, Listing, Starting, State, Streaming, Watching
 from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
 from declctl.informer.reflector.streams import InitialEvents, OpenWatch

@@ -13,9 +13,8 @@ from declctl.informer.stores.indices import (
     function_index,
     namespace_index,
 )
-from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.lister import Lister, Views
 from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
-from declctl.informer.stores.views import Views
 from declctl.kit.exports import late
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@
 as a watch, and the `until` functions wait for something to happen.
 """
 
-from declctl.informer.watches.events import ObjectEvent
 from declctl.informer.watches.informer_watcher import InformerWatcher, informer_watcher
-from declctl.informer.watches.retry_watcher import RetryWatcher
+from declctl.informer.watches.retry_watcher import ObjectEvent, RetryWatcher
 from declctl.informer.watches.until import Condition, until, until_with_sync, until_without_retry
 
 __all__ = [

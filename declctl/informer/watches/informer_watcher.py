@@ -9,7 +9,7 @@ from declctl.informer.informer import AnyIndexFunc, SharedIndexInformer
 from declctl.informer.processor import Registration
 from declctl.informer.source import Source
 from declctl.informer.stores import Lister
-from declctl.informer.watches.events import ObjectEvent
+from declctl.informer.watches.retry_watcher import ObjectEvent
 from declctl.kit import Clock, Lanes, SystemClock
 from declctl.objects import ChangeType, EventType, Notification, ObjectView, merge
 

@@ -1,19 +1,30 @@
-"""A watch that survives its connection (client-go's RetryWatcher)."""
+"""A watch that survives its connection (client-go's RetryWatcher), and its events (watch.Event)."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from declctl.errors import Expired, Forbidden, MalformedAnswer, Unauthorized, UsageError
-from declctl.informer.reflector.backoff import ExponentialBackoff
 from declctl.informer.reflector.deadline import Deadline
+from declctl.informer.reflector.options import ExponentialBackoff
 from declctl.informer.source import Source, stop_listening
-from declctl.informer.watches.events import ObjectEvent
 from declctl.kit import Clock, SystemClock
-from declctl.objects import ObjectView, WatchEvent, WatchOptions
+from declctl.objects import EventType, ObjectView, WatchEvent, WatchOptions
+
+
+class ObjectEvent(NamedTuple):
+    """One event.
+
+    `type` is ADDED, MODIFIED or DELETED; DROPPED only where the source has a transform that dropped
+    the object. Of what is DELETED `obj` is the last state that is known.
+    """
+
+    type: EventType
+    obj: ObjectView
+
 
 _SHORTEST_ROUND = 1.0  # seconds from the start of a watch to that of the next, as in client-go
 _SHORTEST_WATCH, _WATCH_SPREAD = 300, 300  # seconds that the server is asked to keep a watch open

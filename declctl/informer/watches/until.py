@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from declctl.errors import TimedOut, WatchEnded
 from declctl.informer.source import Source
 from declctl.informer.stores import Lister
-from declctl.informer.watches.events import ObjectEvent
 from declctl.informer.watches.informer_watcher import InformerWatcher, informer_watcher
-from declctl.informer.watches.retry_watcher import RetryWatcher
+from declctl.informer.watches.retry_watcher import ObjectEvent, RetryWatcher
 from declctl.kit import Clock, SystemClock
 from declctl.kit.callbacks import plain, refuse_async
 
