@@ -160,7 +160,7 @@ class InputFiles:
         except ManifestErrors as error:
             if error.__cause__ is not None and is_exhausted(error.__cause__):
                 raise error.__cause__ from error
-            return f"faulty: {error}"
+            return f"faulty {error}"
         seen = _Seen(behind, source, self._digest_of(source), self._lookups)
         # What changed meanwhile may change back: then this is not the digest of what is there.
         if self._is_as(seen):
@@ -171,7 +171,7 @@ class InputFiles:
         try:
             return self._read_whole().digest
         except ManifestErrors:
-            return f"faulty: {digest_of((file.name, file.data) for file in source.files)}"
+            return f"faulty {digest_of((file.name, file.data) for file in source.files)}"
         except OSError as error:
             if is_exhausted(error):
                 raise
