@@ -103,6 +103,11 @@ def _process(status: Status) -> Iterable[Metric]:
             "How often the API server's history was another one than before, as after a restore.",
             status.server.rollbacks,
         ),
+        (
+            "declctl_file_watch_failures",
+            "Looks at the bundle's files that failed, so that edits were not noticed.",
+            status.file_watch.failures,
+        ),
     ):
         counter = CounterMetricFamily(name, documentation)
         counter.add_metric((), count)

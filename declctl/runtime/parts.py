@@ -19,6 +19,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
 from declctl.runtime.reloading.assembly import Surroundings
 from declctl.runtime.reloading.attempts import Attempts
+from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reloading.reload import Reloader
@@ -44,6 +45,7 @@ class Parts:
     announcer: Announcer
     attempts: Attempts
     retries: ReloadRetries
+    file_watch: FileWatchHealth
 
 
 def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
@@ -85,6 +87,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     )
     server = client.health.status
     retries = ReloadRetries(clock)
+    file_watch = FileWatchHealth(clock=clock, log=log)
     observer = Observer(
         name,
         reloader,
@@ -94,6 +97,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         recorder=recorder,
         server=server,
         retries=retries,
+        file_watch=file_watch.status,
         clock=clock,
         log=log,
     )
@@ -103,7 +107,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         if retries.heard(outcome) or asked:
             await announcer.attempted(outcome, asked)
 
-    attempts = Attempts(reloader, digest=files.digest, finished=finished, clock=clock)
+    attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
     return Parts(
         recorder,
         caches,
@@ -116,4 +120,5 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         announcer,
         attempts,
         retries,
+        file_watch,
     )

@@ -251,6 +251,7 @@ class Runtime:
             parts.attempts,
             active=self._active,
             children=self._children,
+            health=parts.file_watch,
             clock=self._clock,
             log=self._log,
             watch=watch,

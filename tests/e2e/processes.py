@@ -76,6 +76,11 @@ class Declctl:
             print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-80:]]))
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None

@@ -17,6 +17,7 @@ from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
 from declctl.kit.files import shown
+from declctl.kit.lookups import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
@@ -52,6 +53,7 @@ class Checked:
 
     Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
     caches, None where nothing was imported. `import_seconds` is how long the import in the child took.
+    `exhausted` is why the process could not read the files, where that says nothing of them (`is_exhausted`).
     """
 
     diagnostics: tuple[Diagnostic, ...]
@@ -59,6 +61,7 @@ class Checked:
     declaration: Declaration | None = None
     hooks: FromHooks | None = None
     import_seconds: float = 0.0
+    exhausted: BaseException | None = None
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -110,9 +113,10 @@ def read_files(files: InputFiles) -> Checked:
     try:
         inputs = files.read()
     except ManifestErrors as error:
-        return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)))
+        exhausted = error.__cause__ if is_exhausted(error.__cause__) else None
+        return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)), exhausted=exhausted)
     except OSError as error:
-        return Checked((_unreadable(files, error),))
+        return Checked((_unreadable(files, error),), exhausted=error if is_exhausted(error) else None)
     configs, faults = _configs(inputs)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))

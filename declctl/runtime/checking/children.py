@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from declctl.kit.clock import Clock
+from declctl.kit.lookups import is_exhausted
 from declctl.runtime.checking.aside import Aside
 from declctl.runtime.checking.fork_server import NEW
 
@@ -72,7 +73,11 @@ class Children:
         while True:
             await clock.sleep(_LINGER_SECONDS)
             if not (self._wanted or self._using):
-                await asyncio.to_thread(self.close)
+                try:
+                    await asyncio.to_thread(self.close)
+                except RuntimeError as error:  # no thread can be started now: it stays for another while
+                    if not is_exhausted(error):
+                        raise
             self._wanted = False
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from declctl.kit import Clock
+from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.threads import in_thread
@@ -21,7 +22,8 @@ class Attempts:
     """Lets a reloader make one attempt at a time. Used on the machinery loop.
 
     `digest` says what the files are now; it blocks, and is asked in a daemon thread. `finished` hears every
-    outcome once, with whether somebody had asked for the attempt.
+    outcome once, with whether somebody had asked for the attempt. `health` hears whether files can be looked
+    at.
     """
 
     def __init__(
@@ -30,11 +32,13 @@ class Attempts:
         *,
         digest: Callable[[], str],
         finished: Callable[[Outcome, bool], Awaitable[None]],
+        health: FileWatchHealth,
         clock: Clock,
     ) -> None:
         self._reloader = reloader
         self._digest = digest
         self._finished = finished
+        self._health = health
         self._clock = clock
         self._current: _Attempt | None = None  # not committed, refused or undone yet
         self._told = ""
@@ -71,14 +75,15 @@ class Attempts:
     async def again(self, digest: str, *, generation: int) -> Outcome | None:
         """Try files of this digest once more, which were refused for another reason than what is in them.
 
-        Does nothing and returns None if another generation runs, or an attempt is under way. If
-        the files are others by now, the outcome is Superseded.
+        Without a digest, as they could not be read, it is what they are now. Does nothing and returns None if
+        another generation runs, or an attempt is under way. If the files are others by now, the outcome is
+        Superseded.
         """
         active = self._reloader.active
         if self.is_busy or active is None or active.number != generation:
             return None
         self._reloader.forget(digest)
-        return await self.reload(asked=False, digest=digest)
+        return await self.reload(asked=False, digest=digest or None)
 
     @property
     def latest(self) -> str:
@@ -103,7 +108,7 @@ class Attempts:
         while not self._closed and (current := self._current) is not None:
             if current.has_begun:
                 await current.read.wait()
-                newest = digest or await in_thread(self._digest, name="declctl-look")
+                newest = digest or await self._look(otherwise=current.digest)
                 if current is not self._current or self._closed:
                     continue
                 if force or newest != current.digest:
@@ -171,7 +176,17 @@ class Attempts:
         Faults that are no longer in the files are not logged. The files that are there now are tried next.
         """
         refused = outcome.result is Result.REFUSED and bool(digest)
-        return refused and await asyncio.to_thread(self._digest) != digest
+        return refused and await self._look(otherwise=digest) != digest
+
+    async def _look(self, *, otherwise: str) -> str:
+        """The digest of the files as they are; `otherwise` where that can't be found out, which is told."""
+        try:
+            digest = await in_thread(self._digest, name="declctl-look")
+        except Exception as error:  # noqa: BLE001 - told; the attempt that runs goes on
+            self._health.failed(error)
+            return otherwise
+        self._health.succeeded()
+        return digest
 
     def _has_read(self, digest: str) -> None:
         self._told = digest

@@ -22,9 +22,12 @@ class Result(StrEnum):
 
 
 NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
+EXHAUSTED = "ResourcesExhausted"  # the reason of a refusal that says nothing of the files
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
 
-RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced"})  # refusals for which no file is at fault
+RETRIED = frozenset(
+    {"Forbidden", "NotServed", "NotSynced", EXHAUSTED}
+)  # refusals for which no file is at fault
 
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
 _NO_TENTHS = 9.95  # seconds from which on tenths are not shown
@@ -46,6 +49,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "TransformTimeout": "make the transform cheaper, or raise spec.reload.warmTimeout",
         "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
         f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
+        EXHAUSTED: "raise the limits of the process on open files, processes and memory, or see what uses "
+        f"them up; {_BY_ITSELF}",
         "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); "
         f"{_BY_ITSELF}",
         "NotServed": "mend apiVersion and kind, or install the definition of the kind (only a resource "

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from declctl.errors import NotFound, ReloadRefused
 from declctl.kit import Clock
+from declctl.kit.lookups import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
@@ -25,7 +26,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.assembly import Surroundings
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.lifecycle import Lifecycle
-from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.outcome import EXHAUSTED, Outcome, Result
 from declctl.runtime.reloading.outdated import outdated
 from declctl.runtime.reloading.owners import Owners
 from declctl.runtime.reloading.refusing import not_in_memory, refusal
@@ -141,14 +142,18 @@ class Reloader:
                 with self._own_faults():
                     checked, digest = await in_thread(self._read, name="declctl-read")
             except ReloadRefused as refused:
-                return self._refused(refused, "", began)
+                return self._refused(refused, settled or "", began)
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
             wants_anew = force or (asked and bool(self.active.foreign.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
-                steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
+                try:
+                    with self._own_faults():
+                        steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
+                except ReloadRefused as refused:
+                    return self._refused(refused, digest, began)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
@@ -244,6 +249,8 @@ class Reloader:
 
     def _read(self) -> tuple[Checked, str]:
         checked = read_files(self._files)
+        if checked.exhausted is not None:
+            raise checked.exhausted
         return checked, checked.inputs.digest if checked.inputs is not None else self._files.digest()
 
     @contextmanager
@@ -255,6 +262,8 @@ class Reloader:
             raise
         except Exception as fault:
             what = f"{type(fault).__name__}: {fault}"
+            if is_exhausted(fault):
+                raise ReloadRefused(EXHAUSTED, f"this process can't get what it needs: {what}") from fault
             self._log.error(
                 f"this is a fault of declctl itself, please report it: {what}",
                 traceback="".join(traceback.format_exception(fault)),

@@ -9,7 +9,7 @@ from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.attempts import Attempts
-from declctl.runtime.reloading.files import FileChanges
+from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
 from declctl.runtime.reloading.generation import Generation
 
 
@@ -20,13 +20,14 @@ class Triggers:
     alive. `watch` None leaves it to the manifest whether files are watched.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
         self,
         files: InputFiles,
         attempts: Attempts,
         *,
         active: Callable[[], Generation],
         children: Children,
+        health: FileWatchHealth,
         clock: Clock,
         log: Log,
         watch: bool | None,
@@ -35,6 +36,7 @@ class Triggers:
         self._attempts = attempts
         self._active = active
         self._children = children
+        self._health = health
         self._clock = clock
         self._log = log
         self._watch = watch
@@ -52,6 +54,8 @@ class Triggers:
             last=lambda: self._attempts.latest,
             seen=self._expect,
             blind=self._tell_blind,
+            failed=self._health.failed,
+            succeeded=self._health.succeeded,
         )
         # Files are looked at while an attempt is made, which is given up if they change again.
         async with asyncio.TaskGroup() as group:
@@ -76,9 +80,10 @@ class Triggers:
         return WatchFiles.AUTO if self._watch and way is WatchFiles.OFF else way
 
     def _tell_blind(self, why: str) -> None:
+        advice = "on the node, fs.inotify.max_user_instances may be too low"
         self._log.warning(
-            f"the system gives no notices of changed files, which are looked at every second instead: {why}; "
-            "on the node, fs.inotify.max_user_instances may be too low"
+            "the system gives no notices of changed files, which are looked at every second instead: "
+            + (f"{why}; {advice}" if "Too many open files" in why else why)
         )
 
     def _expect(self) -> None:

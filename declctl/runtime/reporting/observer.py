@@ -3,6 +3,7 @@
 One line when a resource syncs, conditions, and the status document.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import Kind, needing_restart
+from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result, takes_effect
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reloading.retries import ReloadRetries
@@ -46,6 +48,7 @@ class Observer:
         recorder: EventRecorder,
         server: Callable[[], ServerStatus],
         retries: ReloadRetries,
+        file_watch: Callable[[], FileWatchStatus],
         clock: Clock,
         log: Log,
     ) -> None:
@@ -57,6 +60,7 @@ class Observer:
         self._recorder = recorder
         self._server = server
         self._retries = retries
+        self._file_watch = file_watch
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
@@ -102,12 +106,18 @@ class Observer:
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
             self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
-        elif blocked or broken or disabled:
-            reason = "LoopBlocked" if blocked else "ResourceError" if broken else "PluginDisabled"
-            message = "; ".join([*map(str, blocked), *broken, *disabled])
-            self._conditions.set("Degraded", holds=True, reason=reason, message=message)
-        else:
-            self._conditions.set("Degraded", holds=False, reason="AsExpected")
+            return
+        unwatched = self._file_watch().error
+        faults: dict[str, list[str]] = {  # the first that there is gives the reason
+            "LoopBlocked": [*map(str, blocked)],
+            "ResourceError": broken,
+            "PluginDisabled": disabled,
+            "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
+        }
+        reason = next((reason for reason, found in faults.items() if found), None)
+        message = "; ".join(itertools.chain.from_iterable(faults.values()))
+        holds = reason is not None
+        self._conditions.set("Degraded", holds=holds, reason=reason or "AsExpected", message=message)
 
     def reloaded(self, outcome: Outcome) -> None:
         """Remember what became of an attempt to reload."""
@@ -171,6 +181,7 @@ class Observer:
             reload_plan_mismatches=self._plan_mismatches,
             removed=dict(self._slots.dropped),
             server=self._server(),
+            file_watch=self._file_watch(),
             recorded=self._recorder.statistics(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),

@@ -15,6 +15,7 @@ from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
+from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.retries import RetryStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
@@ -159,6 +160,7 @@ class Status:
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
     abandoned: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
+    file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -171,6 +173,7 @@ class Status:
             "reloadPlanMismatches": self.reload_plan_mismatches,
             "reloadRetry": self.reload_retry.document() if self.reload_retry is not None else None,
             "server": self.server.document(),
+            "fileWatch": self.file_watch.document(),
             "conditions": [condition.document() for condition in self.conditions],
             "resources": [resource.document() for resource in self.resources],
             "handlers": [_handler(handler) for handler in self.handlers],

@@ -19,6 +19,7 @@ from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
+from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.retries import RetryStatus
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 from declctl.transport import ServerStatus
@@ -91,6 +92,7 @@ STATUS = Status(
     recorded=RecordedEvents(20, 3, 500),
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
+    file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
 )
 
 

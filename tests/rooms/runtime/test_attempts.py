@@ -1,6 +1,7 @@
 """Attempts: one at a time, the newest files win, and everybody who waits gets an outcome."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -8,7 +9,9 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.reloading.attempts import Attempts
+from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.testing.logged import Logged
 from tests.rooms.runtime.watching import inline
 
 
@@ -22,6 +25,12 @@ class FakeReloader:
         self.may_read.set()
         self.story: list[str] = []
         self.tried = "first"
+        self.look_fails: Exception | None = None
+
+    def look(self) -> str:
+        if self.look_fails is not None:
+            raise self.look_fails
+        return self.files
 
     async def reload(
         self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
@@ -61,14 +70,17 @@ class World:
         self.clock = ManualClock()
         self.reloader = FakeReloader(files)
         self.heard: list[str] = []
+        self.log = Logged()
+        self.health = FileWatchHealth(clock=self.clock, log=self.log)
 
         async def finished(outcome: Outcome, asked: bool) -> None:
             self.heard.append(f"{outcome.result} {outcome.bundle_hash}" + (" asked" if asked else ""))
 
         self.attempts = Attempts(
             self.reloader,  # type: ignore[arg-type]
-            digest=lambda: self.reloader.files,
+            digest=self.reloader.look,
             finished=finished,
+            health=self.health,
             clock=self.clock,
         )
 
@@ -233,3 +245,55 @@ def test_closing_undoes_what_runs_and_begins_nothing() -> None:
         assert [(await each).reason for each in waiting] == ["Stopping"] * 4
 
     assert _run(play).reloader.story == ["begin A", "undone A", "begin B", "undone B"]
+
+
+LOOKS = [
+    OSError(errno.EMFILE, "Too many open files"),
+    RuntimeError("can't start new thread"),
+    MemoryError(),
+    KeyError("ours"),
+]
+
+
+@pytest.mark.parametrize("error", LOOKS, ids=repr)
+def test_who_asks_while_files_cannot_be_looked_at_waits_for_the_attempt_that_runs(error) -> None:
+    """Nobody can tell whether it is of the newest files: it is joined, that is told, and nothing ends."""
+
+    async def play(world: World) -> None:
+        first = world.edit("A")
+        await world.turn()
+        world.reloader.look_fails = error
+        asked = world.ask()
+        await world.turn()
+        world.reloader.go.set()
+        assert (await first, await asked)[1].bundle_hash == "A"
+        assert world.health.status().error_type == type(error).__name__
+
+    assert _run(play).reloader.story == ["begin A", "commit A"]
+
+
+@pytest.mark.parametrize("error", LOOKS, ids=repr)
+def test_a_refusal_is_told_where_nobody_can_look_whether_files_were_mended(error) -> None:
+    """The look after a refusal fails: the refusal stands."""
+
+    async def play(world: World) -> None:
+        refused = world.edit("bad")
+        await world.turn()
+        world.reloader.look_fails = error
+        world.reloader.go.set()
+        assert (await refused).result is Result.REFUSED
+
+    assert _run(play).heard == ["Refused bad"]
+
+
+def test_files_that_could_not_be_read_are_tried_again_as_they_are_then() -> None:
+    """No descriptor was left to read them, so that nobody knows what was refused: what is there is tried."""
+
+    async def play(world: World) -> None:
+        world.reloader.files = "B"
+        world.reloader.go.set()
+        outcome = await world.attempts.again("", generation=1)
+        assert outcome is not None
+        assert (outcome.result, outcome.bundle_hash) == (Result.APPLIED, "B")
+
+    _run(play)

@@ -1,6 +1,7 @@
 """Files: what asks for a reload, when, and what doesn't."""
 
 import asyncio
+import errno
 import hashlib
 import shutil
 from collections.abc import AsyncGenerator
@@ -12,8 +13,15 @@ import watchfiles
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.reloading.files import FileChanges, _folder, _Notices
+from declctl.runtime.reloading.files import (
+    FileChanges,
+    FileWatchHealth,
+    FileWatchStatus,
+    _folder,
+    _Notices,
+)
 from declctl.testing import BundleDir, ConfigMapDir
+from declctl.testing.logged import Logged
 
 
 def _digest_of(path: Path):
@@ -270,3 +278,139 @@ def test_a_system_that_has_no_notices_left_is_looked_at(tmp_path: Path, monkeypa
     told: list[str] = []
     assert _collect(path, [lambda: None], clock=Clock(), blind=told.append) == [_digest_of(path)()]
     assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
+
+
+FAULTS = [
+    OSError(errno.EMFILE, "Too many open files"),
+    PermissionError(errno.EACCES, "Permission denied", "bundle"),
+    RuntimeError("can't start new thread"),
+    MemoryError(),
+    KeyError("a fault of declctl"),
+]
+
+
+class _Failing:
+    """Raises the first times that it is called, and then gives what it is told to give."""
+
+    def __init__(self, error: Exception, times: int, then: object) -> None:
+        self.left = times
+        self._error = error
+        self._then = then
+
+    def __call__(self, *_: object, **__: object) -> object:
+        if self.left:
+            self.left -= 1
+            raise self._error
+        return self._then
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=repr)
+@pytest.mark.parametrize("where", ["digest", "folders", "seen", "thread"])
+def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatch) -> None:
+    """Whatever a look raises, and wherever: nothing ends, pauses grow to 16 s, and the edit is told."""
+    times = 1 if where == "seen" else 7
+    failing = _Failing(error, times, then=[] if where == "folders" else None)
+    script = _Script(["b"])
+    last, failed, succeeded = ["a"], [], []
+    slept = script.slept
+
+    def digest() -> str:
+        if where == "digest":
+            failing()
+        return "a" if where == "folders" and failing.left else "b"
+
+    async def in_thread(call, *, name: str):
+        if where == "thread":
+            failing()
+        return call()
+
+    monkeypatch.setattr("declctl.runtime.reloading.files.in_thread", in_thread)
+    changes = FileChanges(
+        digest=digest,
+        folders=failing if where == "folders" else list,
+        settle=lambda: 0.25,
+        clock=script.clock,
+        last=lambda: last[0],
+        watch=lambda: WatchFiles.POLL,
+        seen=failing if where == "seen" else lambda: None,
+        failed=failed.append,
+        succeeded=lambda: succeeded.append(script.clock.monotonic()),
+    )
+
+    async def scenario() -> str:
+        async with asyncio.timeout(10), aclosing(aiter(changes)) as stream:
+            return await anext(stream)
+
+    assert asyncio.run(scenario()) == "b"
+    assert failed == [error] * times
+    assert slept == ([] if where == "seen" else [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]) + [0.25]
+    assert len(succeeded) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Error creating recommended watcher: Too many open files (os error 24)"),
+        ExceptionGroup("in a task group", [RuntimeError("can't start new thread")]),
+        PermissionError(errno.EACCES, "Permission denied"),
+        MemoryError(),
+        KeyError("of watchfiles"),
+    ],
+    ids=repr,
+)
+def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Path, monkeypatch) -> None:
+    """No thread for the watch, no memory, a fault of the library: edits are found all the same."""
+
+    async def broken(*_: object, **__: object) -> AsyncGenerator[object]:
+        raise error
+        yield
+
+    path = BundleDir(tmp_path, {"h.py": "one"}).path / "h.py"
+
+    class Clock(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            self.set(seconds)
+            path.write_text("two")
+
+    monkeypatch.setattr(watchfiles, "awatch", broken)
+    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
+
+
+def test_each_fault_is_logged_once_and_so_is_its_end() -> None:
+    """An hour without descriptors is one line, and so is a fault that comes and goes; all are counted."""
+    clock, log = ManualClock(), Logged()
+    health = FileWatchHealth(clock=clock, log=log)
+    assert health.status() == FileWatchStatus()
+    for _ in range(240):  # an hour, at the longest pause
+        health.failed(OSError(errno.EMFILE, "Too many open files"))
+        clock.set(15.0)
+    assert health.status() == FileWatchStatus(240, "[Errno 24] Too many open files", "OSError")
+    health.failed(RuntimeError("can't start new thread"))
+    health.failed(RuntimeError("can't start new thread"))
+    assert len(log.events("warning")) == 2
+    assert "Too many open files; it is tried again" in log.events()[0]
+    health.succeeded()
+    health.succeeded()
+    assert log.events("info") == ["files are looked at again, after that has failed 242 times"]
+    assert health.status() == FileWatchStatus(242)
+    for _ in range(10):
+        clock.set(5.0)
+        health.failed(RuntimeError("can't start new thread"))
+        health.succeeded()
+    assert len(log.lines) == 3
+    clock.set(60.0)
+    health.failed(RuntimeError("can't start new thread"))
+    health.succeeded()
+    assert log.events()[3:] == [log.events()[1], "files are looked at again, after that has failed once"]
+
+
+def test_a_fault_of_ours_is_logged_as_one() -> None:
+    """What neither the files nor the system can be blamed for is an error with a traceback."""
+    log = Logged()
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        FileWatchHealth(clock=ManualClock(), log=log).failed(error)
+    (line,) = log.lines
+    assert (line.level, "please report it" in line.event) == ("error", True)
+    assert "test_a_fault_of_ours_is_logged_as_one" in line.fields["traceback"]
