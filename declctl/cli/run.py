@@ -99,6 +99,9 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
         status = runtime.run()
     if runtime.restarts and not status:
+        from declctl.hooks.processes import withdraw_all
+
+        withdraw_all()
         if folder is not None:
             os.chdir(folder)  # paths among the arguments are relative to it
         _become(sys.executable, sys.orig_argv[1:], environment)

@@ -95,11 +95,16 @@ class BundleFinder(MetaPathFinder, Loader):
         spec.loader_state = file
         return spec
 
+    @property
+    def folders(self) -> list[str]:
+        """Where files beside the modules of the generation are."""
+        return [str(self._folder)]
+
     def make_package(self) -> ModuleType:
         """The package of the whole generation: its modules are those beside the manifest."""
         package = ModuleType(self._package)
         spec = package.__spec__ = ModuleSpec(self._package, self, is_package=True)
-        spec.submodule_search_locations = package.__path__ = [str(self._folder)]
+        spec.submodule_search_locations = package.__path__ = self.folders
         package.__loader__ = self
         package.__package__ = self._package
         return package

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from declctl.errors import EntryPointError
-from declctl.hooks import faults
+from declctl.hooks import faults, processes
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.finding import BundleFinder, NotInBundle
 
@@ -80,8 +80,13 @@ class GenerationNamespace:
         except BaseException as error:  # foreign code: a module may have a `__getattr__`
             raise faults.of_import(error, f"reading {text}", self.bundle) from error
 
+    def share(self) -> None:
+        """Let processes that its code starts import its modules."""
+        processes.share(self.prefix, self.bundle)
+
     def close(self) -> None:
         """Forget every module of this generation, and the loggers that are named after them."""
+        processes.withdraw(self.prefix)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         self._finder.close()

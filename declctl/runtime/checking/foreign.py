@@ -119,6 +119,10 @@ class Foreign:
         """Add a step of the manifest's own life cycle."""
         self._steps.setdefault(hook, []).append(implementation)
 
+    def share(self) -> None:
+        """Let processes that its code starts import its modules. Blocks."""
+        self._namespace.share()
+
     def close(self) -> None:
         """Forget the modules of the generation."""
         self._namespace.close()

@@ -82,6 +82,8 @@ class _Import:
 
     def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
         foreign, faults = build_foreign(self._declaration, number=self._number, rest=Breath())
+        if foreign is not None:
+            foreign.share()
         with self._deciding:
             self._made = foreign
             if self._given_up and foreign is not None:

@@ -83,6 +83,7 @@ def test_the_wheel_has_the_page_that_explain_reads(tmp_path: Path):
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         assert packed.read("declctl/errors.md") == (ROOT / "docs" / "errors.md").read_bytes()
+        assert packed.read("_declctl_gen.py") == (ROOT / "_declctl_gen.py").read_bytes()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--kind", "Controller"], ["--kind", "ControllerTest"]])
