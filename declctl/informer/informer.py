@@ -278,6 +278,13 @@ class SharedIndexInformer:
             self._slices.start_later(self._introduction(registration))
         return registration
 
+    def request_relist(self) -> None:
+        """List the most recent state as soon as that can be done, and watch on from there.
+
+        Once, however often it is asked for until then. Listeners are told what differs.
+        """
+        self._controller.reflector.request_relist()
+
     @contextmanager
     def held(self) -> Generator[None]:
         """Take in nothing: what the server tells waits, and is taken in from the next turn of the loop on."""

@@ -21,6 +21,14 @@ _RESOURCES = (
 )
 
 
+_SELECTED = (
+    "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [a]}",
+    "- {name: maps, apiVersion: v1, kind: ConfigMap, fieldSelector: 'metadata.name!=m1'}",
+    "- {name: maps, apiVersion: v1, kind: ConfigMap, fieldSelector: 'metadata.name=m2'}",
+    "- {name: maps, apiVersion: v1, kind: ConfigMap}",
+)
+
+
 def _storm(sandbox, config_map, stop: threading.Event) -> None:
     turn = 0
     sandbox.load([config_map(f"m{number}", space, turn="0") for space in "ab" for number in range(10)])
@@ -36,20 +44,27 @@ def _storm(sandbox, config_map, stop: threading.Event) -> None:
 
 
 @pytest.mark.guarantee("G15")
-def test_a_storm_while_namespaces_change_is_told_as_one_watch_would(rig, sandbox, config_map) -> None:
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("resources", "turns"), [(_RESOURCES, 24), (_SELECTED, 4)], ids=["namespaces", "field selectors"]
+)
+def test_a_storm_while_watches_change_is_told_as_one_watch_would(
+    rig, sandbox, config_map, resources, turns
+) -> None:
     """No object is added or deleted twice, none goes back in time, the last state is known (G15)."""
     rig.reload_policy += ", informerLinger: 1ms"  # so that each move meets caches that are just filled
-    rig.resources = [_RESOURCES[0]]
+    rig.resources = [resources[0]]
     rig.handler("tell")
     controller = rig.run(CODE)
     stop = threading.Event()
     storm = threading.Thread(target=_storm, args=(sandbox, config_map, stop), daemon=True)
     storm.start()
     try:
-        for turn in range(1, 25):
-            rig.resources = [_RESOURCES[turn % len(_RESOURCES)]]
+        for turn in range(1, turns + 1):
+            rig.resources = [resources[turn % len(resources)]]
             rig.write()
-            assert controller.reload().result == "Applied"
+            outcome = controller.reload(timeout=90)
+            assert outcome.result == "Applied", outcome.line
     finally:
         stop.set()
         storm.join()

@@ -23,6 +23,8 @@ Each row has a fault, what follows it during a watch, and what follows it during
     an end
     the cache differs from  wait, LIST the most recent state      -
     the server
+    a list was requested    list the most recent state, without   -
+                            a wait
     another history         LIST the most recent state, within    LIST the most recent state, within 2 s
                             2 s
 
@@ -66,6 +68,10 @@ class HistoryReplaced(ApiError):
     """The server was put back to a backup: its history is not the one that the cache is from."""
 
 
+class RelistRequested(ApiError):
+    """Somebody wants the most recent state: no fault, but the end of a watch."""
+
+
 class Inconsistent(ApiError):
     """What a streaming list brought is not what a LIST at its version has."""
 
@@ -99,6 +105,8 @@ def judge(fault: Exception, state: State, about: Circumstances) -> Verdict:
     """What follows a fault in a state."""
     if isinstance(fault, HistoryReplaced):
         return Verdict(Listing(quorum=True))
+    if isinstance(fault, RelistRequested):
+        return Verdict(Starting(quorum=True), waits=False)
     match state:
         case Watching():
             return _after_watching(fault, about)
@@ -161,8 +169,9 @@ def doubts_server(fault: Exception) -> bool:
 
 def unreadable(fault: Exception) -> bool:
     """Whether the fault is an answer that could not be read, or an error inside the source."""
-    known = StatusError | Unreachable | ShortWatch | WatchSilent | Inconsistent | HistoryReplaced
-    return not isinstance(fault, known)
+    known = StatusError | Unreachable | ShortWatch | WatchSilent
+    ours = Inconsistent | HistoryReplaced | RelistRequested
+    return not isinstance(fault, known | ours)
 
 
 def forget_frames(fault: BaseException | None) -> None:

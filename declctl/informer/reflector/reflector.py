@@ -20,6 +20,7 @@ from declctl.informer.reflector.faults import (
     Circumstances,
     HistoryReplaced,
     Inconsistent,
+    RelistRequested,
     ShortWatch,
     Streak,
     doubts_server,
@@ -140,6 +141,7 @@ class Reflector:
         self._unproven = False  # a connection failed: maybe the server does not go on from what is held
         # Set while what is held is of another history than the server's.
         self._rollback: _Rollback | None = None
+        self._relist_requested = False  # until a list is complete
         self._backoff = options.backoff(clock)
         self._pages = PagePolicy()
         self._streak = Streak()
@@ -183,6 +185,19 @@ class Reflector:
                 raise
             # Something that the source awaits was cancelled. Raised, it would end this task silently.
             return self._after(MalformedAnswer("the source raised CancelledError"), state)
+
+    def request_relist(self) -> None:
+        """End the watch and list the most recent state, after the wait if it waits because of a fault.
+
+        Once, however often it is called until a list is complete. One that is under way counts, although it
+        may be older than the request. Called on the loop.
+        """
+        if self._relist_requested:
+            return
+        self._relist_requested = True
+        self._figures.relists_requested += 1
+        if self._watchdog is not None:
+            self._watchdog.strike(RelistRequested("a list was requested"))
 
     @property
     def fault(self) -> Exception | None:
@@ -284,6 +299,8 @@ class Reflector:
         """Read one watch to its end. The server may end it at any time; that is no fault."""
         if self._opened is None:
             await self._reachable()
+            if self._relist_requested:
+                raise RelistRequested("a list was requested")
             if self._rollback is not None:
                 raise self._rollback.fault()  # another watch has proven it, and this one asks nothing more
             if self._unproven:
@@ -293,6 +310,8 @@ class Reflector:
         try:
             if self._rollback is not None:
                 raise self._rollback.fault()
+            if self._relist_requested:  # since what is open has listed
+                raise RelistRequested("a list was requested")
             if self._detector.difference is not None:
                 raise self._detector.difference
             async with Deadline(self._clock, idle=self.options.idle_timeout, what="the watch") as deadline:
@@ -435,7 +454,7 @@ class Reflector:
         self._versioned |= version != ""
         self.last_sync_resource_version = version
         self._seen.replace(records, began.projection)
-        self._unproven, self._rollback = False, None
+        self._unproven, self._rollback, self._relist_requested = False, None, False
         self._figures.recovered()
 
     def _doubted(self, fault: Inconsistent) -> None:

@@ -26,6 +26,7 @@ class ReflectorStatistics:
     - `lists` counts how often everything was asked for, by LIST or by a stream (`streams` of them),
       and `relists` how often everything came again. `pages` and `items_listed` are the progress of
       that. `watches` counts requests. `streams_given_up` counts the streams in whose place a LIST was made.
+      `relists_requested` counts the lists that somebody asked for, such as a reload that moves a handler.
     - `events` counts what watches brought, by type. `skipped` objects could not be used, because of
       their kind or because they can't be read; `kept_raw` ones could be read in part only;
       `last_oddity` tells of the last of either.
@@ -66,6 +67,7 @@ class ReflectorStatistics:
     streams_given_up: int = 0
     history_checks: int = 0
     rollbacks: int = 0
+    relists_requested: int = 0
     error_type: str | None = None
 
 
@@ -80,7 +82,7 @@ class Figures:
         self.rounds = self.lists = self.streams = self.watches = self.pages = self.items = 0
         self.replaced = self.idle_closes = self.failures = self.back_offs = self.streams_given_up = 0
         self.skipped = self.kept_raw = self.checks = self.inconsistencies = 0
-        self.history_checks = self.rollbacks = 0
+        self.history_checks = self.rollbacks = self.relists_requested = 0
         self.waited = 0.0
         self.last_event_at: float | None = None
         self._events: Counter[EventType] = Counter()
@@ -201,5 +203,6 @@ class Figures:
             streams_given_up=self.streams_given_up,
             history_checks=self.history_checks,
             rollbacks=self.rollbacks,
+            relists_requested=self.relists_requested,
             error_type=None if error is None else type(error).__name__,
         )

@@ -10,7 +10,8 @@ from declctl.informer import InformerStatistics, SharedIndexInformer
 class Asked:
     """LISTs and WATCHes of all caches since a generation was prepared, and in words what was not planned.
 
-    Planned are one LIST and one WATCH for each new cache, and none for those that live on.
+    Planned are one LIST and one WATCH for each new cache, and none for those that live on, but what they were
+    asked to list.
     """
 
     lists: int = 0
@@ -22,29 +23,36 @@ class Asked:
 class Asking:
     """The figures of the caches that lived when a generation was prepared."""
 
-    before: Mapping[SharedIndexInformer, tuple[int, int]] = field(
-        default_factory=dict[SharedIndexInformer, tuple[int, int]]
+    before: Mapping[SharedIndexInformer, InformerStatistics] = field(
+        default_factory=dict[SharedIndexInformer, InformerStatistics]
     )
 
     @classmethod
     def begin(cls, living: Iterable[SharedIndexInformer]) -> "Asking":
         """Look at what lives on."""
-        return cls({informer: _counts(informer.statistics()) for informer in living})
+        return cls({informer: informer.statistics() for informer in living})
 
     def until_now(self, informers: Iterable[SharedIndexInformer]) -> Asked:
         """What was asked since; `informers` are those that there are now."""
         lists, watches, unplanned = 0, 0, list[str]()
         for informer in informers:
             figures, before = informer.statistics(), self.before.get(informer)
-            more = tuple(now - then for now, then in zip(_counts(figures), before or (0, 0), strict=True))
+            then = _counts(before) if before is not None else (0, 0)
+            more = tuple(now - earlier for now, earlier in zip(_counts(figures), then, strict=True))
             lists, watches = lists + more[0], watches + more[1]
             planned = (0, 0) if before is not None else _of_a_first_list(figures)
+            if _relists_requested(figures) > (_relists_requested(before) if before is not None else 0):
+                planned = more
             unplanned += (f"{informer.name}: {what}" for what in _differences(more, planned))
         return Asked(lists, watches, tuple(unplanned))
 
 
 def _counts(figures: InformerStatistics) -> tuple[int, int]:
     return figures.lists, figures.watches
+
+
+def _relists_requested(figures: InformerStatistics) -> int:
+    return figures.reflector.relists_requested
 
 
 def _of_a_first_list(figures: InformerStatistics) -> tuple[int, int]:
@@ -58,7 +66,7 @@ def _of_a_first_list(figures: InformerStatistics) -> tuple[int, int]:
     return 1, 1 + refused
 
 
-def _differences(found: tuple[int, ...], planned: tuple[int, int]) -> Iterator[str]:
+def _differences(found: tuple[int, ...], planned: tuple[int, ...]) -> Iterator[str]:
     for name, count, expected in zip(("LIST", "WATCH"), found, planned, strict=True):
         if count != expected:
             yield f"{count} {name} instead of {expected}"

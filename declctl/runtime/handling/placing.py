@@ -1,11 +1,12 @@
 """Where handlers are, where the next generation puts them, and what takes them there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declctl.informer import Registration
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.handling.crew import Crew
+from declctl.runtime.handling.freshness import FreshnessProof
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.moving import Move
 from declctl.runtime.handling.refiltering import Refilter, may_differ
@@ -97,6 +98,7 @@ class Prepared:
     take other changes than before (`taking`), some get other workers (`crews`) or another resync period
     (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before; the
     backlog of those that are `stranded` goes to the new code at once, as the old code can't be called.
+    `proofs` are what `transfers` wait for.
     """
 
     table: Mapping[str, Slot]
@@ -109,6 +111,7 @@ class Prepared:
     leaving: Sequence[Slot]
     ended: Sequence[Ended]
     stranded: Sequence[Ended]
+    proofs: Sequence[FreshnessProof]
 
     @property
     def moves(self) -> Sequence[Move]:
@@ -130,7 +133,7 @@ def transfer_of(
 ) -> Transfer | None:
     """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
     before, old, new = tuple(slot.registrations), slot.handler.binding.filter, place.binding.filter
-    if slot.handler.binding.target.disabled and not place.binding.target.disabled:
+    if _begins_anew(slot, place):
         # Its changes were dropped meanwhile: it hears all that is there, as a handler that is added.
         return Transfer(slot, place, gone=before, come=(), missing=tuple(place.informers), move=None)
     gone = tuple(cached for cached in before if cached not in place.informers)
@@ -144,3 +147,20 @@ def transfer_of(
     elif gone or come:
         move = shared.setdefault((gone, come), Move(gone, come))
     return Transfer(slot, place, gone, come, missing, move) if move is not None or missing else None
+
+
+def proofs_of(kept: Iterable[tuple[Slot, Place]]) -> Sequence[FreshnessProof]:
+    """What has to be proven before these handlers may go where they are put: one proof for each way there."""
+    ways: dict[tuple[tuple[Cached, ...], Cached], list[str]] = {}
+    for slot, place in kept:
+        before = tuple(slot.registrations)
+        if before and not _begins_anew(slot, place):
+            for cached in place.informers:
+                if cached not in slot.registrations:
+                    ways.setdefault((before, cached), []).append(slot.handler.name)
+    return [FreshnessProof(names, before, cached) for (before, cached), names in ways.items()]
+
+
+def _begins_anew(slot: Slot, place: Place) -> bool:
+    """Whether a handler was disabled, so that it has heard of nothing."""
+    return bool(slot.handler.binding.target.disabled) and not place.binding.target.disabled

@@ -64,7 +64,6 @@ class Refilter(Move):
         """The filters have to be asked of these objects."""
         for key in keys:
             old, new = self.held(key)
-            self.doubt(key, old, new)
             if old is None and new is None:
                 self.tell(key, ())
                 self._stale.pop(key, None)

@@ -16,6 +16,7 @@ from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.handling.crew import Crew, LoopCrew, ThreadCrew
+from declctl.runtime.handling.freshness import FreshnessProof
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.moving import Move
 from declctl.runtime.handling.placing import (
@@ -26,6 +27,7 @@ from declctl.runtime.handling.placing import (
     Slot,
     Transfer,
     Undrained,
+    proofs_of,
     transfer_of,
 )
 from declctl.runtime.log import Log
@@ -69,13 +71,25 @@ class Slots:
         for slot in self._everyone():
             slot.handler.cache_synced()
 
-    async def prepare(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+    def begin_proofs(self, places: Mapping[str, Place]) -> Sequence[FreshnessProof]:
+        """Begin to prove that caches are as new as what handlers have heard that go there.
+
+        Before new caches are listed. The proofs have to be closed where `prepare` does not get them.
+        """
+        proofs = proofs_of((self._slots[name], places[name]) for name in self._staying(places))
+        for proof in proofs:
+            proof.begin()
+        return proofs
+
+    async def prepare(
+        self, places: Mapping[str, Place], proofs: Sequence[FreshnessProof] = (), *, same_code: bool
+    ) -> Prepared:
         """Make what a commit of `places` needs; nothing that runs is touched.
 
-        Where the code is not the same, filters that call it are taken for others. Raises ReloadRefused
-        where the system has no threads left.
+        Where the code is not the same, filters that call it are taken for others. The `proofs` are those of
+        the same places. Raises ReloadRefused where the system has no threads left.
         """
-        prepared = self._prepared(places, same_code=same_code)
+        prepared = self._prepared(places, proofs, same_code=same_code)
         try:
             await _start(prepared.new_crews)
         except BaseException:
@@ -85,8 +99,8 @@ class Slots:
 
     def discard(self, prepared: Prepared) -> None:
         """It comes to nothing: let go what was made for it."""
-        for move in prepared.moves:
-            move.close()
+        for followed in (*prepared.moves, *prepared.proofs):
+            followed.close()
         for slot in prepared.staying:
             slot.handler.expect(None)
         for crew in prepared.new_crews:
@@ -112,8 +126,8 @@ class Slots:
         told = {move: move.told for move in prepared.moves}
         for transfer in prepared.transfers:
             _transfer(transfer, told)
-        for move in told:
-            move.close()
+        for followed in (*told, *prepared.proofs):
+            followed.close()
         for slot, period in prepared.retimed:
             for registration in slot.registrations.values():
                 registration.retime(period)
@@ -219,11 +233,19 @@ class Slots:
                 return
             await self._clock.sleep(min(_DRAIN_CHECK, left))
 
-    def _prepared(self, places: Mapping[str, Place], *, same_code: bool) -> Prepared:
+    def _staying(self, places: Mapping[str, Place]) -> Sequence[str]:
+        """The handlers that live on.
+
+        Another kind is another resource. A handler that goes to it is a new one of the same name. What waits
+        for the old one stays with it, and its objects are not gone because nobody listens any longer.
+        """
         before = self._slots
-        # Another kind is another resource. A handler that goes to it is a new one of the same name. What
-        # waits for the old one stays with it, and its objects are not gone because nobody listens any longer.
-        stays = {n for n, place in places.items() if n in before and before[n].hears_kind_of(place)}
+        return [n for n, place in places.items() if n in before and before[n].hears_kind_of(place)]
+
+    def _prepared(
+        self, places: Mapping[str, Place], proofs: Sequence[FreshnessProof], *, same_code: bool
+    ) -> Prepared:
+        before, stays = self._slots, frozenset(self._staying(places))
         kept = [(before[name], place) for name, place in places.items() if name in stays]
         fresh = {name: (self._make(place), place) for name, place in places.items() if name not in stays}
         leaving = [slot for name, slot in before.items() if name not in stays]
@@ -246,6 +268,7 @@ class Slots:
             leaving=leaving,
             ended=ended,
             stranded=[Ended(slot, epoch, closing=False) for slot, place in kept if _is_stranded(slot, place)],
+            proofs=proofs,
         )
 
     def _make(self, place: Place) -> Slot:

@@ -25,9 +25,8 @@ NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done 
 EXHAUSTED = "ResourcesExhausted"  # the reason of a refusal that says nothing of the files
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
 
-RETRIED = frozenset(
-    {"Forbidden", "NotServed", "NotSynced", EXHAUSTED}
-)  # refusals for which no file is at fault
+# refusals for which no file is at fault
+RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced", "CacheLags", EXHAUSTED})
 
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
 _NO_TENTHS = 9.95  # seconds from which on tenths are not shown
@@ -56,6 +55,7 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "NotServed": "mend apiVersion and kind, or install the definition of the kind (only a resource "
         f"of a new name waits for its kind); {_BY_ITSELF}",
         "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_BY_ITSELF}",
+        "CacheLags": f"look what its watch says (`declctl status`); {_BY_ITSELF}",
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
         "InternalError": f"the log has a traceback for the report; {_AGAIN}",
         "RestartRequired": "start the process again, or let it do that with --exec-on-restart",

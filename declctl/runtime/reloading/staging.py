@@ -10,6 +10,7 @@ from declctl.manifest import Diagnostic
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.checking.check import Checked
 from declctl.runtime.handling.following import follow, until_ready
+from declctl.runtime.handling.freshness import CacheLags, FreshnessProof
 from declctl.runtime.handling.placing import Prepared
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.assembly import Assembled, Surroundings, assemble, assemble_again
@@ -72,9 +73,11 @@ class Staging:
     async def _ready(self, assembled: Assembled, *, after: Generation | None) -> Staged:
         new, caches = assembled.generation, self._around.caches
         timeout = new.plan.reload.warm_timeout
+        proofs: Sequence[FreshnessProof] = ()
         self._owners.enter(new)
         try:
             await self._owners.prepare(new, after=after)
+            proofs = self._slots.begin_proofs(new.places)
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
@@ -90,9 +93,11 @@ class Staging:
             )
             same_code = after is not None and _code(after) == _code(new)
             await breathe()
-            prepared = await self._slots.prepare(new.places, same_code=same_code)
-            await self._follow(prepared, timeout)
+            prepared = await self._slots.prepare(new.places, proofs, same_code=same_code)
+            await self._follow(prepared, new, timeout)
         except BaseException:
+            for proof in proofs:
+                proof.close()
             await to_its_end(self._undo(new))
             raise
         staying = {slot.handler.name for slot in prepared.staying}  # the others hear the cache anyway
@@ -138,17 +143,26 @@ class Staging:
                 raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
             await self._clock.sleep(WARM_CHECK)
 
-    async def _follow(self, prepared: Prepared, timeout: float) -> None:
+    async def _follow(self, prepared: Prepared, new: Generation, timeout: float) -> None:
         moves = prepared.moves
         try:
             await breathe()
             await follow(moves, timeout=timeout)
             slots = [transfer.slot for transfer in prepared.transfers]
-            indexes = self._around.caches.staged_indexes
-            await until_ready(moves, slots, indexes, clock=self._clock, timeout=timeout)
+            indexes, clock = self._around.caches.staged_indexes, self._clock
+            await until_ready(moves, prepared.proofs, slots, indexes, clock=clock, timeout=timeout)
+        except CacheLags as lag:
+            self._slots.discard(prepared)
+            raise ReloadRefused(lag.reason, f"{self._place_of(lag.target, new)}: {lag.message}") from lag
         except BaseException:
             self._slots.discard(prepared)
             raise
+
+    def _place_of(self, cached: Cached, generation: Generation) -> str:
+        """File and line of the resource that has a cache, and its name."""
+        document = generation.inputs.loaded.document
+        resource = next(w.plan for w in generation.wanted if cached in self._around.caches.of(w))
+        return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:
         await self._retiring.let_go(generation, timeout=generation.plan.reload.drain_timeout, linger=0.0)

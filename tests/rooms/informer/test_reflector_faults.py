@@ -20,6 +20,7 @@ from declctl.informer.reflector.faults import (
     Circumstances,
     Inconsistent,
     NoInitialEventsEnd,
+    RelistRequested,
     ShortWatch,
     Streak,
     Verdict,
@@ -53,6 +54,7 @@ def status(kind, code=0, reason="", **more):
         (MalformedAnswer("x"), Verdict(AGAIN)),
         (RuntimeError("x"), Verdict(AGAIN)),
         (Inconsistent("x"), Verdict(Listing(quorum=True))),
+        (RelistRequested("x"), Verdict(Starting(quorum=True), waits=False)),
     ],
 )
 def test_a_watch_is_resumed_wherever_that_can_help(fault, verdict):

@@ -339,3 +339,63 @@ def test_a_read_that_ends_with_an_object_without_a_version_is_told_once(last):
             assert asked == ["2", version]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streaming list", "LIST"])
+def test_a_list_that_is_requested_is_made_at_once_and_is_the_most_recent_state(streams):
+    """The watch ends without a fault and without a wait; asked for twice, there is one list."""
+
+    async def scenario():
+        async with bench(streams=streams) as b:
+            b.source.advance()  # what the watch is not told of: another version, and nothing in its scope
+            lists = b.figures.lists
+            b.reflector.request_relist()
+            b.reflector.request_relist()
+            await b.settle()
+            assert (b.figures.lists, b.figures.relists_requested) == (lists + 1, 1)
+            assert (b.figures.failures, b.figures.back_offs, b.figures.error, b.faults) == (0, 0, None, [])
+            assert b.store.last_store_sync_resource_version == "3"
+            asked = b.versions("list")[-1] if not streams else b.versions()[-1]
+            assert not asked
+            b.source.add(pod("c"))
+            await b.advance(5)
+            assert b.names == ["a", "b", "c"]
+            b.reflector.request_relist()
+            await b.settle()
+            assert b.figures.relists_requested == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_is_requested_waits_for_the_end_of_a_back_off():
+    """A server that fails is not asked sooner because somebody wants to know."""
+
+    async def scenario():
+        async with bench() as b:
+            b.source.cut(Unreachable("gone"))
+            await b.settle()
+            lists, watches = b.figures.lists, b.figures.watches
+            b.reflector.request_relist()
+            await b.settle()
+            assert (b.figures.lists, b.figures.watches) == (lists, watches)
+            await b.advance(60)
+            await b.advance(60)
+            assert b.figures.lists == lists + 1
+            assert b.agrees()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_is_requested_while_one_is_made_is_that_one():
+    """It may be older than the request: whoever needs a newer one asks again."""
+
+    async def scenario():
+        async with bench(begin=False) as b:
+            b.reflector.request_relist()
+            await b.begin()
+            assert (b.figures.lists, b.figures.relists) == (1, 0)
+            b.reflector.request_relist()
+            await b.settle()
+            assert (b.figures.lists, b.figures.relists) == (2, 1)
+
+    asyncio.run(scenario())

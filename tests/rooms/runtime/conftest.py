@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,7 +54,12 @@ def clock() -> ManualClock:
 
 
 def make_record(
-    name: str, *, uid: str = "", version: int | None = None, namespace: str = "default"
+    name: str,
+    *,
+    uid: str = "",
+    version: int | None = None,
+    namespace: str = "default",
+    labels: Mapping[str, str] | None = None,
 ) -> Record:
     """A pod as the cache has it."""
     body = {
@@ -65,6 +70,7 @@ def make_record(
             "namespace": namespace,
             "uid": uid or f"uid-{namespace}-{name}",
             "resourceVersion": str(next(_versions) if version is None else version),
+            "labels": dict(labels or {}),
         },
     }
     made = Projection(api_version="v1", kind="Pod").record(json.dumps(body).encode())

@@ -3,19 +3,25 @@
 from types import SimpleNamespace
 
 from declctl.manifest.plan import WatchKey
-from declctl.objects import ChangeType, Notification, Record
+from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
 
 class MadeUpCache:
     """As much of a cache as moves look at. `seen` is the version that it is at."""
 
     def __init__(
-        self, *records: Record, namespace: str | None = None, labels: str = "", seen: int = 1000
+        self,
+        *records: Record,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        seen: int = 1000,
     ) -> None:
         self.store = {record.key: record for record in records}
         self.listeners: list = []
         self.holds = 0
-        watch = WatchKey("v1", "Pod", namespace=namespace, label_selector=labels)
+        self.relists_requested = 0
+        watch = WatchKey("v1", "Pod", namespace=namespace, label_selector=labels, field_selector=fields)
         self.identity = SimpleNamespace(watch=watch, transform="")
         self.indexer = SimpleNamespace(
             held=self.store.get,
@@ -42,15 +48,29 @@ class MadeUpCache:
         self.store[record.key] = record
         self._tell(Notification(ChangeType.MODIFIED if old else ChangeType.ADDED, record, old))
 
-    def remove(self, key: str) -> None:
-        """An object is deleted, if there is one."""
+    def remove(self, key: str, last: Record | None = None) -> None:
+        """An object is deleted, if there is one: `last` is its last state, or a list finds it to be gone."""
         assert not self.holds
         if (old := self.store.pop(key, None)) is not None:
-            self._tell(Notification(ChangeType.DELETED, old))
+            reason = ChangeReason.WATCH if last else ChangeReason.RELIST
+            self._tell(Notification(ChangeType.DELETED, last or old, reason=reason))
 
     def at(self, version: int) -> None:
         """It has seen all that happened until then."""
         self.indexer.last_store_sync_resource_version = str(version)
+
+    @property
+    def last_sync_resource_version(self) -> str:
+        """What has been read, and is told at once here."""
+        return self.indexer.last_store_sync_resource_version
+
+    def request_relist(self) -> None:
+        """Count how often that is asked for."""
+        self.relists_requested += 1
+
+    def statistics(self):
+        """Nothing is wrong."""
+        return SimpleNamespace(error=None)
 
     def _tell(self, notification: Notification) -> None:
         for listener in tuple(self.listeners):
