@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from declctl.runtime.planning.running import Comparable
 
 _RUNNING = "running"
-_RESTART = "RestartRequired"
 _OK = 200
 _CHANGES = 2  # as of `terraform plan -detailed-exitcode`
 _SECONDS = 2.0  # for a process that may not be there
@@ -163,8 +162,10 @@ def _print(found: "Planned") -> None:
         print_table(("RESOURCE", "PART", "COST"), rows)
     line()
     line(_footer(found))
-    if any(step.kind == _RESTART for step in found.steps):
-        line("what is marked with ! takes effect when the process starts again")
+    if found.restart_required:
+        from declctl.runtime.reloading.outcome import takes_effect
+
+        line(f"RESTART REQUIRED: {takes_effect(found.restart_required)}")
     if told := _imports(found):
         line(told)
     if not found.hooks_known:

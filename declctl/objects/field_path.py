@@ -1,7 +1,8 @@
 """Field paths: where in an object a value stands.
 
-`spec.nodeName`, `spec.containers[*].image`, `metadata.labels['app.kubernetes.io/name']`,
-`status.conditions[0].type`.
+`spec.nodeName`, `spec.containers[*].image`, `metadata.labels[app.kubernetes.io/name]`,
+`status.conditions[0].type`. In brackets, a key that holds a dot or a slash, as keys of labels do, needs no
+quotes.
 """
 
 import re
@@ -23,6 +24,7 @@ Step = str | int | Wildcard
 _TOKEN = re.compile(
     r"""\[\*\]
       | \[(?P<index>\d+)\]
+      | \[(?P<bare>[A-Za-z0-9_-]*[./][A-Za-z0-9_./-]*)\]
       | \[(?P<quote>['"])(?P<quoted>[^'"\]]+)(?P=quote)\]
       | (?P<name>[A-Za-z_$][\w$-]*)""",
     re.VERBOSE,
@@ -110,7 +112,7 @@ def _refuse_dotted_key(text: str) -> None:
     found = _DOTTED_KEY.fullmatch(text)
     if found is not None:
         raise FieldPathError(
-            f"the key {found['key']!r} has to stand in brackets and quotes, as it holds dots or slashes",
+            f"the key {found['key']!r} has to stand in brackets, as it holds dots or slashes",
             found.start("key"),
             suggestion=f"write {found['map']}['{found['key']}']",
         )
@@ -161,8 +163,8 @@ def _remove_element(elements: list[Any], step: Step) -> None:
 def _step(token: re.Match[str]) -> Step:
     if token["name"]:
         return token["name"]
-    if token["quoted"]:
-        return token["quoted"]
+    if token["bare"] or token["quoted"]:
+        return token["bare"] or token["quoted"]
     return int(token["index"]) if token["index"] else ALL
 
 

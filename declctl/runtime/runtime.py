@@ -163,7 +163,8 @@ class Runtime:
             return None
         handlers = [handler.statistics() for handler in self._wired.slots.handlers()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
-        return running(generation, self._caches.all(), waiting)
+        assert self._first_plan is not None
+        return running(generation, self._caches.all(), waiting, first=self._first_plan)
 
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""

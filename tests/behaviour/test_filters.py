@@ -169,3 +169,30 @@ def test_a_filter_changes_after_its_cache_was_made_anew(rig, config_map, asked) 
     _label(controller, "api", "db")
     assert rig.told()[2:] == [("Modified", "api", "Watch")]
     assert asked() == before
+
+
+_LABEL = "metadata.labels[app.kubernetes.io/name]"
+
+
+def test_label_paths_are_taken_as_the_manual_writes_them(rig, config_map) -> None:
+    """A label's key in brackets without quotes: as an index, in `changedPaths` and in `dropFields`."""
+    index = f'indexers: [{{name: byApp, fieldPath: "{_LABEL}"}}]'
+    dropped = 'transform: {dropFields: ["metadata.annotations[example.com/huge]"]}'
+    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, {index}, {dropped}}}"]
+    rig.handler("tell", rest=f'filter: {{changedPaths: ["{_LABEL}"]}}')
+    labelled = config_map("a")
+    labelled["metadata"] |= {
+        "labels": {"app.kubernetes.io/name": "web"},
+        "annotations": {"example.com/huge": "x", "kept": "y"},
+    }
+    controller = rig.run(
+        "from blackboard import tell as note\ndef tell(change): note(str(change.type))\n", objects=[labelled]
+    )
+    controller.wait_idle()
+    (found,) = controller.lister("maps").by_index("byApp", "web")
+    assert dict(found["metadata"]["annotations"]) == {"kept": "y"}
+    controller.sandbox.patch("ConfigMap", "a", {"data": {"no": "matter"}})
+    controller.sandbox.patch("ConfigMap", "a", {"metadata": {"labels": {"app.kubernetes.io/name": "api"}}})
+    controller.wait_idle()
+    assert rig.told() == [("Added",), ("Modified",)]
+    assert list(controller.lister("maps").index_values("byApp")) == ["api"]

@@ -16,7 +16,7 @@ from declctl.runtime.checking.declared import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.leaving import Matching, judges_otherwise, leaving
 from declctl.runtime.planning.running import Comparable, masked
-from declctl.runtime.reloading.changes import Kind, Side, Step, changes, kept
+from declctl.runtime.reloading.changes import Kind, Side, Step, changes, kept, needing_restart
 from declctl.runtime.reloading.replaying import code_of, recoded
 
 
@@ -111,6 +111,15 @@ class Planned:
     import_seconds: float = 0.0
 
     @property
+    def restart_required(self) -> tuple[str, ...]:
+        """What takes effect in a new process only, as a person reads it."""
+        return tuple(
+            f"{step.subject} ({step.detail})" if step.detail else step.subject
+            for step in self.steps
+            if step.kind is Kind.RESTART
+        )
+
+    @property
     def objects_listed(self) -> int | None:
         """About how many objects are listed; None if it is not known of any resource."""
         listed = set(self.listed)
@@ -126,6 +135,7 @@ class Planned:
         return {
             "name": self.name,
             "changes": [_step(step) for step in self.steps],
+            "restartRequired": list(self.restart_required),
             "kept": [_step(step) for step in self.kept],
             "lists": len(self.listed),
             "watches": len(self.listed),
@@ -162,7 +172,7 @@ def planned(
         living = old.all_identities()
     if checked.hooks is None:  # what was not imported is taken for what it was
         new = replace(new, transformed=old.transformed)
-    steps = (*changes(old, new), *_restarts(against, new))
+    steps = (*_changes(against, old, new), *_restarts(against, new))
     # Of another kind under the same name it is not known how many there are.
     counts = {name: count for name, count in (objects or {}).items() if not _is_other_kind(old, new, name)}
     return Planned(
@@ -187,6 +197,15 @@ def planned(
 
 def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
+
+
+def _changes(against: Checked | Comparable | None, old: Side, new: Side) -> Iterator[Step]:
+    """The steps; what needs a new process is judged by what the running one was started with."""
+    if not isinstance(against, Comparable):
+        yield from changes(old, new)
+        return
+    yield from (step for step in changes(old, new) if step.kind is not Kind.RESTART)
+    yield from needing_restart(against.first_plan, new.plan)
 
 
 def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ...]:

@@ -14,7 +14,7 @@ import msgspec
 from declctl.errors import UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
-from declctl.manifest.model import FrozenJson
+from declctl.manifest.model import Address, FrozenJson
 from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.caching.identities import Identity
@@ -39,7 +39,8 @@ class Comparable(msgspec.Struct, frozen=True):
     points name, `cluster_scoped` has the API versions
     and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler,
     `restarts` the plugins of which another version is installed than is loaded, and `waiting` how many
-    changes wait for each handler.
+    changes wait for each handler. `began_as` and `listens_at` are the name and the admin address with which
+    the process was started, which a reload doesn't change.
     """
 
     generation: int
@@ -53,11 +54,23 @@ class Comparable(msgspec.Struct, frozen=True):
     modules: Mapping[str, str] = {}
     restarts: tuple[Step, ...] = ()
     waiting: Mapping[str, int] = {}
+    began_as: str | None = None
+    listens_at: Address | None = None
 
     @property
     def side(self) -> Side:
         """What is compared."""
         return Side(self.plan, self.code, frozenset(self.transformed), self.modules)
+
+    @property
+    def first_plan(self) -> Plan:
+        """The plan, with what the process was started with where a reload doesn't change that."""
+        address = self.listens_at or self.plan.admin.bind_address
+        return replace(
+            self.plan,
+            name=self.began_as or self.plan.name,
+            admin=replace(self.plan.admin, bind_address=address),
+        )
 
     def scoped(self, plan: Plan) -> Plan:
         """Another plan, without the namespaces of kinds that have none."""
@@ -93,12 +106,19 @@ class Running:
         return self.comparable().document()
 
 
-def running(generation: Generation, caches: Iterable[Cached], waiting: Mapping[str, int]) -> Running:
+def running(
+    generation: Generation, caches: Iterable[Cached], waiting: Mapping[str, int], *, first: Plan
+) -> Running:
     """What is told of a generation, of every cache of its process, and of what waits for its handlers.
 
-    On the machinery loop.
+    `first` is the plan that the process was started with. On the machinery loop.
     """
-    known = msgspec.structs.replace(_known(generation, caches), waiting=waiting)
+    known = msgspec.structs.replace(
+        _known(generation, caches),
+        waiting=waiting,
+        began_as=first.name,
+        listens_at=first.admin.bind_address,
+    )
     return Running(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
 
 

@@ -78,7 +78,7 @@ def test_a_label_with_dots_is_shown_as_it_has_to_be_written(declctl: Callable, h
     (hello / "manifest.yaml").write_text(MANIFEST.replace("kind: Pod", indexed))
     ended = declctl("validate", "manifest.yaml")
     assert ended.status == 1
-    assert f"the key '{key}' has to stand in brackets and quotes, as it holds dots or slashes" in ended.err
+    assert f"the key '{key}' has to stand in brackets, as it holds dots or slashes" in ended.err
     assert f"\n  help: write metadata.labels['{key}']\n" in ended.err
 
 

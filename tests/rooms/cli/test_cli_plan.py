@@ -11,6 +11,7 @@ from msgspec import structs, to_builtins
 from declctl.cli import asking
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
+from declctl.manifest.model import Address
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running import Comparable, RunningCache, masked
@@ -360,7 +361,39 @@ def test_an_upgraded_plugin_is_told_as_a_restart(declctl: Callable, guard: Path,
     assert ended.status == 2
     assert "!plugin a (1.0 is loaded, 2.0 is installed)" in ended.out.splitlines()
     assert "!plugin b" not in ended.out
-    assert "what is marked with ! takes effect when the process starts again" in ended.out
+    what = "plugin a (1.0 is loaded, 2.0 is installed)"
+    assert f"RESTART REQUIRED: {what} takes effect when the process starts again" in ended.out.splitlines()
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_needs_a_new_process_is_told(declctl: Callable, guard: Path, process: Process, live: bool):
+    """Of the process that runs, and of a file: which fields, as text and as JSON."""
+    process.answers(200, _running(guard))
+    (guard / "before.yaml").write_text(MANIFEST)
+    against = ("running", "--admin", process.address) if live else ("before.yaml",)
+    manifest = (
+        MANIFEST.replace("name: pod-guard", "name: watch", 1) + "  admin: {bindAddress: '127.0.0.1:9'}\n"
+    )
+    (guard / "manifest.yaml").write_text(manifest)
+    asked = ("plan", "manifest.yaml", "--against", *against)
+    lines = declctl(*asked).out.splitlines()
+    assert {"!admin.bindAddress", "!metadata.name"} <= set(lines)
+    told = "admin.bindAddress and metadata.name take effect when the process starts again"
+    assert f"RESTART REQUIRED: {told}" in lines
+    document = json.loads(declctl(*asked, "-o", "json").out)
+    assert document["restartRequired"] == ["admin.bindAddress", "metadata.name"]
+    assert {each["class"] for each in document["changes"]} >= {"RestartRequired"}
+
+
+def test_what_still_waits_for_a_new_process_is_told(declctl: Callable, guard: Path, process: Process):
+    """A reload has taken the manifest, but the process listens where it did; the text before undoes it."""
+    process.answers(200, _running(guard, listens_at=Address("127.0.0.1", 9)))
+    asked = ("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    ended = declctl(*asked)
+    assert ended.status == 2
+    assert "RESTART REQUIRED: admin.bindAddress takes effect when the process starts again" in ended.out
+    (guard / "manifest.yaml").write_text(MANIFEST + "  admin: {bindAddress: '127.0.0.1:9'}\n")
+    assert "!admin" not in declctl(*asked).out
 
 
 def test_a_cache_that_lingers_is_not_listed_again(declctl: Callable, guard: Path, process: Process):
