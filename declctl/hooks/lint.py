@@ -3,8 +3,9 @@
 A generation is imported while the one before still runs, and again at each edit. An import that only defines
 things can be repeated; these rules find, in the source alone, the usual things that can't, or that stay when
 their generation is gone. What runs at import is the body of a module, of its classes, and of the functions of
-the same file that it calls. Names are followed through import statements and plain assignments; a name that
-comes from a module of the bundle is not followed.
+the same file that it calls. Two rules are about the whole file: modules that are looked up past the bundle,
+by a place or by a name in a text. Names are followed through import statements and plain assignments, but not
+into other modules of the bundle.
 """
 
 import ast
@@ -24,14 +25,15 @@ PORT: Final = "DCL091"
 ACTIVITY: Final = "DCL092"
 PROCESS_STATE: Final = "DCL093"
 ORDINARY_MODULE: Final = "DCL094"
+NAME_IN_TEXT: Final = "DCL095"
 
 _OWN_REGISTRY = (
     "give it a registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
     "declctl_teardown removes: docs/reload.md shows how"
 )
 _LISTEN_ONCE = (
-    "open it in declctl_startup, which is called once in the life of the process, and close it in "
-    "declctl_shutdown"
+    "open it in declctl_startup, which is called once in the life of the process, in a thread that serves it "
+    "on over edits"
 )
 _PREPARE = "begin it in declctl_prepare and end it in declctl_teardown"
 _STARTUP = "do it in declctl_startup, which is called once in the life of the process"
@@ -157,6 +159,36 @@ _COLLECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "sys.meta_path": ("changes how the process imports", _STARTUP),
     "sys.path_hooks": ("changes how the process imports", _STARTUP),
 }
+# What takes the name of a module as a text, and knows no generation.
+_BY_NAME = frozenset(
+    {
+        "importlib.import_module",
+        "importlib.util.find_spec",
+        "importlib.resources.files",
+        "importlib.resources.read_text",
+        "importlib.resources.read_binary",
+        "importlib.resources.open_text",
+        "importlib.resources.open_binary",
+        "importlib.resources.path",
+        "pkgutil.get_data",
+        "pkgutil.resolve_name",
+        "runpy.run_module",
+        "unittest.mock.patch",
+    }
+)
+# What loads a file by its place.
+_FILES = frozenset(
+    {
+        "importlib.util.spec_from_file_location",
+        "importlib.machinery.SourceFileLoader",
+        "runpy.run_path",
+    }
+)
+_UNNOTICED = "edits of it are not noticed"
+_NAME_ADVICE = (
+    "import the module and take that (resources.files(module), mock.patch.object(module, …)), or its name "
+    "(module.__name__); import_module has a relative form, with __package__"
+)
 _CHANGES = frozenset(
     {"append", "insert", "extend", "remove", "pop", "clear", "update", "setdefault", "sort", "reverse"}
 )
@@ -197,7 +229,7 @@ def lint(bundle: Bundle) -> list[Finding]:
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
             if code not in text.partition("# noqa:")[2]:
                 column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
-                found.append(Finding(code, f"at import, this {what}", advice, display, node.lineno, column))
+                found.append(Finding(code, what, advice, display, node.lineno, column))
     return found
 
 
@@ -208,7 +240,7 @@ def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
     nobody looks whether they change. `known` are the names of modules that were imported before. Installed
     packages in an environment below the folder are not meant.
     """
-    folder, found = os.path.realpath(bundle.root or "."), list[Finding]()
+    folder, found = os.path.realpath(bundle.place), list[Finding]()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if name in known or not isinstance(file, str) or name.partition(".")[0] == NAMESPACE:
@@ -216,9 +248,7 @@ def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
         inner = os.path.relpath(os.path.realpath(file), folder)
         if inner.startswith(os.pardir) or not _INSTALLED.isdisjoint(Path(inner).parts):
             continue
-        message = (
-            f"{bundle.display(inner)} is imported past the bundle, as {name}: edits of it are not noticed"
-        )
+        message = f"{bundle.display(inner)} is imported past the bundle, as {name}: {_UNNOTICED}"
         place = _import_of(name, bundle) or (bundle.display(inner), 1, 1)
         found.append(Finding(ORDINARY_MODULE, message, _PATH_ADVICE, *place))
     return found
@@ -262,7 +292,36 @@ class _Import:
             self._bind_import(node)
         self._functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         for statement in tree.body:
-            yield from self._run(statement)
+            for node, code, what, advice in self._run(statement):
+                yield node, code, f"at import, this {what}", advice
+        for node in ast.walk(tree):
+            yield from self._look_up(node)
+
+    def _look_up(self, node: ast.AST) -> Iterator[_Rule]:
+        """Modules that are looked up past the bundle, whenever that is."""
+        if isinstance(node, ast.Call):
+            name = self._dotted(node.func)
+            written = node.args[0] if node.args else None
+            if name in _FILES:
+                yield (
+                    node,
+                    ORDINARY_MODULE,
+                    f"{name} loads a file past the bundle: {_UNNOTICED}",
+                    _PATH_ADVICE,
+                )
+            elif name not in _BY_NAME:
+                return
+        elif isinstance(node, ast.Subscript) and self._dotted(node.value) == "sys.modules":
+            name, written = "sys.modules", node.slice
+        else:
+            return
+        if isinstance(written, ast.Constant) and isinstance(written.value, str):
+            module = written.value
+            if module.partition(".")[0] in self._own:
+                message = (
+                    f"{name} does not find {module}, which is of the bundle: its modules have private names"
+                )
+                yield node, NAME_IN_TEXT, message, _NAME_ADVICE
 
     def _bind_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):

@@ -105,6 +105,7 @@ PORT_AT_IMPORT: Final = "DCL091"
 ACTIVITY_AT_IMPORT: Final = "DCL092"
 PROCESS_STATE_AT_IMPORT: Final = "DCL093"
 ORDINARY_MODULE: Final = "DCL094"
+NAME_IN_TEXT: Final = "DCL095"
 
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -179,6 +180,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         ACTIVITY_AT_IMPORT: "A handler file starts a thread, a process or a loop at import (a warning).",
         PROCESS_STATE_AT_IMPORT: "A handler file changes the whole process at import (a warning).",
         ORDINARY_MODULE: "A file beside the manifest is imported as an ordinary module (a warning).",
+        NAME_IN_TEXT: "A text names a module of the bundle, which has a private name (a warning).",
     }
 )
 """Each code with its meaning in one sentence."""

@@ -1,5 +1,6 @@
 """What an import does besides defining things is told at the start, and not by the first edit alone."""
 
+import gc
 import socket
 import sys
 
@@ -63,6 +64,33 @@ def test_a_port_at_import_is_told_at_the_start_and_explains_the_refusal(rig) -> 
     assert (outcome.reason, fault.line) == ("ImportFailed", 3)
     assert "the generation that runs has opened it" in str(fault.suggestion)
     assert "declctl_startup" in str(fault.suggestion)
+
+
+def test_a_port_that_is_opened_once_in_the_process_survives_edits(rig) -> None:
+    """What the advice says: `declctl_startup` opens it, and no edit opens it again."""
+    rig.handler("tell")
+    rig.more = "  lifecycle: {startup: [{entryPoint: 'handlers:listen'}]}\n"
+    code = """
+from prometheus_client import start_http_server
+from blackboard import tell as note
+
+def listen():
+    note("server", *start_http_server(0, addr="127.0.0.1"))
+"""
+    running = rig.run(code + TELL)
+    ((_, server, thread),) = rig.told("server")
+    try:
+        assert not _warnings(running)
+        for number in (1, 2):
+            rig.folder.write("handlers.py", f"{code}{TELL}\n# edit {number}\n")
+            assert running.reload().result == "Applied"
+        gc.collect()
+        socket.create_connection(server.server_address, timeout=10).close()
+        assert len(rig.told("server")) == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_metrics_as_the_documentation_has_them_survive_edits(rig, config_map) -> None:

@@ -46,7 +46,29 @@ FOUND = {
     "a function that is called twice": ("def setup():\n    §os.umask(0)\nsetup()\nsetup()", "DCL093"),
 }
 
+LOOKED_UP = {
+    "a file by its place": (
+        "import importlib.util as u\ndef f(): §u.spec_from_file_location('a', 'a.py')",
+        "DCL094",
+    ),
+    "a file that is run": ("import runpy\nNAMES = §runpy.run_path('a.py')", "DCL094"),
+    "a module by its name": (
+        "from importlib import import_module\ndef f(): §import_module('helper')",
+        "DCL095",
+    ),
+    "data by a name": ("import pkgutil\nX = §pkgutil.get_data('helper', 'x')", "DCL095"),
+    "resources by a name": ("from importlib import resources\nX = §resources.files('helper')", "DCL095"),
+    "a patch by a name": (
+        "from unittest import mock\ndef f():\n    with §mock.patch('helper.X', 1): ...",
+        "DCL095",
+    ),
+    "a module that is imported": ("def f(): return §sys.modules['helper'].X", "DCL095"),
+}
+
 FINE = {
+    "a relative name": "import importlib\nX = importlib.import_module('.helper', __package__)",
+    "the name of another module": "import importlib\nX = importlib.import_module('json'), sys.modules['os']",
+    "the module itself": "import importlib.resources, helper\nX = importlib.resources.files(helper)",
     "a metric of its own registry": "C = prom.Counter('a', 'b', registry=prom.CollectorRegistry())",
     "a metric of no registry": "C = prom.Counter('a', 'b', registry=None)",
     "a Counter of collections": "from collections import Counter\nC = Counter('a')",
@@ -63,6 +85,16 @@ FINE = {
     "what is meant": "os.environ['A'] = 'b'  # noqa: DCL093",
     "a syntax error": "os.environ['A'] = ",
 }
+
+
+@pytest.mark.parametrize("what", LOOKED_UP)
+def test_what_is_looked_up_past_the_bundle_is_found(what):
+    """At import or later: it fails then, or its edits are not noticed."""
+    text, code = LOOKED_UP[what]
+    (found,) = lint(bundle_of({"handlers.py": f"import sys\n{text.replace(MARK, '')}", "helper.py": ""}))
+    before = f"import sys\n{text}".partition(MARK)[0]
+    place = (before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+    assert (found.code, found.line, found.column) == (code, *place)
 
 
 @pytest.mark.parametrize("what", FOUND)

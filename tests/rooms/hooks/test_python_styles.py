@@ -207,3 +207,50 @@ def test_what_is_optional_may_be_missing(load):
     """`try: import` goes on as everywhere."""
     text = "try:\n    import fast\nexcept ImportError:\n    fast = None\n"
     assert load("handlers", files={"handlers.py": text}).module("handlers").fast is None
+
+
+EVERYDAY = {
+    "a script's guard": "if __name__ == '__main__':\n    raise SystemExit(1)\nOK = True",
+    "the future": "from __future__ import annotations\ndef f(x: NotThere): ...\nOK = True",
+    "a circle of imports": "import helper\ndef f(): return helper.handlers.WORD\nWORD = 1\nOK = f() == 1",
+    "a namespace package": "import parts.words\nOK = parts.words.WORD == 1",
+    "reload": "import importlib, helper\nOK = importlib.reload(helper).WORD == 1",
+    "its own module": "import sys\nsetattr(sys.modules[__name__], 'OK', True)",
+    "a patch of an object": (
+        "from unittest import mock\nimport helper\n"
+        "with mock.patch.object(helper, 'WORD', 2):\n    OK = helper.WORD == 2"
+    ),
+    "an enum": "import copy, enum\nclass E(enum.Enum):\n    A = 1\nOK = copy.deepcopy(E.A) is E.A",
+    "a named tuple": (
+        "import collections, pickle\nP = collections.namedtuple('P', 'a b')\n"
+        "OK = pickle.loads(pickle.dumps(P(1, 2))) == P(1, 2)"
+    ),
+    "its source": "import inspect\ndef f(): return 5\nOK = inspect.getsource(f) == 'def f(): return 5\\n'",
+    "a doctest": (
+        "import doctest, sys\ndef f():\n    '''\n    >>> f()\n    5\n    '''\n    return 5\n"
+        "OK = doctest.testmod(sys.modules[__name__]) == (0, 1)"
+    ),
+    "a lazy attribute": "import helper\nOK = helper.lazy == 'lazy'",
+    "the version of a package": "import importlib.metadata\nOK = bool(importlib.metadata.version('pluggy'))",
+    "a warning": (
+        "import warnings\nwith warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n    warnings.warn('x')\nOK = len(seen) == 1"
+    ),
+    "code in a text": "exec('import helper; OK = helper.WORD == 1')",
+    "types of another module": (
+        "import typing\nfrom helper import Word\nclass C:\n    x: 'Word'\n"
+        "OK = typing.get_type_hints(C)['x'] is Word"
+    ),
+}
+HELPER = (
+    "import handlers\nWORD = 1\nclass Word: ...\n"
+    "def __getattr__(name):\n    if name == 'lazy': return name\n    raise AttributeError(name)\n"
+)
+
+
+@pytest.mark.parametrize("style", EVERYDAY)
+def test_everyday_python_is_what_it_is_elsewhere(load, style):
+    """In each generation, the second as the first."""
+    files = {"handlers.py": EVERYDAY[style], "helper.py": HELPER, "parts/words.py": "WORD = 1"}
+    assert load("handlers", "helper", files=files).module("handlers").OK
+    assert load("handlers", "helper", files=files).module("handlers").OK
