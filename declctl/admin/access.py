@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from declctl.admin.answers import refusal
-from declctl.admin.refusals import Reason, Refusals
+from declctl.admin.answers import Reason, Refusals, refusal
 from declctl.kit.hosts import Authority, is_literal, is_loopback, is_same_origin, parse_authority
 from declctl.manifest.model import Address
 

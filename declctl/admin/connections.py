@@ -13,8 +13,7 @@ from typing import Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from declctl.admin.answers import refusal
-from declctl.admin.refusals import Reason, Refusals
+from declctl.admin.answers import Reason, Refusals, refusal
 from declctl.kit import Clock
 
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its head

@@ -11,15 +11,11 @@ from aiohttp.typedefs import Handler
 
 from declctl.admin import answers
 from declctl.admin.access import Access
+from declctl.admin.answers import Refusals, ServerLog
 from declctl.admin.connections import IDLE_SECONDS, SWEEP_SECONDS, Connections, accounted
-from declctl.admin.controlled import Controlled
-from declctl.admin.later import not_yet
+from declctl.admin.endpoints import CacheReads, Probes, Reloads, RunningPlan, not_yet
 from declctl.admin.page import page
-from declctl.admin.planning import RunningPlan
-from declctl.admin.probes import Probes
-from declctl.admin.reading import CacheReads
-from declctl.admin.refusals import Refusals, ServerLog
-from declctl.admin.reloading import Reloads
+from declctl.admin.process import Controlled
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
 from declctl.manifest.model import Address
@@ -153,7 +149,7 @@ def application(
 def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
     def scraper() -> Handler:
         # Late: prometheus-client takes 20 ms, which a process that nobody scrapes need not spend.
-        from declctl.admin.scrape import Metrics
+        from declctl.admin.metrics import Metrics
 
         return Metrics(runtime, refusals.counts).scrape
 

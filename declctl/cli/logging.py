@@ -1,20 +1,176 @@
 """Logs: declctl's own, those of handlers and those of libraries, by one way out.
 
 Handlers and libraries may use `ctx.log`, structlog or the logging module, under any logger name. All of it
-goes to stderr, from `--log-level` on; what handlers `print` goes to stdout, untouched.
+goes to stderr, from `--log-level` on; what handlers `print` goes to stdout, untouched. A log entry becomes a
+line: a sentence for people, JSON for programs. Both are the last processor of structlog's chain.
 """
 
+import json
 import logging
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
+from textwrap import indent
+from typing import Any, cast
 
-from declctl.cli.lines import Entry, JsonLines, Renderer, TextLines
 from declctl.cli.options import LogFormat, LogLevel
-from declctl.cli.screen import Screen
+from declctl.cli.terminal import Screen
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
+from declctl.kit.text import escaped, one_line, visible
+from declctl.manifest import Diagnostic, render_json, render_text
+
+Entry = MutableMapping[str, Any]
+
+_PLAIN, _DIM = "\x1b[0m", "\x1b[2m"
+_MARKS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m", "debug": _DIM}
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_HEAD = "Traceback (most recent call last):"
+_OUR_OWN = frozenset(
+    (
+        *("handler", "key", "generation", "resource", "reason", "suggestion", "plugin", "hook"),
+        *("attempt", "max_attempts", "retry_in", "error_type", "times"),
+    )
+)
+"""The fields of declctl's own lines, whose sentences mostly say the same."""
+
+_BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
+
+
+class TextLines:
+    """Lines such as `12:00:01 generation 7: ~handler notify (code)`.
+
+    Local time, a mark for what is wrong, the sentence, the rest.
+    Fields that the sentence says already are not repeated; a `traceback` follows below, with handler and
+    key in its head.
+    """
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
+        """One entry as text, without the last line end."""
+        level = str(entry.get("level", "info"))
+        moment: datetime = entry["timestamp"]
+        sentence = visible(str(entry.get("event", "")))
+        parts = [self._paint(moment.astimezone().strftime("%H:%M:%S"), _DIM)]
+        if level in _MARKS:
+            parts.append(self._paint(level, _MARKS[level]))
+        # A further line of it is indented: it is not taken for a line of the log.
+        parts.append(sentence.replace("\n", "\n  "))
+        fields = [
+            f"{one_line(name)}={_shown(value)}"
+            for name, value in entry.items()
+            if _is_new(name, value, sentence)
+        ]
+        if fields:
+            parts.append(self._paint(" ".join(fields), _DIM))
+        line = " ".join(parts)
+        if trace := entry.get("traceback"):
+            line = f"{line}\n{self._traceback(str(trace), entry)}"
+        if faults := entry.get("diagnostics"):
+            line = f"{line}\n{self._faults(faults)}"
+        return line
+
+    def _faults(self, faults: Sequence[Diagnostic]) -> str:
+        return indent(render_text(faults, color=self._colour).rstrip("\n"), "  ")
+
+    def _traceback(self, trace: str, entry: Mapping[str, Any]) -> str:
+        whose = " on ".join(str(entry[name]) for name in ("handler", "key") if entry.get(name))
+        if whose:
+            trace = trace.replace(_HEAD, f"Traceback of {whose} (most recent call last):", 1)
+        lines = visible(trace).rstrip("\n").split("\n")
+        return "\n".join(f"  {self._tinted(line)}" for line in lines)
+
+    def _tinted(self, line: str) -> str:
+        if not self._colour:
+            return line
+        if _FRAME.match(line):
+            return _FRAME.sub('  File "\x1b[36m\\g<file>\x1b[0m", line \x1b[36m\\g<line>\x1b[0m', line)
+        return line if line.startswith((" ", "Traceback")) or not line else self._paint(line, _MARKS["error"])
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._colour else text
+
+
+class JsonLines:
+    """One object a line: `ts`, `level`, `event`, `controller` (once its name is known), then the fields."""
+
+    def __init__(self, controller: Callable[[], str] = lambda: "") -> None:
+        self._controller = controller
+
+    def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
+        """One entry as JSON; what JSON can't write is written as text."""
+        moment: datetime = entry.pop("timestamp")
+        head = {
+            "ts": moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": entry.pop("level", "info"),
+            "event": entry.pop("event", ""),
+        }
+        if name := self._controller():
+            head["controller"] = name
+        if "diagnostics" in entry:
+            entry["diagnostics"] = render_json(entry["diagnostics"])
+        if entry.get("suggestion", "") is None:
+            del entry["suggestion"]
+        fields = {**head, **entry}
+        try:
+            return escaped(json.dumps(fields, default=_plain, ensure_ascii=False, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):  # a field that JSON has no form for costs only itself
+            written = (f"{json.dumps(str(name))}: {_json(value)}" for name, value in fields.items())
+            return escaped(f"{{{', '.join(written)}}}")
+
+
+def _json(value: object) -> str:
+    """A value as JSON; one that has no form there, such as nan or keys that are no texts, as text."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_text(value), ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for, as a mapping, a list or a text."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, set | frozenset | deque):
+        return list(cast("Iterable[object]", value))
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as fault:  # noqa: BLE001 - a `__str__` of somebody else's: the line is not lost for it
+        return f"<{type(value).__name__}: {type(fault).__name__}>"
+
+
+Renderer = Callable[[object, str, Entry], str]
+
+
+def _is_new(name: str, value: object, sentence: str) -> bool:
+    """Whether a field says more than the sentence does.
+
+    A number counts as said only together with its name. What handlers and libraries add is always new.
+    """
+    if name in _BESIDE:
+        return False
+    if name not in _OUR_OWN:
+        return True
+    if value is None:
+        return False
+    text = str(value)
+    said = f"{name} {text}" if isinstance(value, int | float) else text
+    return not re.search(rf"(?<![\w-]){re.escape(said)}(?![\w-])", sentence)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    text = visible(text).replace("\n", "\\n")
+    return f'"{text}"' if isinstance(value, str) and (not text or " " in text) else text
+
 
 _LINE = "declctl.informer"
 _NOTICES = "declctl.informer.notices"  # what the runtime does not tell by itself

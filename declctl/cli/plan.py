@@ -8,7 +8,7 @@ from declctl.cli.options import AdminOption, ManifestArgument, Output, OutputOpt
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.cli.asking import Target
+    from declctl.cli.admin_client import Target
     from declctl.runtime.checking.check import Checked
     from declctl.runtime.planning.leaving import Matching, Selection
     from declctl.runtime.planning.planned import Planned, PlannedResource
@@ -75,7 +75,7 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
 
 def _running(checked: "Checked", admin: str | None) -> "Comparable":
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
-    from declctl.cli.asking import ask
+    from declctl.cli.admin_client import ask
     from declctl.runtime.planning.running import told_by
 
     target = _target(checked, admin)
@@ -93,7 +93,7 @@ def _matching(checked: "Checked", admin: str | None) -> "Matching":
     """
     from urllib.parse import quote, urlencode
 
-    from declctl.cli.asking import ask
+    from declctl.cli.admin_client import ask
 
     target = _target(checked, admin)
     answers = True
@@ -120,7 +120,7 @@ def _matching(checked: "Checked", admin: str | None) -> "Matching":
 
 
 def _target(checked: "Checked", admin: str | None) -> "Target":
-    from declctl.cli.asking import admin_address
+    from declctl.cli.admin_client import admin_address
 
     assert checked.inputs is not None
     bound = checked.inputs.loaded.controller.admin.bind_address
@@ -129,7 +129,7 @@ def _target(checked: "Checked", admin: str | None) -> "Target":
 
 def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
     """How many objects of each resource the running process of this name has; nothing if none answers."""
-    from declctl.cli.asking import admin_address, ask
+    from declctl.cli.admin_client import admin_address, ask
 
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller

@@ -18,7 +18,7 @@ _FAULT, _INTERNAL = 500, 3
 def status(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
     """Say how a running process is doing."""
     # Late: the manifest room is loaded to find the address.
-    from declctl.cli.asking import admin_address, another_answers, ask, told
+    from declctl.cli.admin_client import admin_address, another_answers, ask, told
 
     target = admin_address(admin)
     fields = ("name", "generation", "ready", "conditions", "resources", "handlers", "plugins")
@@ -82,7 +82,7 @@ def rollback(
 
 def history(*, output: OutputOption = Output.TEXT, admin: AdminOption = None) -> None:
     """List what became of each attempt to reload a running process, the oldest first."""
-    from declctl.cli.asking import admin_address, ask, told
+    from declctl.cli.admin_client import admin_address, ask, told
 
     document = told(ask(admin_address(admin), "GET", "/history"), "attempts", "inMemory")
     if output is Output.JSON:
@@ -101,7 +101,7 @@ def _tell_redacted(document: dict[str, Any]) -> None:
 
 def _order(admin: str | None, path: str) -> dict[str, Any]:
     """The answer to an order; raises UsageError if there is none, exits 3 if the process failed on it."""
-    from declctl.cli.asking import admin_address, another_answers, ask
+    from declctl.cli.admin_client import admin_address, another_answers, ask
 
     target = admin_address(admin)
     if not target.named:

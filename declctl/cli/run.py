@@ -32,7 +32,7 @@ from declctl.errors import UsageError
 
 if TYPE_CHECKING:
     from declctl.cli.logging import ControllerName
-    from declctl.cli.screen import Screen
+    from declctl.cli.terminal import Screen
     from declctl.runtime.runtime import Front, Runtime
     from declctl.transport import Client
 
@@ -226,8 +226,8 @@ def _named(name: "ControllerName") -> "Front":
 
 def _fronts(admin: str | None, screen: "Screen", *, once: bool, log: Any) -> "Sequence[Front]":
     from declctl.admin import TOKEN_VARIABLE, front
-    from declctl.cli.asking import parse_admin
-    from declctl.cli.progress import progress
+    from declctl.cli.admin_client import parse_admin
+    from declctl.cli.terminal import progress
     from declctl.kit import SystemClock
 
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.admin.scrape import _handlers
+from declctl.admin.metrics import _handlers
 from declctl.testing import until
 
 CODE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.admin.reading import _keys
+from declctl.admin.endpoints import _keys
 from declctl.objects import FieldSelector
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.leaving import Selection

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from declctl.admin.scrape import StatusCollector
+from declctl.admin.metrics import StatusCollector
 from declctl.objects import record_of
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.planned import planned

@@ -49,7 +49,7 @@ UNASKED = {
     "packaging.specifiers",
     "rich",
     "prometheus_client",
-    "declctl.admin.scrape",
+    "declctl.admin.metrics",
     "watchfiles",
 }
 HEAVY = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.lines import JsonLines, TextLines
+from declctl.cli.logging import JsonLines, TextLines
 from declctl.manifest import Diagnostic
 
 MOMENT = datetime(2026, 1, 2, 12, 0, 1, 234000, UTC)

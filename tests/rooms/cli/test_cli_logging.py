@@ -9,7 +9,7 @@ import pytest
 
 from declctl.cli.logging import set_up_logs
 from declctl.cli.options import LogFormat, LogLevel
-from declctl.cli.screen import Screen
+from declctl.cli.terminal import Screen
 from declctl.kit import ManualClock
 
 pytestmark = pytest.mark.usefixtures("logging_restored")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs, to_builtins
 
-from declctl.cli import asking
+from declctl.cli import admin_client
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
 from declctl.manifest.model import Address
@@ -17,7 +17,7 @@ from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running import Comparable, RunningCache, masked
 from declctl.runtime.reloading.changes import Kind, Step
 from declctl.runtime.reloading.replaying import code_of
-from tests.rooms.cli.test_cli_asking import Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
 from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
 MANIFEST = """\
@@ -277,14 +277,14 @@ def test_a_process_that_counts_too_slowly_costs_the_number_and_not_the_plan(
     process.answers(200, _running(guard))
     asked = []
 
-    def ask(target: asking.Target, method: str, path: str) -> asking.Answer:
+    def ask(target: admin_client.Target, method: str, path: str) -> admin_client.Answer:
         asked.append(path.partition("?")[0])
         if path.startswith("/cache/"):
             raise UsageError("Nothing answers at the admin address (it took too long).")
         return answered(target, method, path)
 
-    answered = asking.ask
-    monkeypatch.setattr(asking, "ask", ask)
+    answered = admin_client.ask
+    monkeypatch.setattr(admin_client, "ask", ask)
     fields = MANIFEST.replace("kind: Pod", "kind: Pod\n      fieldSelector: spec.nodeName=n1")
     (guard / "manifest.yaml").write_text(fields)
     ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)

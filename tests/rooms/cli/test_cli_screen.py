@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from declctl.cli.progress import progress, progress_line
-from declctl.cli.screen import Screen
-from declctl.cli.terminal import has_colour
+from declctl.cli.terminal import Screen, has_colour, progress, progress_line
 from declctl.kit import ManualClock
 
 ERASE = "\r\x1b[2K"

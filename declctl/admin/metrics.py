@@ -12,9 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from declctl.admin.answers import refusal
-from declctl.admin.controlled import Controlled
-from declctl.admin.refusals import Reason
+from declctl.admin.answers import Reason, refusal
+from declctl.admin.process import Controlled
 from declctl.runtime.checking.foreign import READY, ForeignPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.reporting.status import ResourceStatus, Status

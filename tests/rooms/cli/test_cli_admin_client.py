@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.asking import admin_address
+from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
 
 MANIFEST = """\

@@ -1,0 +1,252 @@
+"""The endpoints: probes and status, reads of the live cache, and the orders to reload and to go back.
+
+They are for a kubelet, for `declctl status`, and for people with curl. Reads of the cache run in threads:
+listing a large cache must not hold up the machinery. Paths that are documented and that this version does not
+serve say so, with 501.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from declctl.admin.answers import answer, redacted, refusal, type_name
+from declctl.admin.process import Controlled, Reading, Told
+from declctl.errors import MalformedAnswer
+from declctl.kit.text import one_line
+from declctl.objects import FieldSelector, ObjectKey, ObjectView
+from declctl.runtime.reloading.outcome import STOPPING
+from declctl.runtime.reporting.status import Status
+
+
+class Probes:
+    """What the process says of itself."""
+
+    def __init__(self, runtime: Controlled) -> None:
+        self._runtime = runtime
+
+    async def alive(self, _request: web.Request) -> web.StreamResponse:
+        """200: this runs on the machinery loop, so that an answer says that the loop lives."""
+        return web.Response(text="ok\n")
+
+    def ready(self, _request: web.Request, texts: bool) -> web.StreamResponse:
+        """200 when everything has synced, else 503 with the reasons, one a line."""
+        status = self._runtime.status()
+        if status.ready:
+            return web.Response(text="ok\n")
+        return web.Response(text="\n".join(["not ready", *reasons(status, texts=texts)]) + "\n", status=503)
+
+    def status(self, _request: web.Request, texts: bool) -> web.StreamResponse:
+        """The document of the contract."""
+        document = self._runtime.status().document()
+        return answer(document if texts else redacted(document))
+
+
+def reasons(status: Status, *, texts: bool) -> list[str]:
+    """Why a controller is not ready: conditions, then resources; without `texts`, by types alone."""
+    told = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
+    for r in status.resources:
+        if not r.synced:
+            error = r.error if texts else type_name(r.error_type)
+            told.append(one_line(f"{r.name}: {error or _progress(r.items_listed)}"))
+    return told
+
+
+def _progress(items_listed: int) -> str:
+    return f"not synced yet, {items_listed:,} objects so far" if items_listed else "not synced yet"
+
+
+class CacheReads:
+    """`/cache` and `/index`."""
+
+    def __init__(self, runtime: Controlled) -> None:
+        self._runtime = runtime
+
+    async def keys(self, request: web.Request) -> web.StreamResponse:
+        """The keys of a resource, of `?namespace=`, `?labelSelector=` and `?fieldSelector=` as far as given.
+
+        Fields are those of the object as it is cached.
+        """
+        name = request.match_info["resource"]
+        lister = self._runtime.lister(name)
+        if lister is None:
+            return self._no_resource(name)
+        namespace, labels = request.query.get("namespace"), request.query.get("labelSelector")
+        try:
+            fields = FieldSelector.parse(request.query.get("fieldSelector", ""))
+        except ValueError as error:
+            return refusal(400, f"fieldSelector: {error}")
+        try:
+            found = await asyncio.to_thread(_keys, lister, namespace, labels, fields)
+        except ValueError as error:  # the selector
+            return refusal(400, f"labelSelector: {error}")
+        return answer({"resource": name, "count": len(found), "keys": found})
+
+    async def one(self, request: web.Request) -> web.StreamResponse:
+        """The object of a key, as it is in the cache."""
+        name, key = request.match_info["resource"], request.match_info["key"]
+        lister = self._runtime.lister(name)
+        if lister is None:
+            return self._no_resource(name)
+        found = await asyncio.to_thread(_object, lister, key)
+        if found is None:
+            return refusal(404, f"The cache of {name} has no {key}; a key is namespace/name, or name.")
+        return answer(found)
+
+    async def index(self, request: web.Request) -> web.StreamResponse:
+        """The keys under a value of an index; without a value, the values that there are."""
+        name, index, value = (request.match_info[part] for part in ("resource", "index", "value"))
+        lister = self._runtime.lister(name)
+        if lister is None:
+            return self._no_resource(name)
+        head = {"resource": name, "index": index}
+        if not value:
+            return answer({**head, "values": await asyncio.to_thread(_values, lister, index)})
+        found = await asyncio.to_thread(_indexed, lister, index, value)
+        return answer({**head, "value": value, "count": len(found), "keys": found})
+
+    def _no_resource(self, name: str) -> web.Response:
+        known = ", ".join(resource.name for resource in self._runtime.status().resources)
+        return refusal(404, f"No resource is named {name}; the manifest declares {known or 'none'}.")
+
+
+def _keys(lister: Reading, namespace: str | None, labels: str | None, fields: FieldSelector) -> list[str]:
+    if namespace is None and labels is None and not fields.conditions:
+        return _sorted(lister.keys())
+    views = lister.list(namespace=namespace, selector=labels)
+    return _sorted(view.key for view in views if _has(view, fields))
+
+
+def _has(view: ObjectView, fields: FieldSelector) -> bool:
+    if not fields.conditions:
+        return True  # nothing is decoded
+    try:
+        return fields.matches(view)
+    except MalformedAnswer:  # it says nothing of its fields
+        return False
+
+
+def _object(lister: Reading, key: str) -> dict[str, Any] | None:
+    found = lister.get(key)
+    return None if found is None else found.to_dict()
+
+
+def _values(lister: Reading, index: str) -> list[str]:
+    return sorted(lister.index_values(index))
+
+
+def _indexed(lister: Reading, index: str, value: str) -> list[str]:
+    return _sorted(view.key for view in lister.by_index(index, value))
+
+
+def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
+    return sorted(str(key) for key in keys)
+
+
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
+
+
+class Reloads:
+    """Asks for reloads, and keeps those that nobody waits for."""
+
+    def __init__(self, runtime: Controlled) -> None:
+        self._runtime = runtime
+        self._running: set[asyncio.Task[object]] = set()
+
+    async def reload(self, request: web.Request) -> web.StreamResponse:
+        """Reload; with `?wait=false` only begin to, with `?force=true` make all code anew.
+
+        200 with the outcome, 422 if it was refused, 202 if it was not waited for. A client that goes away
+        does not stop the reload. 503 while the first generation is being made, as none can follow it yet,
+        and while the process ends.
+        """
+        if not self._runtime.status().generation:
+            return _starting()
+        wait, force = _flag(request, "wait", default=True), _flag(request, "force", default=False)
+        task = asyncio.create_task(self._runtime.reload(asked=True, force=force), name="reload asked for")
+        self._keep(task)
+        if not wait:
+            return answer({"message": "reloading; `declctl status` will say what became of it"}, status=202)
+        return _told(await asyncio.shield(task))
+
+    async def rollback(self, request: web.Request) -> web.StreamResponse:
+        """Let the generation before run again; with `?generation=N` the one of that number.
+
+        200 with the outcome; 422 if it is not in memory any more, or can not take over.
+        """
+        if not self._runtime.status().generation:
+            return _starting()
+        named = request.query.get("generation")
+        if named is not None and not _NUMBER.fullmatch(named):
+            return refusal(400, f"{named[:40]!r} is not the number of a generation; GET /history has them.")
+        number = None if named is None else int(named)
+        task = asyncio.create_task(self._runtime.rollback(number), name="rollback asked for")
+        self._keep(task)
+        return _told(await asyncio.shield(task))
+
+    def history(self, _: web.Request, texts: bool) -> web.StreamResponse:
+        """What became of the newest attempts."""
+        document = self._runtime.history()
+        return answer(document if texts else redacted(document))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def close(self) -> None:
+        """Cancel what still runs: the process ends."""
+        running = tuple(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _flag(request: web.Request, name: str, *, default: bool) -> bool:
+    """A parameter that is true or false; what is neither is the default."""
+    said = request.query.get(name, "").lower()
+    return said in ("true", "1", "yes") or (default and said not in ("false", "0", "no"))
+
+
+def _told(outcome: Told) -> web.Response:
+    document = {**outcome.document(), "line": outcome.line}
+    status = 503 if document.get("reason") == STOPPING else _STATUS.get(str(outcome.result), 200)
+    return answer(document, status=status)
+
+
+def _starting() -> web.Response:
+    return refusal(503, "The process is starting and reads its files by itself; ask again in a moment.")
+
+
+class RunningPlan:
+    """`GET /plan`: what `declctl plan --against running` compares a manifest with."""
+
+    def __init__(self, runtime: Controlled) -> None:
+        self._runtime = runtime
+
+    async def plan(self, _: web.Request) -> web.StreamResponse:
+        """The plan that runs, and its caches; 503 while the first generation is being made."""
+        running = self._runtime.running()
+        if running is None:
+            return refusal(503, "The process is starting, and nothing runs yet; ask again in a moment.")
+        return answer(await asyncio.to_thread(running.document))
+
+
+_GET = ("/queue/{handler}", "/events")
+_POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
+
+
+def not_yet(router: web.UrlDispatcher) -> None:
+    """Add every one of them."""
+    for path in _GET:
+        router.add_get(path, _refuse)
+    for path in _POST:
+        router.add_post(path, _refuse)
+
+
+async def _refuse(request: web.Request) -> web.StreamResponse:
+    return refusal(
+        501, f"This version does not do {request.method} {request.path} yet; /status has what is known."
+    )
