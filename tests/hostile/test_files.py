@@ -1,5 +1,6 @@
 """Files that hang, have no end, are no files or fill memory: told with their place, and what runs goes on."""
 
+import builtins
 import errno
 import os
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -471,3 +473,27 @@ def test_what_is_said_of_a_file_that_can_not_be_parsed_is_true_of_imports_and_of
     with bounded(seconds=15, megabytes=60), pytest.raises(apart.TooCostly) as raised:
         parse(b"x = 1\n")
     assert str(raised.value) == message
+
+
+def test_a_large_module_is_never_compiled_where_events_pass(bundle: BundleDir, monkeypatch) -> None:
+    """20,000 lines hold up events while Python compiles them: that is done in another process."""
+    lines = "".join(f"def f{number}(a):\n    return a + {number}\n" for number in range(10_000))
+    bundle.write("handlers.py", f"{HANDLER}{lines}")
+    sizes: list[int] = []
+    compiled = builtins.compile
+
+    def seen(source: Any, *more: Any, **how: Any) -> Any:
+        sizes.append(len(source) if isinstance(source, str | bytes) else 0)
+        return compiled(source, *more, **how)
+
+    monkeypatch.setattr(builtins, "compile", seen)
+    checked = check(str(bundle.path))
+    assert checked.inputs is not None
+    namespace = GenerationNamespace(0, checked.inputs.bundle)
+    try:
+        module = namespace.module("handlers")
+        assert (module.f9999(1), module.f9999.__code__.co_firstlineno) == (10_000, lines.count("\n"))
+        assert module.f9999.__code__.co_filename == checked.inputs.bundle.display("handlers.py")
+    finally:
+        namespace.close()
+    assert all(size <= apart.LARGE_BYTES for size in sizes)

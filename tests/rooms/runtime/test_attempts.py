@@ -232,6 +232,41 @@ def test_who_forces_a_reload_joins_no_attempt_that_has_begun() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("files", "generation", "result"),
+    [
+        ("A", 1, Result.APPLIED),
+        ("", 1, Result.APPLIED),  # they could not be read
+        ("B", 1, Result.SUPERSEDED),  # they have changed, and nobody has asked for that
+        ("A", 7, None),  # another generation runs
+    ],
+)
+def test_a_refused_reload_is_tried_again_as_it_was(files, generation, result) -> None:
+    """A retry takes the files that were refused, in the place of the generation that went on, or nothing."""
+
+    async def play(world: World) -> None:
+        world.reloader.tried = files  # as they were refused
+        world.reloader.go.set()
+        outcome = await world.attempts.again(files, generation=generation)
+        assert (outcome and outcome.result) == result
+        assert not world.attempts.is_busy
+
+    _run(play)
+
+
+def test_a_retry_leaves_an_attempt_alone_that_is_under_way() -> None:
+    """The newer edit goes on; the retry is not made."""
+
+    async def play(world: World) -> None:
+        newer = world.edit("B")
+        await world.turn()
+        assert await world.attempts.again("A", generation=1) is None
+        world.reloader.go.set()
+        assert (await newer).bundle_hash == "B"
+
+    assert _run(play).reloader.story == ["begin B", "commit B"]
+
+
 def test_closing_undoes_what_runs_and_begins_nothing() -> None:
     """The process ends in the middle of an attempt: all who wait for one are told so, and not cut off."""
 
