@@ -33,6 +33,8 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("HANDLER", headers, _handlers(document, counts))
     removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
     _section("REMOVED HANDLER", ("DROPPED",), removed)
+    old = [(f"{o['generation']}", ", ".join(o["heldBy"])) for o in document.get("oldGenerations") or ()]
+    _section("OLD GENERATION", ("HELD BY",), old)
     recorded = document.get("recordedEvents") or {}
     if recorded.get("failed") or recorded.get("dropped"):
         _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [("recorded", *recorded.values())])

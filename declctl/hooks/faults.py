@@ -72,6 +72,11 @@ def told(error: BaseException) -> str:
     return _PRIVATE_NAME.sub("", f"{name}: {text}" if text else name)
 
 
+def without_prefix(name: str) -> str:
+    """A dotted name as people know it, without the package of its generation."""
+    return _PRIVATE_NAME.sub("", name)
+
+
 def told_with_place(error: BaseException) -> str:
     """As `told`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`."""
     place = place_of(error)

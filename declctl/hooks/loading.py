@@ -9,6 +9,7 @@ import importlib
 import itertools
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,6 +28,22 @@ class EntryPoint:
     text: str
     module: ModuleType
     target: Any
+
+
+class CodeTrace:
+    """Tells whether any code of a generation is left, without keeping it.
+
+    Every function refers to the names of its module, and these to the module's loader.
+    """
+
+    def __init__(self, prefix: str, finder: BundleFinder) -> None:
+        self.prefix = prefix
+        self._finder = weakref.ref(finder)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether something is left, or has not been collected."""
+        return self._finder() is not None
 
 
 class GenerationNamespace:
@@ -83,6 +100,10 @@ class GenerationNamespace:
     def share(self) -> None:
         """Let processes that its code starts import its modules."""
         processes.share(self.prefix, self.bundle)
+
+    def trace(self) -> CodeTrace:
+        """What tells later whether its code is gone."""
+        return CodeTrace(self.prefix, self._finder)
 
     def close(self) -> None:
         """Forget every module of this generation, and the loggers that are named after them."""

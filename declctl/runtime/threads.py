@@ -69,12 +69,6 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
     ]
 
 
-def start_thread(call: Callable[[], object], *, name: str) -> None:
-    """Run `call` in a daemon thread that nobody waits for; from a loop, which does not wait for its start."""
-    thread = threading.Thread(target=call, name=name, daemon=True)
-    asyncio.get_running_loop().run_in_executor(_STARTER, thread.start)
-
-
 async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
     """What `call` returns or raises. Cancelling stops the wait and leaves the thread behind.
 

@@ -15,12 +15,13 @@ from declctl.decoding import Transform
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calling import EventTarget, Implementation, call
 from declctl.hooks.config import PluginConfigError, check_config
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loading import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.predicates import Predicate, predicate
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
+from declctl.runtime.checking.registrations import Registrations
 
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
@@ -75,6 +76,7 @@ class Foreign:
         self.indexers: dict[str, list[ForeignIndexer]] = {}
         self.from_hooks = FromHooks()
         self.plugins: list[ForeignPlugin] = []
+        self.registrations = Registrations()  # by its import
         self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
 
     @property
@@ -122,6 +124,10 @@ class Foreign:
     def share(self) -> None:
         """Let processes that its code starts import its modules. Blocks."""
         self._namespace.share()
+
+    def trace(self) -> CodeTrace:
+        """What tells later whether its code is gone."""
+        return self._namespace.trace()
 
     def close(self) -> None:
         """Forget the modules of the generation."""

@@ -5,7 +5,7 @@ A call that takes too long is a zombie until it returns: its worker is replaced,
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
@@ -127,10 +127,11 @@ class Calls:
         with self.lock:
             return [run for run in self.running.values() if run.binding is binding]
 
-    def keys(self) -> list[str]:
-        """What they are about, for messages."""
+    def keys(self, bindings: Collection[int] | None = None) -> list[str]:
+        """What they are about, for messages; of some bindings only, by their `id`."""
         with self.lock:
-            return [run.ticket.key for run in self.running.values()]
+            runs = self.running.values()
+            return [run.ticket.key for run in runs if bindings is None or id(run.binding) in bindings]
 
     def watch(self, run: Run, timeout: float) -> None:
         """Wait for a call for `timeout` seconds; on the machinery loop."""

@@ -8,7 +8,7 @@ them keep the order.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -271,9 +271,9 @@ class Handler:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
         return self._calls.under_way(binding)
 
-    def running(self) -> list[str]:
-        """The keys of the calls under way, for messages."""
-        return self._calls.keys()
+    def running(self, bindings: Collection[int] | None = None) -> list[str]:
+        """The keys of the calls under way, for messages; of some bindings only, by their `id`."""
+        return self._calls.keys(bindings)
 
     def _merge(self, waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
         remaining = merge(waiting, new, attempted)

@@ -6,7 +6,7 @@ on, because what it has made there (sessions, locks, queues) belongs to that loo
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -57,6 +57,10 @@ class HandlerLoops:
     def newest(self) -> LoopThread:
         """The loop for what is staged next, unless it is blocked."""
         return self._loops[-1]
+
+    def all(self) -> Sequence[asyncio.AbstractEventLoop]:
+        """The loops themselves."""
+        return [loop.loop for loop in self._loops]
 
     def start(self) -> None:
         """Start the first loop."""

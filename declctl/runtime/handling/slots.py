@@ -214,6 +214,15 @@ class Slots:
         waited = {slot.handler.name: slot.handler.close() for slot in self._everyone()}
         return running, {name: number for name, number in waited.items() if number}
 
+    def calls_of(self, places: Mapping[str, Place]) -> list[str]:
+        """The calls under way for these bindings, as `call of notify for default/web`."""
+        bindings = {id(place.binding) for place in places.values()}
+        return [
+            f"call of {slot.handler.name} for {key}"
+            for slot in self._everyone()
+            for key in slot.handler.running(bindings)
+        ]
+
     def time_out_blocked(self) -> None:
         """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
         for slot in self._everyone():

@@ -24,6 +24,7 @@ from declctl.runtime.checking.check import Checked, diagnose
 from declctl.runtime.checking.declared import Declaration, Fault
 from declctl.runtime.checking.foreign import Foreign, build_foreign
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.checking.registrations import RegistrationWatch
 from declctl.runtime.handling.context import Cluster, HandlerContext, Listers, Memo, World
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding
@@ -81,8 +82,10 @@ class _Import:
         self._made: Foreign | None = None
 
     def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
+        watch = RegistrationWatch()
         foreign, faults = build_foreign(self._declaration, number=self._number, rest=Breath())
         if foreign is not None:
+            foreign.registrations = watch.registrations()
             foreign.share()
         with self._deciding:
             self._made = foreign

@@ -25,6 +25,7 @@ from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.assembly import Surroundings
 from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import EXHAUSTED, Outcome, Result
 from declctl.runtime.reloading.outdated import outdated
@@ -75,6 +76,18 @@ class Reloader:
     def alive(self) -> Mapping[int, Generation]:
         """The generations that were committed and have not been retired."""
         return self._retiring.alive
+
+    @property
+    def old(self) -> list[OldGeneration]:
+        """The generations that were replaced and are alive, and what holds them."""
+        kept = self.trial.kept.generation if self.trial is not None else None
+        found: list[OldGeneration] = []
+        for number, generation in self.alive.items():
+            if generation is not self.active:
+                calls = self._slots.calls_of(generation.places)
+                usual = "the probation of the next one" if generation is kept else "what was queued for it"
+                found.append(OldGeneration(number, tuple(calls) or (usual,)))
+        return [*found, *self._retiring.held]
 
     async def start(self, checked: Checked) -> Generation:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.

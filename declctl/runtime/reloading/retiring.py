@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
@@ -12,12 +12,14 @@ from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.assembly import Surroundings
 from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.holders import OldGeneration, RetiredCode, find_holders
 from declctl.runtime.reloading.owners import Owners
 from declctl.runtime.reloading.trial import Kept
-from declctl.runtime.threads import start_thread
+from declctl.runtime.threads import in_thread
 
 _SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
 _SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few objects are cached decoded
+_UNKNOWN = "something that was not found"
 _FEW = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
 
 
@@ -29,6 +31,9 @@ class Retiring:
 
     def __init__(self, around: Surroundings, owners: Owners, slots: Slots, *, clock: Clock, log: Log) -> None:
         self.alive: dict[int, Generation] = {}  # committed and not retired
+        # By the prefix of their modules: those that no sweep has found gone, and those that it found alive.
+        self._retired: dict[str, RetiredCode] = {}
+        self._held: dict[str, OldGeneration] = {}
         self._around = around
         self._owners = owners
         self._slots = slots
@@ -36,6 +41,7 @@ class Retiring:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
+        self._sweeps: set[asyncio.Task[None]] = set()
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
     def begin(self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None) -> None:
@@ -53,10 +59,11 @@ class Retiring:
         """Leave undone what is not done: the process ends."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for task in self._tasks:
+        tasks = (*self._tasks, *self._sweeps)
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def let_go(self, generation: Generation, *, timeout: float, linger: float) -> None:
         """End a generation, committed or not: what nobody else uses is torn down, and its code forgotten.
@@ -69,10 +76,11 @@ class Retiring:
         self._around.caches.release(generation.wanted, linger=linger)
         self._around.loops.keep({other.loop for other in self._owners.all()})
         if was_last:
-            generation.foreign.close()
-            if self._sweeping is None:
-                delay = sweep_delay(self._decoded(), self._clock.monotonic() - self._swept_at)
-                self._sweeping = asyncio.get_running_loop().call_later(delay, self._sweep)
+            foreign = generation.foreign
+            trace = foreign.trace()
+            self._retired[trace.prefix] = RetiredCode(generation.number, trace, foreign.registrations)
+            foreign.close()
+            self._sweep_in(sweep_delay(self._decoded(), self._clock.monotonic() - self._swept_at))
 
     async def _retire(
         self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None
@@ -89,10 +97,46 @@ class Retiring:
             await kept.released.wait()
         await self.let_go(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
 
+    @property
+    def held(self) -> Sequence[OldGeneration]:
+        """The generations that were retired and whose code is alive all the same."""
+        return [old for prefix, old in self._held.items() if self._retired[prefix].is_alive]
+
+    def _sweep_in(self, delay: float) -> None:
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(delay, self._sweep)
+
     def _sweep(self) -> None:
         self._sweeping = None
         self._swept_at = self._clock.monotonic()
-        start_thread(give_memory_back, name="memory sweep")
+        task = asyncio.get_running_loop().create_task(self._swept())
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
+
+    async def _swept(self) -> None:
+        """Free what nobody refers to, and find out who refers to the rest; again a minute later."""
+        retired, before, loops = tuple(self._retired.values()), self._held, self._around.loops.all()
+        everywhere = self._decoded() <= _FEW
+
+        def sweep() -> dict[str, OldGeneration]:
+            give_memory_back()
+            alive = [code for code in retired if code.is_alive]
+            return {code.trace.prefix: _held(code, before, loops, everywhere) for code in alive}
+
+        held = await in_thread(sweep, name="memory sweep")
+        for code in retired:
+            if code.trace.prefix not in held:
+                del self._retired[code.trace.prefix]
+        for prefix, old in held.items():
+            if prefix not in before:
+                self._log.warning(
+                    f"the code of generation {old.generation} is alive, though it was retired: "
+                    f"{', '.join(old.holders)}; end it in declctl_teardown",
+                    generation=old.generation,
+                )
+        self._held = held
+        if held:
+            self._sweep_in(_SWEEP_INTERVAL)
 
     def _decoded(self) -> int:
         """How many objects are cached decoded (`mode: Objects`)."""
@@ -105,6 +149,18 @@ class Retiring:
     def _still_wanted(self) -> list[Wanted]:
         """What every generation reads that hasn't been retired: the active one, and those that drain."""
         return [wanted for generation in self.alive.values() for wanted in generation.wanted]
+
+
+def _held(
+    code: RetiredCode,
+    known: Mapping[str, OldGeneration],
+    loops: Sequence[asyncio.AbstractEventLoop],
+    everywhere: bool,
+) -> OldGeneration:
+    """Who holds the code of a generation now. All objects are looked at but once for it: that takes long."""
+    before = known.get(code.trace.prefix)
+    holders = find_holders(code, loops, everywhere=everywhere and before is None)
+    return OldGeneration(code.generation, holders or (before.holders if before else (_UNKNOWN,)))
 
 
 def _undrained(left: Undrained, generation: int, seconds: float) -> str:

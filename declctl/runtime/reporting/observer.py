@@ -163,7 +163,7 @@ class Observer:
 
     def status(self) -> Status:
         """The whole controller at this moment."""
-        generation = self._reloader.active
+        generation, old = self._reloader.active, self._reloader.old
         ready = self._conditions.get("Ready")
         return Status(
             name=generation.plan.name if generation is not None else self._name,
@@ -171,7 +171,8 @@ class Observer:
             bundle_hash=generation.inputs.digest if generation is not None else "",
             ready=ready is not None and ready.status == "True",
             leader=True,
-            generations_alive=len(self._reloader.alive),
+            generations_alive=len(old) + (generation is not None),
+            old_generations=old,
             conditions=self._conditions.all(),
             resources=self.resources(),
             handlers=[handler.statistics() for handler in self._slots.handlers()],

@@ -16,6 +16,7 @@ from declctl.runtime.checking.foreign import ForeignPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
 from declctl.runtime.reloading.files import FileWatchStatus
+from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.retries import RetryStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
@@ -155,6 +156,7 @@ class Status:
     last_reload_seconds: float
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
     removed: Mapping[str, int] = field(default_factory=dict[str, int])  # handlers → changes dropped with them
+    old_generations: Sequence[OldGeneration] = ()  # those that were replaced and are alive
     server: ServerStatus = field(default_factory=lambda: ServerStatus(""))
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
@@ -170,6 +172,8 @@ class Status:
             "bundleHash": self.bundle_hash,
             "ready": self.ready,
             "leader": self.leader,
+            "generationsAlive": self.generations_alive,
+            "oldGenerations": [old.document() for old in self.old_generations],
             "reloadPlanMismatches": self.reload_plan_mismatches,
             "reloadRetry": self.reload_retry.document() if self.reload_retry is not None else None,
             "server": self.server.document(),
