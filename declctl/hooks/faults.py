@@ -11,7 +11,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from declctl.errors import EntryPointError
@@ -100,23 +100,6 @@ def place_of(error: BaseException) -> str:
             other = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return private or other
-
-
-def place_in(frame: FrameType | None) -> str:
-    """The line of foreign code that a stack is in, such as `handlers.py:7 (on_pod)`; empty if there is none.
-
-    That is the innermost line of a handler file; if there is none, of anything but the host and asyncio.
-    """
-    other = ""
-    while frame is not None:
-        module, code = str(frame.f_globals.get("__name__", "")), frame.f_code
-        place = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
-        if module.startswith(f"{NAMESPACE}."):
-            return place
-        if not other and module.partition(".")[0] not in (*_MACHINERY, "asyncio", "threading"):
-            other = place
-        frame = frame.f_back
-    return other
 
 
 def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:

@@ -1,11 +1,9 @@
 """Event loops in threads of their own: one for the machinery, one for asynchronous handlers."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -110,10 +108,10 @@ class LoopThread:
         else:
             self._unanswered += 1
 
-    def frame(self) -> FrameType | None:
-        """The innermost frame that the thread runs at this moment; None if it does not run."""
-        # Documented, underscore and all: for debuggers of threads that are stuck.
-        return sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    @property
+    def thread(self) -> int | None:
+        """The identifier of its thread; None before it has started."""
+        return self._thread.ident
 
     def stop(self, timeout: float = 5.0) -> bool:
         """Cancel what runs, end the thread, and say whether it ended within `timeout` seconds."""

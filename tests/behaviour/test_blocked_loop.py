@@ -72,7 +72,7 @@ def test_an_edit_frees_the_handlers_that_one_of_them_has_held_up(rig, config_map
     message = controller.condition("Degraded").message
     file = rig.folder.path / "handlers.py"
     line = file.read_text("utf-8").split("\n").index('        wait("held")') + 1
-    assert f"handler blocks at {file}:{line} (blocks)" in message
+    assert f"handler blocks at {file}:{line} in blocks" in message
     controller.sandbox.create(config_map("m1"))
     rig.folder.write("handlers.py", _code(2))
     assert controller.reload().result == "Applied"
