@@ -185,7 +185,8 @@ class _Reading:
         self._read_whole |= new
         for name in new:
             folder = self._root.joinpath(*name.split("."))
-            if self._lookups.kind(folder) is Kind.FOLDER:
+            # Of the root itself nobody asks: what is around it is not to be watched.
+            if folder == self._root or self._lookups.kind(folder) is Kind.FOLDER:
                 for path in _walk(folder, self._lookups, depth=len(name.split("."))):
                     self._add(path)
         return bool(new)
@@ -321,7 +322,10 @@ def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
         return False
     if Kind.FILE in (lookups.kind(folder / "__init__.py"), lookups.kind(root / f"{name}.py")):
         return False
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # it is loaded and has no spec, such as __main__
+        return True
     return spec is not None and spec.origin is not None
 
 

@@ -68,7 +68,7 @@ class Lookups:
         return known if isinstance(known, Kind) else self._ask(question, _kind)
 
     def real(self, path: Path) -> str:
-        """The path without links."""
+        """The path of a folder, whose names are asked, without links."""
         return self._ask(_Question(_real, path), _real)
 
     def names(self, folder: Path) -> Sequence[str]:
@@ -88,7 +88,8 @@ class Lookups:
         return sorted({_nearest(folder) for folder in self._around})
 
     def _ask(self, question: _Question, ask: Callable[[Path, int], T]) -> T:
-        self._around.add(question.path if ask is _names else question.path.parent)
+        if ask is not _real:  # it is asked of folders whose names are asked, too
+            self._around.add(question.path if ask is _names else question.path.parent)
         try:
             found = ask(question.path, question.most)
         except OSError as error:

@@ -1,11 +1,15 @@
 """A running controller and the files that it watches: fresh sources, whole bundles, and the policy itself."""
 
+import errno
 import os
 import random
 import sys
+import threading
 
 import pytest
 
+from declctl.kit import files as reader
+from declctl.runtime.checking.check import read_files
 from declctl.testing import ConfigMapDir, until
 
 TELLING = """
@@ -122,3 +126,79 @@ def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkey
     until("it is refused", lambda: running.condition("Reloaded").reason == "SyntaxError")
     rig.folder.write("parts/inner.py", "def tell(change): ...\n")
     until("it is mended", lambda: running.status().generation == 2, timeout=20)
+
+
+FAULTS = [
+    OSError(errno.EMFILE, "Too many open files"),
+    RuntimeError("can't start new thread"),
+    MemoryError(),
+    KeyError("a fault of declctl"),
+]
+
+
+@pytest.mark.guarantee("G6", "G25")
+@pytest.mark.parametrize("error", FAULTS, ids=repr)
+@pytest.mark.parametrize("watch", ["Auto", "Poll"])
+def test_a_controller_that_cannot_look_goes_on_and_says_so(
+    error, watch, rig, controller, versions, config_map, monkeypatch
+) -> None:
+    """Looks fail for a while: changes are delivered, status and log say why, and the edit is live at last."""
+    rig.handler("tell")
+    rig.reload_policy = f"watch: {watch}, settle: 20ms, preflight: 'Off'"
+    rig.write()
+    versions(1)
+    running = controller(rig.folder.path, watch=True)
+    running.wait_ready()
+    read_file, fails = reader.read_file, threading.Event()
+
+    def failing(path, *, most):
+        if fails.is_set():
+            raise error
+        return read_file(path, most=most)
+
+    monkeypatch.setattr(reader, "read_file", failing)
+    fails.set()
+    versions(2)
+    until("it is told", lambda: running.condition("Degraded").reason == "FileWatchFailed")
+    assert str(error) in running.condition("Degraded").message
+    running.sandbox.create(config_map("meanwhile"))
+    until("the old code goes on", lambda: ("revision", 1, "default/meanwhile") in rig.told("revision"))
+    until("it is tried again", lambda: running.status().file_watch.failures > 1)
+    fails.clear()
+    until("the edit is live", lambda: running.status().generation == 2)
+    until("all is well", lambda: running.condition("Degraded").status == "False")
+    assert running.status().file_watch.error is None
+    assert running.status().document()["fileWatch"]["failures"] > 1
+    level = "error" if isinstance(error, KeyError) else "warning"
+    assert len([line for line in running.log.events(level) if "files can't be looked at" in line]) == 1
+    assert running.log.find("files are looked at again")
+
+
+@pytest.mark.parametrize("watch", ["Poll", "Off"])
+def test_a_reload_for_which_the_process_lacked_something_is_made_without_another_edit(
+    watch, rig, controller, versions, monkeypatch
+) -> None:
+    """No thread to read the files at that moment: that is no fault of theirs, and is tried again."""
+    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.1)
+    rig.handler("tell")
+    rig.reload_policy = f"watch: '{watch}', settle: 20ms, preflight: 'Off'"
+    rig.write()
+    versions(1)
+    running = controller(rig.folder.path, watch=watch == "Poll")
+    running.wait_ready()
+    left = [1, 2]
+
+    def failing(files):
+        if left:
+            left.pop()
+            raise RuntimeError("can't start new thread")
+        return read_files(files)
+
+    monkeypatch.setattr("declctl.runtime.reloading.reload.read_files", failing)
+    versions(2)
+    if watch == "Off":
+        outcome = running.reload()
+        assert (outcome.result, outcome.reason) == ("Refused", "ResourcesExhausted")
+    until("the edit is live", lambda: running.status().generation == 2)
+    assert running.log.find("can't start new thread")
+    assert running.log.find("please report it") is None

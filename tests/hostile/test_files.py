@@ -497,3 +497,69 @@ def test_a_large_module_is_never_compiled_where_events_pass(bundle: BundleDir, m
     finally:
         namespace.close()
     assert all(size <= apart.LARGE_BYTES for size in sizes)
+
+
+_BUNDLE = {
+    "manifest.yaml": """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: looked-at}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  plugins: [{name: slack, configFrom: [{name: token, file: token}]}]
+  handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers.pods:h"}]
+""",
+    "handlers/pods.py": HANDLER,
+    "token": "secret",
+}
+
+
+@pytest.mark.parametrize("place", ["", "manifest.yaml", "handlers", "handlers/pods.py", "token", "..data"])
+@pytest.mark.parametrize("what", [*NO_FILES, "a link to itself", "a link to nothing"])
+def test_whatever_stands_in_a_place_a_look_has_an_answer(what: str, place: str, tmp_path: Path) -> None:
+    """The watcher looks on, has one answer for what is there, and sees when it is mended."""
+    bundle = BundleDir(tmp_path / "bundle", _BUNDLE)
+    files = InputFiles(str(bundle.path))
+    whole = files.digest()
+    path, aside = bundle.path / place, tmp_path / "aside"
+    if place != "..data":
+        path.rename(aside)
+    links = {"a link to itself": path, "a link to nothing": tmp_path / "nothing"}
+    path.symlink_to(links[what]) if what in links else NO_FILES[what][0](path)
+    with bounded(seconds=10, megabytes=20):
+        assert files.digest() == files.digest() == InputFiles(str(bundle.path)).digest()
+        assert isinstance(files.look_for_folders(), tuple)
+    path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
+    if place != "..data":
+        aside.rename(path)
+    assert files.digest() == whole
+
+
+@pytest.mark.parametrize("denied", [".", "handlers", "handlers/pods.py", "token", "manifest.yaml"])
+def test_what_may_not_be_entered_or_read_is_an_answer_too(
+    denied: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chmod 000` on a folder or a file; the system is played, as root may enter everything."""
+    bundle = BundleDir(tmp_path / "bundle", _BUNDLE)
+    files = InputFiles(str(bundle.path))
+    whole = files.digest()
+    closed = bundle.path / denied
+
+    def refuse(call: Callable, *, inside: bool) -> Callable:
+        def refusing(path: object, *arguments: object, **how: object) -> object:
+            named = Path(os.fspath(path)) if isinstance(path, str | Path) else Path()
+            if closed in named.parents or (not inside and named == closed):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(named))
+            return call(path, *arguments, **how)
+
+        return refusing
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse(os.stat, inside=True))
+        for name in ("open", "listdir", "scandir"):
+            patch.setattr(os, name, refuse(getattr(os, name), inside=False))
+        digest = files.digest()
+        assert digest == files.digest() != whole
+        assert digest.startswith(("unreadable", "faulty")) or denied == "token"
+        files.look_for_folders()
+    assert files.digest() == whole

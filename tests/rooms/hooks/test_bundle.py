@@ -4,6 +4,7 @@ import pytest
 
 from declctl.hooks import bundle
 from declctl.hooks.bundle import Bundle, closure
+from declctl.kit.lookups import Lookups
 
 
 @pytest.fixture(name="folder")
@@ -153,3 +154,17 @@ def test_rests_are_between_files(folder):
     rests = []
     closure(folder({"a.py": "import b", "b.py": ""}), ["a"], rest=lambda: rests.append(None))
     assert len(rests) >= 2
+
+
+def test_a_folder_with_the_name_of_the_main_module_is_left_to_python(folder):
+    """`__main__` has no spec where Python runs a program: to ask for it raises."""
+    root = folder({"a.py": "import __main__, sys", "__main__/x.py": "", "sys/x.py": ""})
+    assert list(closure(root, ["a"]).files) == ["a.py"]
+
+
+def test_what_is_around_the_folder_is_not_watched(folder):
+    """A bundle below /tmp is not looked at whenever somebody makes a file there."""
+    root = folder({"a.py": "from . import *\nimport b.c", "b/c.py": ""})
+    lookups = Lookups()
+    closure(root, ["a"], lookups=lookups)
+    assert lookups.folders() == [root, root / "b"]
