@@ -39,8 +39,46 @@ BROKEN = {
         "bye",
     ),
 }
+_HOOKED = f"{GOOD}\nimport declctl\n@declctl.hookimpl\n"
+BROKEN |= {
+    "a hook that there is not": (f"{_HOOKED}def declctl_evnt(change): ...\n", "Invalid", "declctl_evnt"),
+    "a hook with a parameter of its own": (
+        f"{_HOOKED}def declctl_deleted(corpse): ...\n",
+        "Invalid",
+        "corpse",
+    ),
+    "a hook that gives indexes raises": (
+        f"{_HOOKED}def declctl_indexers(): raise ValueError('no indexes')\n",
+        "Invalid",
+        "no indexes",
+    ),
+    "a class that can't be made": (
+        f"{GOOD}\nclass Broken:\n    def __init__(self): raise OSError('not made')\n",
+        "ImportFailed",
+        "not made",
+    ),
+    "prepare hangs": (
+        f"{_HOOKED}async def declctl_prepare():\n    import asyncio\n    await asyncio.sleep(1000)\n",
+        "PrepareFailed",
+        "longer than 1 s",
+    ),
+    "a filter that raises": (
+        f"{GOOD}\ndef passes(obj): raise ValueError('no filter')\n",
+        "FilterFailed",
+        "no filter",
+    ),
+}
 _STAYING = ("declctl-handler", "declctl-machinery")  # others do one thing and leave
-_ENTRIES = {"prepare raises": "handlers", "prepare exits": "handlers"}
+_ENTRIES = {
+    "prepare raises": "handlers",
+    "prepare exits": "handlers",
+    "prepare hangs": "handlers",
+    "a hook that there is not": "handlers",
+    "a hook with a parameter of its own": "handlers",
+    "a hook that gives indexes raises": "handlers",
+    "a class that can't be made": "handlers:Broken",
+}
+_FILTERS = {"a filter that raises": "filter: {entryPoint: 'handlers:passes'}"}
 
 
 def _fingerprint(controller, sandbox):
@@ -86,6 +124,9 @@ def test_broken_code_is_refused_and_nothing_else_changes(what, rig, running, san
     code, reason, words = BROKEN[what]
     _settled(running)
     before = _fingerprint(running, sandbox)
+    if rest := _FILTERS.get(what):
+        rig.handlers = []
+        rig.handler("tell", rest=rest)
     if entry := _ENTRIES.get(what):
         rig.handlers = []
         rig.handler("tell", entry=entry)
@@ -165,6 +206,27 @@ def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, conf
     after = _fingerprint(running, sandbox)
     after["asked"] = [row for row in after["asked"] if row[1] != "secrets"]
     assert after == before
+    _still_works(rig, running, config_map)
+
+
+@pytest.mark.guarantee("G6")
+def test_retries_of_what_is_forbidden_change_nothing(rig, running, sandbox, config_map, monkeypatch) -> None:
+    """A reload that waits for a right is tried again and again: nothing piles up, nobody is asked more."""
+    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.05)
+    _settled(running)
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    before = _fingerprint(running, sandbox)
+    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
+    rig.handler("second", resource="secrets", entry="handlers:tell")
+    rig.write()
+    assert running.reload().reason == "Forbidden"
+    until("it was tried again", lambda: running.status().reload_retries >= 4)
+
+    def after() -> dict:
+        found = _fingerprint(running, sandbox)
+        return {**found, "asked": [row for row in found["asked"] if row[1] != "secrets"]}
+
+    until("nothing of the tries is left", lambda: after() == before)
     _still_works(rig, running, config_map)
 
 

@@ -245,6 +245,7 @@ def test_an_edit_is_told_after_the_quiet_time_and_not_before() -> None:
     assert 2.1 <= moment <= 2.4 + 1e-6
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("settle", [2.5, 5.0, 60.0])
 def test_a_long_quiet_time_is_kept(settle) -> None:
     """With `settle: 5s`, a second save four seconds after the first is waited for, and five seconds more."""
