@@ -185,6 +185,7 @@ def test_who_waits_for_a_reload_goes_away(
 ) -> None:
     """Ctrl-C of `declctl reload`: it ends as a shell expects, and the reload goes on without it."""
     bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
+    bundle.edit("manifest.yaml", "settle: 50ms", "preflightTimeout: 5m")
     with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         sign, gate = tmp_path / "sign", tmp_path / "gate"
