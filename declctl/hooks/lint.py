@@ -207,6 +207,12 @@ class Finding:
     file: str
     line: int
     column: int
+    last: int = 0  # the line in which it ends, if that is another one
+
+    def covers(self, other: "Finding") -> bool:
+        """Whether the other one is about the same."""
+        same = (self.code, self.file) == (other.code, other.file)
+        return same and self.line <= other.line <= max(self.line, self.last)
 
 
 def lint(bundle: Bundle) -> list[Finding]:
@@ -227,10 +233,26 @@ def lint(bundle: Bundle) -> list[Finding]:
         lines = (bundle.source(display) or "").split("\n")
         for node, code, what, advice in _Import(bundle.names).of(tree):
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
-            if code not in text.partition("# noqa:")[2]:
+            if not _is_meant(text, code):
                 column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
-                found.append(Finding(code, what, advice, display, node.lineno, column))
+                last = node.end_lineno or 0
+                found.append(Finding(code, what, advice, display, node.lineno, column, last))
     return found
+
+
+def finding_at(bundle: Bundle, file: str, line: int, code: str, what: str) -> Finding | None:
+    """What a line of a bundle was seen to do at import; None where it is meant (`# noqa`)."""
+    lines = (bundle.source(file) or "").split("\n")
+    text = lines[line - 1] if line <= len(lines) else ""
+    if _is_meant(text, code):
+        return None
+    again = {METRIC: _AGAIN_METRIC, PORT: _AGAIN_PORT}.get(code, "{}").format(what)
+    column = len(text) - len(text.lstrip()) + 1
+    return Finding(code, f"at import, this {again}", ADVICE[code], file, line, column)
+
+
+def _is_meant(text: str, code: str) -> bool:
+    return code in text.partition("# noqa:")[2]
 
 
 def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:

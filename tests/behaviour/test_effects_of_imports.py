@@ -7,7 +7,9 @@ import sys
 import pytest
 from prometheus_client import REGISTRY
 
+from declctl.runtime.checking.check import check
 from declctl.testing import until
+from tests.pieces import Pieces
 from tests.promises.markdown import ROOT
 
 TELL = "\nfrom blackboard import tell as note\ndef tell(change): note('told', str(change.key))\n"
@@ -139,6 +141,63 @@ def test_a_helper_that_is_imported_past_the_bundle_is_told(rig) -> None:
     path = str(rig.folder.path / "lib")
     running = rig.run(f"import sys\nsys.path.insert(0, {path!r})\nimport outsider_of_the_test{TELL}")
     assert _warnings(running) == [("DCL093", 2), ("DCL094", 3)]
+
+
+UNSEEN = {
+    "a metric of a helper": ("helper.metric()", "DCL090"),
+    "a port of a helper": ("helper.port()", "DCL091"),
+    "a thread of a library": ("helper.pool.submit(print)", "DCL092"),
+    "the environment by a library": ("helper.setenv('DECLCTL_TEST_AUDIT', 'x')", "DCL093"),
+    "a metric whose class has no name": (
+        "getattr(helper.prometheus_client, 'Gau' + 'ge')('of_the_audit', 'x')",
+        "DCL090",
+    ),
+}
+HELPER = """
+import prometheus_client, socket, threading
+from concurrent.futures import ThreadPoolExecutor
+from os import environ
+setenv = environ.__setitem__
+pool = ThreadPoolExecutor(1)
+def metric(): return prometheus_client.Counter("of_the_audit", "x")
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", number))
+    return listening
+"""
+
+
+@pytest.mark.parametrize("what", UNSEEN)
+def test_what_a_source_does_not_show_is_seen_in_the_pre_flight(what, bundle_dir) -> None:
+    """The child in which it is imported sees it happen; the innermost line of the bundle is shown."""
+    text, code = UNSEEN[what]
+    pieces = Pieces(bundle_dir)
+    pieces.handler("tell")
+    pieces.reload_policy = "preflightTimeout: 20s"
+    bundle_dir.write("helper.py", HELPER)
+    manifest = pieces.write(f"import helper\nKEPT = {text}\ndef tell(change): ...\n")
+    checked = check(str(manifest))
+    assert not checked.errors
+    assert [(warning.code, warning.severity) for warning in checked.diagnostics] == [(code, "warning")]
+    (warning,) = checked.diagnostics
+    assert (warning.source_line or "").strip() in f"KEPT = {text}{HELPER}"
+    assert warning.suggestion
+
+
+def test_what_a_library_does_when_it_is_imported_is_fine(bundle_dir, tmp_path, monkeypatch) -> None:
+    """It is imported once in the life of the process."""
+    site = tmp_path / "elsewhere"
+    site.mkdir()
+    (site / "outsider_library.py").write_text(f"{HELPER}\nmetric(); port(); pool.submit(print)\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    pieces = Pieces(bundle_dir)
+    pieces.handler("tell")
+    pieces.reload_policy = "preflightTimeout: 20s"
+    manifest = pieces.write("import outsider_library  # of prometheus\ndef tell(change): ...\n")
+    assert check(str(manifest)).diagnostics == ()
 
 
 def _warnings(running) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from time import monotonic
 import msgspec
 
 from declctl.errors import EntryPointError
+from declctl.hooks.audit import ImportAudit
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint, ordinary_modules
 from declctl.hooks.plugins import InstalledPlugin, installed, load
@@ -49,9 +50,11 @@ def answer(talk: socket.socket) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
     findings, known = lint(declaration.bundle), set(sys.modules)
+    audit = ImportAudit(declaration.bundle)
     began = monotonic()
     foreign, faults = build_foreign(declaration, number=0, at=at)
     seconds = monotonic() - began
+    findings += audit.end(findings)
     findings += ordinary_modules(declaration.bundle, known)
     warnings = [Fault.of_finding(finding) for finding in findings]
     hooks = foreign.from_hooks if foreign is not None else None
