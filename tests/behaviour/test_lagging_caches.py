@@ -1,5 +1,6 @@
 """A handler goes to a cache whose watch has been failing: it never hears of the past again."""
 
+import random
 import threading
 from functools import partial
 from typing import Any
@@ -281,3 +282,132 @@ def test_a_cache_that_is_as_new_is_asked_for_nothing(lagging, sandbox, asked) ->
     assert (outcome.lists, outcome.watches, asked()) == (0, 0, before)
     controller.wait_idle(60)
     assert rig.told("tell")[1:] == [("tell", "Deleted", "outside", "OutOfScope")]
+
+
+_HEARD = """
+from blackboard import tell as note
+def hear(name, change):
+    obj = change.obj
+    note(name, obj.uid, str(change.type), int(obj.resource_version), str(change.key), str(change.reason))
+def one(change): hear("one", change)
+def two(change): hear("two", change)
+def three(change): hear("three", change)
+"""
+_SCOPES = {"all": ("a", "b"), "a": ("a",), "b": ("b",), "both": ("a", "b")}  # all: one watch; both: two
+_WATCHES = {"all": "", "a": "a", "b": "b"}  # by resource, the namespace of its request
+_NAMES = ("one", "two", "three")
+
+
+class Ear:
+    """What a handler knows of each object, and that each thing which it hears can follow."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self._newest: dict[str, int] = {}
+
+    def hear(self, row: tuple) -> None:
+        """One change."""
+        _, uid, kind, version, _, _ = row
+        assert (kind == "Added") == (uid not in self.known), row
+        assert version >= self._newest.get(uid, 0), row
+        self._newest[uid] = version
+        if kind == "Deleted":
+            del self.known[uid]
+        else:
+            self.known[uid] = version
+
+
+class RandomMoves:
+    """Handlers go from one watch to another while objects change, and while one of the watches fails."""
+
+    def __init__(self, rig: Any, sandbox: Any, config_map: Any, seed: int) -> None:
+        self._rig = rig
+        self._sandbox = sandbox
+        self._config_map = config_map
+        self._random = random.Random(seed)
+        self._written = 0
+        self.homes = dict.fromkeys(_NAMES, "all")
+        self._ears = {name: Ear() for name in _NAMES}
+        rig.reload_policy += ", warmTimeout: 120s, informerLinger: 60s"
+        more = {"all": "", "a": ", namespaces: [a]", "b": ", namespaces: [b]", "both": ", namespaces: [a, b]"}
+        rig.resources = [f"- {{name: {n}, apiVersion: v1, kind: ConfigMap{m}}}" for n, m in more.items()]
+        self._place()
+        self.controller = rig.run(_HEARD, objects=[config_map("m0", space) for space in "ab"])
+
+    def write(self, times: int) -> None:
+        """Objects come, change and go."""
+        for _ in range(times):
+            self._written += 1
+            name, space = f"m{self._random.randrange(4)}", self._random.choice("ab")
+            there = {o["metadata"]["name"] for o in self._sandbox.objects("ConfigMap", space)}
+            if name not in there:
+                self._sandbox.create(self._config_map(name, space))
+            elif self._random.random() < 0.4:
+                self._sandbox.delete("ConfigMap", name, space)
+            else:
+                patch = {"data": {"turn": str(self._written)}}
+                self._sandbox.patch("ConfigMap", name, patch, namespace=space)
+
+    def fail(self) -> None:
+        """One of the watches can't be had any longer, for now; the others are cut, and go on."""
+        failing = self._random.choice(sorted(_WATCHES))
+        self._sandbox.faults.refuse(503, Match(resource="configmaps", namespace=_WATCHES[failing]))
+        self._sandbox.faults.cut_watches("configmaps")
+        self.write(10)
+        marks = [self._config_map(f"mark{self._written}", space) for space in "ab"]
+        self._sandbox.load(marks)
+        for name in _WATCHES.keys() - {failing}:
+            keys = [f"{space}/mark{self._written}" for space in _SCOPES[name]]
+            lister = self.controller.lister(name)
+            until("the others go on", lambda keys=keys, lister=lister: all(map(lister.get, keys)))
+
+    def move(self) -> Reload:
+        """Begin a reload that puts each handler somewhere, maybe where it is."""
+        self.homes = {name: self._random.choice(sorted(_SCOPES)) for name in _NAMES}
+        self._place()
+        self._rig.write(f"{_HEARD}\nTURN = {self._written}\n")
+        return Reload(self.controller)
+
+    def check(self) -> None:
+        """Nothing that was heard is of the past, and each handler knows what is in its scope."""
+        until("all caches are current", self._is_at_rest, timeout=90.0)
+        for row in self._rig.told():
+            self._ears[row[0]].hear(row)
+        self._rig.board.clear()
+        for name, home in self.homes.items():
+            objects = [o for space in _SCOPES[home] for o in self._sandbox.objects("ConfigMap", space)]
+            there = {o["metadata"]["uid"]: int(o["metadata"]["resourceVersion"]) for o in objects}
+            assert self._ears[name].known == there, (name, home)
+
+    def _is_at_rest(self) -> bool:
+        """Bookmarks tell quiet watches where they are, as soon as they are open again."""
+        self._sandbox.faults.bookmark()
+        try:
+            self.controller.wait_idle(1.0)
+        except (AssertionError, TimeoutError):
+            return False
+        return True
+
+    def _place(self) -> None:
+        self._rig.handlers.clear()
+        for name, home in self.homes.items():
+            self._rig.handler(name, resource=home)
+
+
+@pytest.mark.guarantee("G2", "G15")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_moves_over_watches_that_fail_tell_nothing_of_the_past(rig, sandbox, config_map, seed) -> None:
+    """Whatever lags while handlers move: no change twice, none of the past, the last state known by all."""
+    moves = RandomMoves(rig, sandbox, config_map, seed)
+    for _ in range(2):
+        moves.write(10)
+        moves.check()
+        moves.fail()
+        reload = moves.move()
+        moves.write(10)
+        sandbox.faults.clear()
+        moves.write(5)
+        reload.applied()
+        moves.write(5)
+        moves.check()
