@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from declctl.hooks.bundle import Bundle
 from declctl.runtime.checking.inputs import InputFiles
 
 MANIFEST = """
@@ -113,25 +114,18 @@ class LookedFor(RuleBasedStateMachine):
             path.unlink()
 
     @invariant()
-    def what_changes_is_noticed_in_a_folder_that_is_watched(self) -> None:
-        digest, tree = self.files.digest(), tree_of(self.root)
+    def who_looks_again_sees_and_hears_what_one_sees_who_looks_first(self) -> None:
+        digest, tree, fresh = self.files.digest(), tree_of(self.root), InputFiles(str(self.root))
+        assert digest == fresh.digest(), (self.handler, sorted(tree))
         if self.before is not None and digest != self.before[0] and not any(map(Path.is_symlink, tree)):
             _, tree_before, folders = self.before
             changed = {path for path, _ in tree.items() ^ tree_before.items()}
             assert not folders.isdisjoint(path.parent for path in changed), (changed, folders)
         self.before = digest, tree, frozenset(self.files.look_for_folders())
+        if not digest.startswith("unreadable"):
+            self.has_what_python_would_read(fresh.read().bundle)
 
-    @invariant()
-    def who_looks_again_sees_what_one_sees_who_looks_first(self) -> None:
-        digest, fresh = self.files.digest(), InputFiles(str(self.root)).digest()
-        assert digest == fresh, (self.handler, sorted(self.root.rglob("*")))
-
-    @invariant()
-    def what_python_would_read_is_read(self) -> None:
-        files = InputFiles(str(self.root))
-        if files.digest().startswith("unreadable"):
-            return
-        bundle = files.read().bundle
+    def has_what_python_would_read(self, bundle: Bundle) -> None:
         for module in HANDLERS[self.handler]:
             for path in read_by_python(self.root, module):
                 assert bundle.files.get(path.relative_to(self.root).as_posix()) == path.read_bytes()
@@ -165,4 +159,4 @@ def read_by_python(root: Path, module: str) -> list[Path]:
 
 
 TestLookedFor = LookedFor.TestCase
-TestLookedFor.settings = settings(max_examples=60, stateful_step_count=25)
+TestLookedFor.settings = settings(max_examples=40, stateful_step_count=15)
