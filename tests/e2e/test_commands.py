@@ -215,3 +215,31 @@ def _make_slow(file: Path, step: str) -> Path:
     sign = file.parent.parent / "sign"
     file.write_text(_SLOW.format(slow=_SLOW_STEPS[step].format(sign=str(sign))))
     return sign
+
+
+def test_the_process_ends_while_it_logs_in(tmp_path: Path) -> None:
+    """A credential plugin of the kubeconfig never answers: SIGTERM does not wait for it."""
+    bundle = telling(tmp_path / "bundle", namespace="default")
+    sign = tmp_path / "sign"
+    login = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", f"open({str(sign)!r}, 'w'); import time; time.sleep(1000)"],
+        "interactiveMode": "Never",
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"exec": login}}],
+            }
+        )
+    )
+    with Declctl(bundle.path, kubeconfig=kubeconfig) as declctl:
+        until("it logs in", sign.exists)
+        assert declctl.stop() == 0
