@@ -90,6 +90,11 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     @property
+    def unanswered(self) -> int:
+        """How many looks in a row the loop has not answered."""
+        return self._unanswered
+
+    @property
     def is_blocked(self) -> bool:
         """Whether a callback or a coroutine has not given the loop back for five looks in a row."""
         return self._unanswered >= _BLOCKED_LOOKS

@@ -13,7 +13,7 @@ from declctl.runtime.reporting.observer import Observer
 
 T = TypeVar("T")
 
-_DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
+DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
 _HOOK_SECONDS = 60.0
 
 
@@ -59,7 +59,7 @@ async def shut_down(
 ) -> None:
     """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
     generation = reloader.active
-    running, waited = await slots.stop(_DRAIN_SECONDS)
+    running, waited = await slots.stop(DRAIN_SECONDS)
     if running:
         log.warning(f"not waited for any longer: {', '.join(running)}")
     if waited:

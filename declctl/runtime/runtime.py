@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from declctl.errors import ManifestErrors
@@ -20,7 +21,7 @@ from declctl.runtime.caching.caches import Caches
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.ending import shut_down, unless_stopped, until_done
+from declctl.runtime.ending import DRAIN_SECONDS, shut_down, unless_stopped, until_done
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
@@ -36,6 +37,7 @@ from declctl.runtime.reporting.observer import Observer
 from declctl.runtime.reporting.status import Status
 from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.threads import in_thread
+from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -71,6 +73,8 @@ class Runtime:
         self._user_log = user_log
         self._machinery = LoopThread("declctl-machinery")
         self._handlers = HandlerLoops(log=self._log)
+        self._watchdog = Watchdog(self._machinery, self._log)
+        self._stop_asked = False
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
         self._children = children or Children()
@@ -93,8 +97,10 @@ class Runtime:
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         with self._signals():
-            while not done.wait(1.0):  # a wait without a limit would keep Python from seeing signals
-                pass
+            while not done.wait(LOOK_SECONDS):  # a wait without a limit would keep Python from seeing signals
+                self._watchdog.look()
+                if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
+                    return self._left_blocked()
         self._children.close()
         self._handlers.stop()
         self._machinery.stop()
@@ -107,6 +113,7 @@ class Runtime:
 
     def stop(self) -> None:
         """Ask the process to drain and end; from any thread."""
+        self._stop_asked = True
         self._machinery.loop.call_soon_threadsafe(self._stopping.set)
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
@@ -136,7 +143,7 @@ class Runtime:
 
     def status(self) -> Status:
         """What the controller says of itself."""
-        return self._wired.observer.status()
+        return replace(self._wired.observer.status(), machinery=self._watchdog.status)
 
     def unfinished(self) -> str:
         """What keeps it from being at rest, and why; empty if nothing does. On the machinery loop."""
@@ -274,6 +281,13 @@ class Runtime:
             return await until_done(observer, self._stopping, timeout=self.options.timeout, log=self._log)
         await self._stopping.wait()
         return 0
+
+    def _left_blocked(self) -> int:
+        """End although the machinery does not: its thread is a daemon, which ends with the process."""
+        self._log.error(f"the machinery is still blocked at {self._watchdog.status.place}: ending without it")
+        self._children.close()
+        self._handlers.stop()
+        return 1
 
     def _start_again(self, why: str) -> None:
         """End in order, if that is wanted, where an attempt has found what only a new process does."""

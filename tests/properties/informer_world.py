@@ -30,6 +30,7 @@ from declctl.informer import (
     field_index,
     processor,
 )
+from declctl.informer.stores.building import Unasked
 from declctl.kit import ManualClock
 from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Record
 from tests.properties.folding import Folding, Handling, State, states
@@ -183,6 +184,7 @@ class World:
         self.handlers: list[Handling] = []
         self.gone: list[Handling] = []
         self.builds: list[IndexBuild] = []
+        self.asked: tuple[IndexBuild, Unasked, Sequence[Any]] | None = None  # by a thread, of the first build
         self.corrupted: set[str] = set()
         self.waiters: list[tuple[Registration, asyncio.Task[None]]] = []
         self.done: Counter[str] = Counter()
@@ -387,8 +389,27 @@ class World:
 
     @action(weight=2, budget=(1, 2, 3))
     def step_index(self, budget: int) -> None:
+        self.asked = None  # a thread is asked no longer
         if self.builds and self.builds[0].step(budget):
             self.builds.pop(0)
+
+    @action(weight=2, most=(1, 2, 3))
+    def ask_for_index(self, most: int) -> None:
+        """A thread is asked about some objects as they are now; its answers come later."""
+        if self.builds and self.asked is None:
+            unasked = self.builds[0].unasked(most)
+            self.asked = self.builds[0], unasked, self.builds[0].ask(unasked)
+
+    @action(weight=2)
+    def enter_into_index(self) -> None:
+        """The answers come, about objects that may have changed; the index is read once none is stale."""
+        if self.asked is not None:
+            build, unasked, values = self.asked
+            self.asked = None
+            build.enter(unasked, values)
+            if not build.stale:
+                build.finish()
+                self.builds.remove(build)
 
     def count(self, happened: Counter[str]) -> None:
         """Add up what became of it."""

@@ -116,7 +116,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings, *, clock
     began = clock.monotonic()
     try:
         async with asyncio.timeout(limit):
-            foreign, faults = await in_thread(build, name="declctl-import")
+            foreign, faults = await in_thread(build, name="declctl-import", what="the import of the handlers")
     except TimeoutError as error:
         build.give_up()
         raise ReloadRefused(

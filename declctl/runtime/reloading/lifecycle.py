@@ -100,7 +100,11 @@ class Lifecycle:
         if implementation.is_async:
             return await asyncio.wrap_future(loop.submit(call_async(implementation, arguments)))
         name = f"declctl-{implementation.hook}"
-        return await in_thread(lambda: call(implementation, arguments), name=name)
+        return await in_thread(
+            lambda: call(implementation, arguments),
+            name=name,
+            what=f"{implementation.hook} of {implementation.plugin}",
+        )
 
 
 def _looked_at(work: asyncio.Future[object]) -> None:

@@ -19,6 +19,7 @@ from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.retries import RetryStatus
 from declctl.runtime.threads import AbandonedCall
+from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
 
 
@@ -161,6 +162,7 @@ class Status:
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
+    machinery: MachineryStatus = field(default_factory=MachineryStatus)
     abandoned: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
     file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
 
@@ -184,6 +186,7 @@ class Status:
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
             "recordedEvents": self.recorded.document(),
             "plugins": [plugin.document() for plugin in self.plugins],
+            "machinery": self.machinery.document(),
             "abandonedCalls": [_abandoned(call) for call in self.abandoned],
         }
 

@@ -8,7 +8,7 @@ import pytest
 from declctl.hooks.calling import Implementation
 from declctl.kit import LoopThread
 from declctl.runtime.reloading.lifecycle import Lifecycle
-from declctl.runtime.threads import abandoned_calls, in_thread
+from declctl.runtime.threads import AbandonedCall, abandoned_calls, in_thread
 from declctl.testing import until
 
 
@@ -82,17 +82,20 @@ def test_what_is_left_behind_is_known_until_it_returns() -> None:
         asked.set()
         gate.wait(30)
 
+    def here() -> list[AbandonedCall]:
+        return [call for call in abandoned_calls() if call.place.startswith(f"{__file__}:")]
+
     async def scenario() -> None:
         waiting = asyncio.ensure_future(in_thread(hangs, name="t", what="the index byNode"))
         await asyncio.to_thread(asked.wait, 10)
-        assert not abandoned_calls()
+        assert not here()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
     asyncio.run(scenario())
-    (call,) = abandoned_calls()
-    assert (call.what, call.place.startswith(f"{__file__}:")) == ("the index byNode", True)
-    assert call.place.endswith(" in hangs")
+    (call,) = here()
+    assert call.what == "the index byNode"
+    assert call.place.endswith(" (hangs)")
     gate.set()
-    until("it has returned", lambda: not abandoned_calls())
+    until("it has returned", lambda: not here())

@@ -1,0 +1,65 @@
+"""Whether the machinery gets on: index functions and transforms of what runs are called on its loop.
+
+One that does not return stops everything: events, probes and signals. Nobody can stop it, but the main
+thread can say which it is, and end the process when it is asked to.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.hooks.faults import place_in
+from declctl.kit import LoopThread
+from declctl.runtime.log import Log
+
+LOOK_SECONDS = 1.0  # between two looks
+
+
+@dataclass(frozen=True, slots=True)
+class MachineryStatus:
+    """How often the machinery was blocked for more than five seconds, how long the last time, and where.
+
+    `place` is the line of foreign code that blocked it, empty if it was in none.
+    """
+
+    blocked: int = 0
+    seconds: float = 0.0
+    place: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"blocked": self.blocked, "lastSeconds": self.seconds, "lastPlace": self.place}
+
+
+class Watchdog:
+    """Looks at the loop of the machinery, and says in the log that it is blocked, by what, and for how long.
+
+    Used by one thread that is not the loop's; any thread may read `status`.
+    """
+
+    def __init__(self, machinery: LoopThread, log: Log) -> None:
+        self.status = MachineryStatus()
+        self.seconds = 0.0  # for which it has been blocked now, by looks that it has not answered
+        self._machinery = machinery
+        self._log = log
+
+    def look(self) -> None:
+        """Look once; called every LOOK_SECONDS."""
+        before = self.seconds
+        self._machinery.look()
+        self.seconds = self._machinery.unanswered * LOOK_SECONDS if self._machinery.is_blocked else 0.0
+        if self.seconds:
+            self._blocked(is_new=not before)
+        elif before:
+            self._log.warning(f"the machinery goes on: it was blocked for {before:.0f} s")
+
+    def _blocked(self, *, is_new: bool) -> None:
+        place = place_in(self._machinery.frame()) or self.status.place
+        self.status = MachineryStatus(self.status.blocked + is_new, self.seconds, place)
+        if is_new:
+            at = f" at {place}" if place else ""
+            self._log.error(
+                f"the machinery has been blocked for {self.seconds:.0f} s{at}: no event is delivered, and no "
+                "probe answered. An index function or a transform is called for each event: it should "
+                "return within microseconds, and wait for nothing",
+                place=place,
+            )
