@@ -6,7 +6,6 @@ waiting.
 """
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from declctl.hooks.faults import place_in
+from declctl.kit.stacks import foreign_place
 
 T = TypeVar("T")
 
@@ -65,15 +64,9 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
     """The calls that were left behind by `in_thread` and go on, the oldest first. From any thread."""
     now = time.monotonic()
     return [
-        AbandonedCall(what, place_of_thread(thread.ident), now - since)
+        AbandonedCall(what, foreign_place(thread.ident), now - since)
         for thread, what, since in _abandoned.all()
     ]
-
-
-def place_of_thread(thread: int | None) -> str:
-    """The line of foreign code that a thread is in, by its identifier; empty if there is none."""
-    frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - it is documented
-    return place_in(frames.get(thread or 0))
 
 
 async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:

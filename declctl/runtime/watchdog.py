@@ -7,8 +7,8 @@ thread can say which it is, and end the process when it is asked to.
 from dataclasses import dataclass
 from typing import Any
 
-from declctl.hooks.faults import place_in
 from declctl.kit import LoopThread
+from declctl.kit.stacks import foreign_place
 from declctl.runtime.log import Log
 
 LOOK_SECONDS = 1.0  # between two looks
@@ -53,7 +53,7 @@ class Watchdog:
             self._log.warning(f"the machinery goes on: it was blocked for {before:.0f} s")
 
     def _blocked(self, *, is_new: bool) -> None:
-        place = place_in(self._machinery.frame()) or self.status.place
+        place = foreign_place(self._machinery.thread) or self.status.place
         self.status = MachineryStatus(self.status.blocked + is_new, self.seconds, place)
         if is_new:
             at = f" at {place}" if place else ""

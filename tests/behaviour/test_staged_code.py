@@ -137,7 +137,7 @@ def test_staged_code_that_does_not_come_to_an_end_refuses_the_reload(edit, body,
     assert f"{what} took longer than 2 s; it was asked about default/m" in reloaded.message
     file = scene.rig.folder.path / "handlers.py"
     assert f", at {file}:" in reloaded.message
-    assert f" ({function})" in reloaded.message
+    assert f" in {function}" in reloaded.message
     assert scene.controller.status().generation == 1
     scene.delivers("old")
 
@@ -156,7 +156,7 @@ def test_a_newer_edit_does_not_wait_for_staged_code_that_hangs(edit, scene) -> N
     (call,) = scene.abandoned()
     assert call.what in [told.what for told in scene.controller.status().abandoned]
     assert call.what == FUNCTIONS[edit][1]
-    assert f" ({FUNCTIONS[edit][2]})" in call.place
+    assert f" in {FUNCTIONS[edit][2]}" in call.place
     scene.rig.board.open_gate("gate")
     until("it has returned", lambda: not scene.abandoned())
 

@@ -50,7 +50,7 @@ def test_a_staged_function_that_computes_for_ever_stops_nothing(
         until("it is refused", lambda: declctl.condition("Reloaded")["status"] == "False")
         assert declctl.condition("Reloaded")["reason"] == f"{edit.capitalize()}Timeout"
         (call,) = declctl.status()["abandonedCalls"]
-        assert call["place"].endswith(" (stuck)")
+        assert call["place"].endswith(" in stuck")
         assert declctl.status()["generation"] == 3
         assert declctl.stop() == 0
 
@@ -65,7 +65,7 @@ def test_a_live_function_that_computes_for_ever_is_named_and_sigterm_is_obeyed(
     with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
         cluster.rest.create(pod("bad", namespace))
-        said = f"the machinery has been blocked for 5 s at {bundle.path / 'handlers.py'}:4 (stuck)"
+        said = f"the machinery has been blocked for 5 s at {bundle.path / 'handlers.py'}:4 in stuck"
         until("the log says so", lambda: any(said in line for line in tuple(declctl.err)))
         began = time.monotonic()
         assert declctl.stop(seconds=60) == 1

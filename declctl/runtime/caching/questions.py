@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from declctl.errors import ReloadRefused
+from declctl.kit.stacks import foreign_place
 from declctl.runtime.caching.cached import Cached, Index
 from declctl.runtime.caching.exchanging import exchangeable
 from declctl.runtime.caching.staged_transform import asked_last
-from declctl.runtime.threads import in_thread, place_of_thread
+from declctl.runtime.threads import in_thread
 
 BATCH = 1000  # objects that a thread is asked about at once; to take in the answers takes about 0.5 ms
 _MOST_BATCHES = 10  # of what has changed meanwhile; then caches are held, so that it comes to an end
@@ -112,7 +113,7 @@ class StagedIndex:
         try:
             values = await in_thread(ask, name="declctl-index", what=self._what)
         except asyncio.CancelledError:
-            self._place = place_of_thread(self._thread)
+            self._place = foreign_place(self._thread)
             self._build.give_up()
             raise
         self._build.enter(unasked, values)

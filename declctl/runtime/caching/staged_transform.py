@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from declctl.decoding import Transform
 from declctl.errors import ReloadRefused
+from declctl.kit.stacks import foreign_place
 from declctl.objects import KubeObject
 from declctl.objects.key import key_of
 from declctl.objects.reading import mapping
-from declctl.runtime.threads import in_thread, place_of_thread
+from declctl.runtime.threads import in_thread
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class StagedTransform:
 
     def refusal(self, why: str) -> ReloadRefused:
         """TransformTimeout, with the function and the object that it was asked about last."""
-        place = place_of_thread(self._thread)
+        place = foreign_place(self._thread)
         return ReloadRefused("TransformTimeout", f"{self._what} {why}{asked_last(self._at, place)}")
 
     def _run(self, work: Callable[[], T], done: Callable[[], object]) -> T:

@@ -15,13 +15,14 @@ import msgspec
 
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
+from declctl.kit.stacks import foreign_place
 from declctl.objects import ChangeType, Record
 from declctl.runtime.caching.caches import Cached
 from declctl.runtime.caching.questions import BATCH
 from declctl.runtime.caching.staged_transform import asked_last
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.moving import Move, Told, difference
-from declctl.runtime.threads import in_thread, place_of_thread
+from declctl.runtime.threads import in_thread
 
 
 class Pair(NamedTuple):
@@ -93,7 +94,7 @@ class Refilter(Move):
         try:
             judged = await in_thread(judge, name="declctl-filter", what=f"the filter of {self.name}")
         except asyncio.CancelledError:
-            self._place = place_of_thread(self._thread)
+            self._place = foreign_place(self._thread)
             self._given_up = True
             raise
         self.settle(judged)

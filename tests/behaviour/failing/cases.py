@@ -213,7 +213,7 @@ CASES = (
         "a filter that does not return",
         "FilterTimeout",
         "the filter of tell took longer than 0.5 s; it was asked about default/<object> last, "
-        "at handlers.py:11 (big)",
+        "at handlers.py:11 in big",
         "make the filter cheaper, or raise spec.reload.warmTimeout",
         handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
         manifest=_with_filter(_impatient(warmTimeout="500ms")),
@@ -222,7 +222,7 @@ CASES = (
         "an index function that does not return",
         "IndexTimeout",
         "the index bySize of maps took longer than 0.5 s; it was asked about default/<object> last, "
-        "at handlers.py:11 (big)",
+        "at handlers.py:11 in big",
         "make the index function cheaper, or raise spec.reload.warmTimeout",
         handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
         manifest=_with_maps('indexers: [{name: bySize, entryPoint: "handlers:big"}]'),
@@ -231,7 +231,7 @@ CASES = (
         "a transform that does not return",
         "TransformTimeout",
         "the transform of maps took longer than 0.5 s; it was asked about default/<object> last, "
-        "at handlers.py:11 (big)",
+        "at handlers.py:11 in big",
         "make the transform cheaper, or raise spec.reload.warmTimeout",
         handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
         manifest=_with_maps('transform: {entryPoint: "handlers:big"}'),

@@ -148,14 +148,14 @@ def test_calls_that_do_not_return_have_a_column_once_there_are_any(capsys: pytes
 
 def test_calls_of_staged_code_that_go_on_are_shown(capsys: pytest.CaptureFixture[str]):
     """What was called, for how long, and the line that it is at; nothing where there is none."""
-    call = {"name": "the index byNode of pods", "place": "/app/handlers.py:12 (by_node)", "seconds": 61.2}
+    call = {"name": "the index byNode of pods", "place": "/app/handlers.py:12 in by_node", "seconds": 61.2}
     print_status(document(abandonedCalls=[call]), now=NOW)
     head, row = (
         line for line in capsys.readouterr().out.splitlines() if "ABANDONED" in line or "byNode" in line
     )
     assert head.split() == ["ABANDONED", "CALL", "FOR", "AT"]
     assert row.split("  ")[0] == call["name"]
-    assert row.split()[-3:] == ["61s", "/app/handlers.py:12", "(by_node)"]
+    assert row.split()[-4:] == ["61s", "/app/handlers.py:12", "in", "by_node"]
     print_status(document(abandonedCalls=[]), now=NOW)
     assert "ABANDONED" not in capsys.readouterr().out
 

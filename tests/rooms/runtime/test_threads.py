@@ -96,6 +96,6 @@ def test_what_is_left_behind_is_known_until_it_returns() -> None:
     asyncio.run(scenario())
     (call,) = here()
     assert call.what == "the index byNode"
-    assert call.place.endswith(" (hangs)")
+    assert call.place.endswith(" in hangs")
     gate.set()
     until("it has returned", lambda: not here())

@@ -26,12 +26,12 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
         watchdog.look()
     (told,) = log.events("error")
     assert told.startswith(f"the machinery has been blocked for 5 s at {__file__}:")
-    assert "(index_function)" in told
+    assert " in index_function" in told
     assert (watchdog.status.blocked, watchdog.status.seconds) == (1, 7.0)
     gate.set()
     until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
     assert "goes on: it was blocked for" in log.events("warning")[0]
-    assert watchdog.status.document()["lastPlace"].endswith(" (index_function)")
+    assert watchdog.status.document()["lastPlace"].endswith(" in index_function")
     assert machinery.stop()
 
 
