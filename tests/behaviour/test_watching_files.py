@@ -10,6 +10,7 @@ import pytest
 
 from declctl.kit import files as reader
 from declctl.runtime.checking.check import read_files
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import ConfigMapDir, until
 
 TELLING = """
@@ -202,3 +203,44 @@ def test_a_reload_for_which_the_process_lacked_something_is_made_without_another
     until("the edit is live", lambda: running.status().generation == 2)
     assert running.log.find("can't start new thread")
     assert running.log.find("please report it") is None
+
+
+_SWITCHING = """
+import yaml  # installed, until there is one beside the manifest
+from blackboard import tell as note
+def tell(change):
+    note("yaml", getattr(yaml, "VERSION", "installed"), str(change.key))
+"""
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize("watch", ["Auto", "Poll"])
+def test_a_package_that_comes_and_goes_is_imported_and_left_to_python(
+    watch, rig, config_map, monkeypatch
+) -> None:
+    """A folder first, its front later, a module in its place, nothing: each is live by itself."""
+    looks: list[str] = []
+    digest = InputFiles.digest
+    monkeypatch.setattr(InputFiles, "digest", lambda files: looks.append(digest(files)) or looks[-1])
+    rig.handler("tell")
+    rig.reload_policy = f"watch: {watch}, settle: 20ms, preflight: 'Off'"
+    running = rig.run(_SWITCHING, watch=True)
+    folder, module = rig.folder.path / "yaml", rig.folder.path / "yaml.py"
+
+    def front() -> None:
+        (folder / "__init__.py").write_text("VERSION = 'package'\n")
+
+    def module_instead() -> None:
+        (folder / "__init__.py").rename(module)
+        module.write_text("VERSION = 'module'\n")
+
+    steps = {"package": front, "module": module_instead, "installed": module.unlink}
+    folder.mkdir()
+    before = len(looks)
+    until("the folder has been looked at", lambda: len(looks) >= before + 2, timeout=30)
+    for generation, (version, step) in enumerate(steps.items(), start=2):
+        step()
+        until(f"{version} is live", lambda number=generation: running.status().generation == number)
+        running.sandbox.create(config_map(version))
+        row = ("yaml", version, f"default/{version}")
+        until("it is imported", lambda told=row: told in rig.told("yaml"))
