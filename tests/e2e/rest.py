@@ -105,6 +105,18 @@ class Rest:
             return False
         return True
 
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header that says who asks."""
+        return dict(self._headers)
+
+    def connection(self) -> http.client.HTTPConnection:
+        """A connection of its own to the server, for somebody who speaks HTTP."""
+        where = urlsplit(self.server)
+        if self._context is None:
+            return http.client.HTTPConnection(where.netloc)
+        return http.client.HTTPSConnection(where.netloc, context=self._context)
+
     def watch(self, plural: str, namespace: str) -> "Watching":
         """What happens from now on."""
         version = self.request("GET", path(plural, namespace))["metadata"]["resourceVersion"]
