@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from declctl.runtime.reloading import retiring
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.retiring import sweep_delay
 from declctl.testing import until
@@ -171,6 +172,34 @@ def test_many_reloads_do_not_pause_a_process_with_decoded_objects_each_time() ->
     assert sweep_delay(decoded=20_000, since_last=float("inf")) == 0.5
     assert sweep_delay(decoded=20_000, since_last=10.0) == 50.0
     assert sweep_delay(decoded=20_000, since_last=59.9) == 0.5
+    assert sweep_delay(decoded=20_000, since_last=0.0, waiting=2) == 60.0
+
+
+# What is larger than 32 MB glibc gives back when it is freed; of less it may keep a part for the next import.
+LARGE = """
+class Ballast: data = bytearray(b"x") * (40 << 20)
+BALLAST = [Ballast()]
+BALLAST.append(BALLAST)
+def tell(change): return BALLAST, {version}
+"""
+
+
+@pytest.mark.usefixtures("_no_collections_by_themselves")
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize(("cache", "most"), [("", 2), (", cache: {mode: Objects}", 4)])
+def test_edits_of_a_large_module_do_not_add_up(rig, config_map, monkeypatch, cache: str, most: int) -> None:
+    """Ten edits of a module with 40 MB: two are in memory, with many decoded objects four for a while."""
+    monkeypatch.setattr(retiring, "_FEW", 5)
+    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{cache}}}"]
+    rig.handler("tell")
+    rig.reload_policy += ", probationPeriod: 0s"
+    controller = rig.run(LARGE.format(version=0), objects=[config_map(f"m{number}") for number in range(10)])
+    controller.wait_idle()
+    one = _resident()
+    for version in range(1, 11):
+        rig.folder.write("handlers.py", LARGE.format(version=version))
+        assert controller.reload().result == "Applied"
+        until("others are gone", lambda: _resident() < one + 40 * (most - 1) + 30, timeout=60)
 
 
 @pytest.mark.usefixtures("_no_collections_by_themselves")

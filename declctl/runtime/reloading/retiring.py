@@ -19,6 +19,7 @@ from declctl.runtime.threads import in_thread
 
 _SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
 _SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few objects are cached decoded
+_MOST_WAITING = 3  # retired generations, which may hold much memory, that wait for such a sweep
 _UNKNOWN = "something that was not found"
 _FEW = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
 
@@ -42,6 +43,7 @@ class Retiring:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._sweeps: set[asyncio.Task[None]] = set()
+        self._one_sweep = asyncio.Lock()  # at a time
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
     def begin(self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None) -> None:
@@ -80,7 +82,9 @@ class Retiring:
             trace = foreign.trace()
             self._retired[trace.prefix] = RetiredCode(generation.number, trace, foreign.registrations)
             foreign.close()
-            self._sweep_in(sweep_delay(self._decoded(), self._clock.monotonic() - self._swept_at))
+            waiting = len(self._retired.keys() - self._held.keys())
+            since = self._clock.monotonic() - self._swept_at
+            self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
     async def _retire(
         self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None
@@ -103,8 +107,13 @@ class Retiring:
         return [old for prefix, old in self._held.items() if self._retired[prefix].is_alive]
 
     def _sweep_in(self, delay: float) -> None:
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(delay, self._sweep)
+        """Sweep in so many seconds, unless it is done sooner anyway."""
+        loop = asyncio.get_running_loop()
+        if self._sweeping is not None:
+            if self._sweeping.when() <= loop.time() + delay:
+                return
+            self._sweeping.cancel()
+        self._sweeping = loop.call_later(delay, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeping = None
@@ -115,18 +124,20 @@ class Retiring:
 
     async def _swept(self) -> None:
         """Free what nobody refers to, and find out who refers to the rest; again a minute later."""
-        retired, before, loops = tuple(self._retired.values()), self._held, self._around.loops.all()
-        everywhere = self._decoded() <= _FEW
+        async with self._one_sweep:
+            retired, before, loops = tuple(self._retired.values()), self._held, self._around.loops.all()
+            everywhere = self._decoded() <= _FEW
 
-        def sweep() -> dict[str, OldGeneration]:
-            give_memory_back()
-            alive = [code for code in retired if code.is_alive]
-            return {code.trace.prefix: _held(code, before, loops, everywhere) for code in alive}
+            def sweep() -> dict[str, OldGeneration]:
+                give_memory_back()
+                alive = [code for code in retired if code.is_alive]
+                return {code.trace.prefix: _held(code, before, loops, everywhere) for code in alive}
 
-        held = await in_thread(sweep, name="memory sweep")
-        for code in retired:
-            if code.trace.prefix not in held:
-                del self._retired[code.trace.prefix]
+            held = await in_thread(sweep, name="memory sweep")
+            for code in retired:
+                if code.trace.prefix not in held:
+                    del self._retired[code.trace.prefix]
+            self._held = held
         for prefix, old in held.items():
             if prefix not in before:
                 self._log.warning(
@@ -134,7 +145,6 @@ class Retiring:
                     f"{', '.join(old.holders)}; end it in declctl_teardown",
                     generation=old.generation,
                 )
-        self._held = held
         if held:
             self._sweep_in(_SWEEP_INTERVAL)
 
@@ -182,12 +192,17 @@ def _undrained(left: Undrained, generation: int, seconds: float) -> str:
     )
 
 
-def sweep_delay(decoded: int, since_last: float) -> float:
+def sweep_delay(decoded: int, since_last: float, *, waiting: int = 1) -> float:
     """Seconds until the next sweep, with so many decoded objects and so many seconds after the last one.
 
-    Many reloads in a row pause a process that caches many decoded objects once a minute, not once each.
+    `waiting` generations have been retired since: code of 100 MB that is edited again and again must not fill
+    the memory.
+
+    Many reloads in a row pause a process that caches many decoded objects once a minute, or once for three.
     """
-    return _SWEEP_SECONDS if decoded <= _FEW else max(_SWEEP_SECONDS, _SWEEP_INTERVAL - since_last)
+    if decoded <= _FEW or waiting >= _MOST_WAITING:
+        return _SWEEP_SECONDS
+    return max(_SWEEP_SECONDS, _SWEEP_INTERVAL - since_last)
 
 
 def give_memory_back() -> None:
