@@ -33,7 +33,7 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("HANDLER", headers, _handlers(document, counts))
     removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
     _section("REMOVED HANDLER", ("DROPPED",), removed)
-    old = [(f"{o['generation']}", ", ".join(o["heldBy"])) for o in document.get("oldGenerations") or ()]
+    old = [(_numbered(o), ", ".join(o["heldBy"])) for o in document.get("oldGenerations") or ()]
     _section("OLD GENERATION", ("HELD BY",), old)
     recorded = document.get("recordedEvents") or {}
     if recorded.get("failed") or recorded.get("dropped"):
@@ -44,6 +44,11 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("ABANDONED CALL", ("FOR", "AT"), abandoned)
     plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
+
+
+def _numbered(old: Document) -> str:
+    """The number of an old generation; that of one that was refused is the next one's, too."""
+    return f"{old['generation']} (refused)" if old.get("refused") else f"{old['generation']}"
 
 
 def print_history(document: Document) -> None:

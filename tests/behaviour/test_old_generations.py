@@ -71,7 +71,7 @@ from declctl.runtime.reloading.holders import RetiredCode, find_holders
 code = b"import atexit\\ndef bye(): pass\\natexit.register(bye)\\n"
 watch, namespace = RegistrationWatch(), GenerationNamespace(1, Bundle("app", {"h.py": code}))
 namespace.module("h")
-retired = RetiredCode(1, namespace.trace(), watch.registrations())
+retired = RetiredCode(1, False, namespace.trace(), watch.registrations())
 namespace.close()
 del namespace
 gc.collect()
@@ -173,6 +173,21 @@ def test_a_generation_that_a_call_keeps_says_which(rig, config_map) -> None:
     assert _held(controller) == {1: ("call of tell for default/m",)}
     rig.board.open_gate("held")
     until("it returns", lambda: _held(controller) == {1: ("the probation of the next one",)}, timeout=20)
+
+
+@pytest.mark.guarantee("G22")
+def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map) -> None:
+    """It started a thread, and was refused: nothing of what runs has changed, and the gauge says 1."""
+    rig.handler("tell")
+    controller = rig.run(PLAIN, objects=[config_map("m")])
+    rig.handler("hooks", entry="handlers")
+    refuses = "import declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise OSError('no')\n"
+    rig.write(HEAD + THREAD + refuses + "@declctl.hookimpl\ndef declctl_event(): pass\n")
+    assert controller.reload().result == "Refused"
+    until("it is found", lambda: _held(controller), timeout=20)
+    (old,) = controller.status().old_generations
+    assert (old.generation, old.refused, controller.status().generations_alive) == (2, True, 1)
+    assert old.holders[0].startswith("thread poller (poll at ")
 
 
 @pytest.mark.guarantee("G22")

@@ -44,9 +44,10 @@ _HOOKS = ((sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook"
 
 
 class RetiredCode(msgspec.Struct, frozen=True):
-    """The code of a generation that was retired, which may be alive all the same."""
+    """The code of a generation that was retired, or refused, which may be alive all the same."""
 
     generation: int
+    refused: bool
     trace: CodeTrace
     registrations: Registrations
 
@@ -57,14 +58,15 @@ class RetiredCode(msgspec.Struct, frozen=True):
 
 
 class OldGeneration(msgspec.Struct, frozen=True):
-    """A generation that was replaced and is alive, and what holds it."""
+    """A generation that was replaced, or refused, and is alive, and what holds it."""
 
     generation: int
     holders: tuple[str, ...]
+    refused: bool = False
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"generation": self.generation, "heldBy": list(self.holders)}
+        return {"generation": self.generation, "refused": self.refused, "heldBy": list(self.holders)}
 
 
 def find_holders(

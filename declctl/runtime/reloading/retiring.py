@@ -73,14 +73,18 @@ class Retiring:
         Hooks have `timeout` seconds, informers linger for `linger` seconds.
         """
         was_last = await self._owners.leave(generation, timeout=timeout)
-        self.alive.pop(generation.number, None)
+        refused = self.alive.get(generation.number) is not generation
+        if not refused:
+            del self.alive[generation.number]
         self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
         self._around.caches.release(generation.wanted, linger=linger)
         self._around.loops.keep({other.loop for other in self._owners.all()})
         if was_last:
             foreign = generation.foreign
             trace = foreign.trace()
-            self._retired[trace.prefix] = RetiredCode(generation.number, trace, foreign.registrations)
+            self._retired[trace.prefix] = RetiredCode(
+                generation.number, refused, trace, foreign.registrations
+            )
             foreign.close()
             waiting = len(self._retired.keys() - self._held.keys())
             since = self._clock.monotonic() - self._swept_at
@@ -140,8 +144,9 @@ class Retiring:
             self._held = held
         for prefix, old in held.items():
             if prefix not in before:
+                ended = "refused" if old.refused else "retired"
                 self._log.warning(
-                    f"the code of generation {old.generation} is alive, though it was retired: "
+                    f"the code of generation {old.generation} is alive, though it was {ended}: "
                     f"{', '.join(old.holders)}; end it in declctl_teardown",
                     generation=old.generation,
                 )
@@ -170,7 +175,8 @@ def _held(
     """Who holds the code of a generation now. All objects are looked at but once for it: that takes long."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
-    return OldGeneration(code.generation, holders or (before.holders if before else (_UNKNOWN,)))
+    known_holders = before.holders if before is not None else (_UNKNOWN,)
+    return OldGeneration(code.generation, holders or known_holders, code.refused)
 
 
 def _undrained(left: Undrained, generation: int, seconds: float) -> str:

@@ -171,7 +171,7 @@ class Observer:
             bundle_hash=generation.inputs.digest if generation is not None else "",
             ready=ready is not None and ready.status == "True",
             leader=True,
-            generations_alive=len(old) + (generation is not None),
+            generations_alive=sum(not each.refused for each in old) + (generation is not None),
             old_generations=old,
             conditions=self._conditions.all(),
             resources=self.resources(),
