@@ -215,7 +215,7 @@ CASES = (
         "the filter of tell took longer than 0.5 s; it was asked about default/<object> last, "
         "at handlers.py:11 in big",
         "make the filter cheaper, or raise spec.reload.warmTimeout",
-        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait(5)\n",
         manifest=_with_filter(_impatient(warmTimeout="500ms")),
     ),
     Case(
@@ -224,7 +224,7 @@ CASES = (
         "the index bySize of maps took longer than 0.5 s; it was asked about default/<object> last, "
         "at handlers.py:11 in big",
         "make the index function cheaper, or raise spec.reload.warmTimeout",
-        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait(5)\n",
         manifest=_with_maps('indexers: [{name: bySize, entryPoint: "handlers:big"}]'),
     ),
     Case(
@@ -233,7 +233,7 @@ CASES = (
         "the transform of maps took longer than 0.5 s; it was asked about default/<object> last, "
         "at handlers.py:11 in big",
         "make the transform cheaper, or raise spec.reload.warmTimeout",
-        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait()\n",
+        handlers=f"{HANDLERS}import threading\ndef big(obj): threading.Event().wait(5)\n",
         manifest=_with_maps('transform: {entryPoint: "handlers:big"}'),
     ),
     Case(
