@@ -79,6 +79,26 @@ print(retired.is_alive, find_holders(retired, (), everywhere=True))
 """
 
 
+DEAD_PROXY = """
+import gc, weakref
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.loading import GenerationNamespace
+from declctl.runtime.checking.registrations import Registrations
+from declctl.runtime.reloading.holders import RetiredCode, find_holders
+class Registry:
+    pass
+registry, namespace = Registry(), GenerationNamespace(1, Bundle("app", {"h.py": b"def mine(): pass\\n"}))
+registry.mine = namespace.module("h").mine
+proxies = [weakref.proxy(Registry()) for _ in range(3)]  # of what is gone: it answers no question
+retired = RetiredCode(1, namespace.trace(), Registrations())
+namespace.close()
+kept = [registry]
+del namespace, registry
+gc.collect()
+print(find_holders(retired, (), everywhere=True))
+"""
+
+
 class Registry:
     """Such as libraries keep: it has what others have registered."""
 
@@ -197,3 +217,12 @@ def test_functions_for_the_end_of_the_process_are_told() -> None:
         [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "True ('a function registered with atexit',)\n", done.stderr
+
+
+@pytest.mark.guarantee("G22")
+def test_objects_that_answer_no_question_are_looked_past() -> None:
+    """A proxy of something that is gone raises whatever it is asked: the holder is found all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEAD_PROXY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "('a reference in __main__.Registry',)\n", done.stderr

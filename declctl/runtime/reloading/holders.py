@@ -113,7 +113,7 @@ def _tasks(prefix: str, loops: Iterable[asyncio.AbstractEventLoop]) -> Iterator[
     for loop in loops:
         for task in asyncio.all_tasks(loop):
             waits: Any = task.get_coro()
-            while isinstance(waits, CoroutineType):
+            while type(waits) is CoroutineType:
                 place = _place(waits.cr_frame, prefix, outer=False)
                 if place:
                     yield f"task {task.get_name()} ({place})"
@@ -165,16 +165,21 @@ def _referrers(prefix: str) -> list[str]:
     everything = gc.get_objects()
     own = {id(each) for each in everything if _is_of(each, prefix) or _is_namespace(each, prefix)}
     first = [each for each in everything if id(each) not in own and _refers(each, own)]
-    containers = {id(each) for each in first if isinstance(each, _CONTAINERS)}
+    containers = {id(each) for each in first if _is_a(each, _CONTAINERS)}
     ours = {id(everything), id(first)}
     owners = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
     del everything
-    named = [_named(each) for each in (*first, *owners) if not isinstance(each, _CONTAINERS)]
+    named = [_named(each) for each in (*first, *owners) if not _is_a(each, _CONTAINERS)]
     return list(dict.fromkeys(f"a reference in {name}" for name in named))
 
 
 def _refers(each: object, to: set[int]) -> bool:
-    return not isinstance(each, _NO_HOLDERS) and any(id(other) in to for other in gc.get_referents(each))
+    return not _is_a(each, _NO_HOLDERS) and any(id(other) in to for other in gc.get_referents(each))
+
+
+def _is_a(each: object, kinds: tuple[type, ...]) -> bool:
+    """As isinstance, which asks the object for its `__class__`: foreign code, and a dead proxy raises."""
+    return issubclass(type(each), kinds)
 
 
 def _is_namespace(each: object, prefix: str) -> bool:
@@ -199,7 +204,7 @@ def _is_of(value: Any, prefix: str) -> bool:
 
 
 def _begins(name: object, prefix: str) -> bool:
-    return isinstance(name, str) and name.startswith(f"{prefix}.")
+    return type(name) is str and name.startswith(f"{prefix}.")
 
 
 def _place(frame: FrameType | None, prefix: str, *, outer: bool = True) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Mapping, Sequence
 
+from declctl.hooks.faults import told
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.caches import Wanted
@@ -137,7 +138,15 @@ class Retiring:
                 alive = [code for code in retired if code.is_alive]
                 return {code.trace.prefix: _held(code, before, loops, everywhere) for code in alive}
 
-            held = await in_thread(sweep, name="memory sweep")
+            try:
+                held = await in_thread(sweep, name="memory sweep")
+            except Exception as fault:  # noqa: BLE001 - told; the next sweep finds what this one has not
+                self._log.warning(
+                    f"what keeps the code of retired generations alive could not be found out: {told(fault)}; "
+                    f"it is tried again in {_SWEEP_INTERVAL:g} s"
+                )
+                self._sweep_in(_SWEEP_INTERVAL)
+                return
             for code in retired:
                 if code.trace.prefix not in held:
                     del self._retired[code.trace.prefix]
