@@ -53,7 +53,7 @@ class Watchdog:
             self._log.warning(f"the machinery goes on: it was blocked for {before:.0f} s")
 
     def _blocked(self, *, is_new: bool) -> None:
-        place = foreign_place(self._machinery.thread) or self.status.place
+        place = foreign_place(self._machinery.thread) or ("" if is_new else self.status.place)
         self.status = MachineryStatus(self.status.blocked + is_new, self.seconds, place)
         if is_new:
             at = f" at {place}" if place else ""

@@ -46,3 +46,22 @@ def test_a_machinery_that_answers_is_not_mentioned(log) -> None:
         assert answered.wait(20)
     assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
     assert machinery.stop()
+
+
+def test_what_blocked_it_the_last_time_is_not_blamed_for_the_next(log) -> None:
+    """Nothing of anybody's code can be seen: then no line is named, and not that of the time before."""
+    machinery = LoopThread("declctl-machinery").start()
+    watchdog = Watchdog(machinery, log)
+    gates = [threading.Event(), threading.Event()]
+
+    def index_function() -> None:
+        gates[0].wait(30)
+
+    for gate, blocks in zip(gates, (index_function, gates[1].wait), strict=True):
+        machinery.loop.call_soon_threadsafe(blocks)
+        until("it is blocked", lambda: (watchdog.look(), watchdog.seconds)[1])
+        gate.set()
+        until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
+    assert (watchdog.status.blocked, watchdog.status.place) == (2, "")
+    assert [" at " in told.partition(":")[0] for told in log.events("error")] == [True, False]
+    assert machinery.stop()
