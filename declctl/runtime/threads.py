@@ -70,8 +70,9 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
 
 
 async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
-    """What `call` returns or raises. Cancelling stops the wait and leaves the thread behind.
+    """What `call` returns or raises; RuntimeError for StopIteration, which can't leave a coroutine.
 
+    Cancelling stops the wait and leaves the thread behind.
     What is left behind is one of the `abandoned_calls` until it returns, if `what` says what it is.
     """
     loop = asyncio.get_running_loop()
@@ -81,6 +82,10 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
     def run() -> None:
         try:
             value = call()
+        except StopIteration as error:  # no future takes it, so that nobody would hear of it
+            fault = RuntimeError(f"{what or name} raised StopIteration")
+            fault.__cause__ = error
+            tell(result.set_exception, fault)
         except BaseException as error:  # noqa: BLE001 - foreign code: raised again where it is awaited
             tell(result.set_exception, error)
         else:

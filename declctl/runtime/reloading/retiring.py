@@ -142,7 +142,7 @@ class Retiring:
                 held = await in_thread(sweep, name="memory sweep")
             except Exception as fault:  # noqa: BLE001 - told; the next sweep finds what this one has not
                 self._log.warning(
-                    f"what keeps the code of retired generations alive could not be found out: {told(fault)}; "
+                    f"what keeps the code of retired generations alive can't be found out: {told(fault)}; "
                     f"it is tried again in {_SWEEP_INTERVAL:g} s"
                 )
                 self._sweep_in(_SWEEP_INTERVAL)

@@ -26,6 +26,18 @@ def test_what_a_call_returns_or_raises_comes_back() -> None:
     assert asyncio.run(scenario()) == 5
 
 
+def test_stop_iteration_is_heard_of_too() -> None:
+    """No future takes it: `next` of something empty must not keep anybody waiting for ever."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20):
+            await in_thread(lambda: next(iter(())), name="t", what="the import")
+
+    with pytest.raises(RuntimeError, match="the import raised StopIteration") as raised:
+        asyncio.run(scenario())
+    assert isinstance(raised.value.__cause__, StopIteration)
+
+
 def test_a_call_that_never_returns_is_left_behind_as_a_daemon() -> None:
     """A hook hangs: whoever waits goes on, and the process can end."""
     gate, threads = threading.Event(), []
