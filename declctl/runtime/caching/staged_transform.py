@@ -3,8 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from declctl.decoding import Transform
 from declctl.errors import ReloadRefused
@@ -21,6 +22,35 @@ class _GivenUp(BaseException):
     """Ends a thread that nobody waits for, before the next object. No `except Exception` stops it."""
 
 
+class _Work(Generic[T]):
+    """One piece of work for a thread. `done` is called where it has begun, when it is over."""
+
+    def __init__(
+        self, work: Callable[[], T], *, begins: Callable[[], None], done: Callable[[], None]
+    ) -> None:
+        self._work, self._begins, self._done = work, begins, done
+        self._deciding = threading.Lock()
+        self._has_begun = False
+        self.given_up = False
+
+    def __call__(self) -> T:
+        with self._deciding:
+            if self.given_up:
+                raise _GivenUp
+            self._has_begun = True
+        self._begins()
+        try:
+            return self._work()
+        finally:
+            self._done()
+
+    def give_up(self) -> bool:
+        """Nobody waits for it any longer; returns whether it has not begun, so that it never will."""
+        with self._deciding:
+            self.given_up = True
+            return not self._has_begun
+
+
 class StagedTransform:
     """The transform of a cache that fills for a staged generation: what it is asked for runs in a thread.
 
@@ -33,7 +63,7 @@ class StagedTransform:
         self._what = what
         self._turn = asyncio.Lock()  # a thread that was left behind has it until it returns
         self._thread: int | None = None  # the one that runs, or was left behind
-        self._given_up: set[int] = set()  # threads
+        self._current: _Work[Any] | None = None  # what has the turn
         self._at = ""  # the key of the object that was transformed last
 
     def __call__(self, obj: KubeObject) -> KubeObject | None:
@@ -49,13 +79,13 @@ class StagedTransform:
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, in a thread. One after the other: a decoder is for one thread."""
         await self._turn.acquire()
-        loop = asyncio.get_running_loop()
-        asked = partial(self._run, work, partial(loop.call_soon_threadsafe, self._turn.release))
+        done = partial(self._over, asyncio.get_running_loop())
+        asked = self._current = _Work(work, begins=self._begun, done=done)
         try:
             return await in_thread(asked, name="declctl-transform", what=self._what)
-        except asyncio.CancelledError:
-            if self._thread is not None:
-                self._given_up.add(self._thread)
+        except BaseException:
+            if asked.give_up():  # there was no thread for it
+                self._turn.release()
             raise
 
     @property
@@ -68,17 +98,16 @@ class StagedTransform:
         place = foreign_place(self._thread)
         return ReloadRefused("TransformTimeout", f"{self._what} {why}{asked_last(self._at, place)}")
 
-    def _run(self, work: Callable[[], T], done: Callable[[], object]) -> T:
+    def _begun(self) -> None:
         self._thread = threading.get_ident()
-        try:
-            return work()
-        finally:
-            self._given_up.discard(threading.get_ident())
-            self._thread = None
-            done()
+
+    def _over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._thread = None
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits for the turn any longer
+            loop.call_soon_threadsafe(self._turn.release)
 
     def _go_on(self) -> None:
-        if threading.get_ident() in self._given_up:
+        if self._current is not None and self._current.given_up:
             raise _GivenUp
 
 
