@@ -1,7 +1,7 @@
 """The parts of a process that outlive its generations, made and connected; nothing is started here."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ class Parts:
     attempts: Attempts
     retries: ReloadRetries
     file_watch: FileWatchHealth
+    finished: Callable[[Outcome, bool], Awaitable[None]]  # hears each outcome, and whether somebody asked
 
 
 def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
@@ -121,4 +122,5 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         attempts,
         retries,
         file_watch,
+        finished,
     )

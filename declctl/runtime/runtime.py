@@ -133,7 +133,7 @@ class Runtime:
         if outcome.reason == NOT_IN_MEMORY:
             self._wired.announcer.not_attempted(outcome)
         else:
-            await self._wired.announcer.attempted(outcome, True)
+            await self._wired.finished(outcome, True)
         return outcome
 
     def history(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Runtime:
             log=self._log,
             watch=watch,
         )
-        probation = Probation(parts.reloader, finished=parts.announcer.attempted, clock=self._clock)
+        probation = Probation(parts.reloader, finished=parts.finished, clock=self._clock)
         return [
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.reloader.first_sync(), name="first sync"),

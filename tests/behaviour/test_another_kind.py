@@ -305,3 +305,18 @@ def test_files_that_nobody_asked_for_are_not_taken_by_a_retry(soon, rig, runs, s
     sandbox.faults.clear()
     assert runs.status().generation == 1
     assert runs.reload().generation == 2
+
+
+@pytest.mark.guarantee("G25")
+def test_a_rollback_ends_a_reload_that_waits(rig, runs, sandbox) -> None:
+    """The generation before runs again: nothing says any longer that the refused files are tried again."""
+    rig.reload_policy = "settle: 20ms, preflight: 'Off', probationPeriod: 1h"
+    rig.write(CODE + "# edited\n")
+    assert runs.reload().result == "Applied"
+    sandbox.faults.refuse(403, Match(resource="secrets"))
+    rig.resources = [SECRETS]
+    rig.write()
+    assert runs.reload().reason == "Forbidden"
+    assert runs.status().reload_retry is not None
+    assert runs._on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
+    assert runs.status().reload_retry is None

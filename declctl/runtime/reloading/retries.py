@@ -76,7 +76,7 @@ class ReloadRetries:
         """An attempt has ended; returns whether that is news, and no retry that was refused as before."""
         before = self._refused.outcome if self._refused is not None else None
         self._remember(outcome)
-        return before is None or _cause(before) != _cause(outcome)
+        return before is None or outcome.back or _cause(before) != _cause(outcome)
 
     async def run(self, attempts: Retried) -> None:
         """Retry what waits, whenever it is due, until cancelled."""
@@ -99,6 +99,8 @@ class ReloadRetries:
     def _remember(self, outcome: Outcome) -> None:
         if outcome.result is Result.SUPERSEDED or outcome.reason == "AttemptedBefore":
             return  # nothing is known that was not known before
+        if outcome.back and outcome.result is Result.REFUSED:
+            return  # a rollback is not tried again, and says nothing of the files
         refused = self._refused
         if outcome.result is not Result.REFUSED or outcome.reason not in RETRIED:
             self._refused = None

@@ -142,3 +142,16 @@ def test_another_reason_is_news() -> None:
         assert not world.retries.heard(refused(message="secrets"))
 
     World(refused).play(story)
+
+
+def test_a_rollback_that_is_refused_is_news_and_is_not_tried_again() -> None:
+    """It says nothing of the files: a reload that waits goes on waiting, and none is begun for it."""
+    world = World(refused)
+    back = refused(files="A").as_rollback()
+    assert world.retries.heard(back)
+    assert world.retries.status() is None
+    world.retries.heard(refused())
+    assert world.retries.heard(back)
+    waiting = world.retries.status()
+    assert waiting is not None
+    assert waiting.retries == 0
