@@ -98,8 +98,12 @@ def readable_traceback(error: BaseException) -> str:
         and trace.tb_next is not None
     ):
         trace = trace.tb_next
-    show_lines_of(cause)
-    return "".join(traceback.format_exception(type(cause), cause, trace))
+    try:
+        show_lines_of(cause)
+        return "".join(traceback.format_exception(type(cause), cause, trace))
+    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, and then its lines are shown
+        head, what = "Traceback (most recent call last):\n", f"{faults.told(cause)}\n"
+        return "".join([head, *traceback.format_tb(trace), what])
 
 
 def failed(implementation: Implementation, error: BaseException) -> HandlerFailed:

@@ -19,13 +19,18 @@ _MOST_FAULTS = 100  # of one handler, whose tracebacks are not logged again
 
 def what_failed(failure: BaseException) -> str:
     """The fault in a sentence, as status and the log have it."""
-    what = str(failure) if isinstance(failure, FilterFailed) else told(failure.__cause__ or failure)
+    what = str(failure) if isinstance(failure, FilterFailed) else told(_raised(failure))
     return what[:_LONGEST_MESSAGE]
 
 
 def type_failed(failure: BaseException) -> str:
     """The class of the fault, which clients that may not see objects may see."""
-    return type(failure.__cause__ or failure).__name__
+    return type(_raised(failure)).__name__
+
+
+def _raised(failure: BaseException) -> BaseException:
+    """What foreign code has raised; an exception of it may be false, or raise where its truth is asked."""
+    return failure if failure.__cause__ is None else failure.__cause__
 
 
 def not_synced_by(failure: BaseException) -> NotSynced | None:
@@ -74,7 +79,7 @@ class FailureLog:
         """Log what failed at this attempt; it is tried again in `delay` seconds, or given up for None."""
         ticket, plan = run.ticket, run.binding.plan
         limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
-        causes = [failure.__cause__ or failure for failure in run.failures]
+        causes = [_raised(failure) for failure in run.failures]
         times = self._count((run.binding.generation, *((type(c).__qualname__, place_of(c)) for c in causes)))
         sentence = f"{self._name} failed on {run.change.type} {ticket.key}: {what}"
         fields: dict[str, object] = {}

@@ -164,11 +164,18 @@ def test_only_what_failed_is_called_again(bench, added, clock) -> None:
     assert slot.statistics().succeeded == 1
 
 
+class _Errors(Exception):
+    """Several errors in one, whose number can't be told before they are set: nor whether it is true."""
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), RecursionError()]
+    "error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), RecursionError(), _Errors()]
 )
-def test_whatever_is_raised_is_a_failure_and_no_more(bench, added, error) -> None:
-    """`sys.exit()` in a handler ends neither the process nor the worker."""
+def test_whatever_is_raised_is_a_failure_and_no_more(bench, added, log, error) -> None:
+    """`sys.exit()` in a handler ends neither the process nor the worker, and a broken exception does not."""
 
     def raises(change) -> None:
         raise error
@@ -177,6 +184,8 @@ def test_whatever_is_raised_is_a_failure_and_no_more(bench, added, error) -> Non
     slot.add_all([added("a"), added("b")])
     assert bench.work() == 2
     assert slot.statistics().failed == 2
+    assert type(error).__name__ == slot.statistics().last_error_type
+    assert "raise error\n" in next(line for line in log.lines if line.level == "error").fields["traceback"]
 
 
 def test_synchronous_and_asynchronous_hooks_of_one_handler_hear_in_turn(bench, added) -> None:
