@@ -35,7 +35,7 @@ from declctl.hooks.calling import EventTarget, Implementation
 from declctl.informer.applying import Applier
 from declctl.informer.queues import RealFIFO
 from declctl.informer.stores import Indexer, field_index
-from declctl.kit import Lanes, LoopThread, SystemClock
+from declctl.kit import KeyedQueue, LoopThread, SystemClock
 from declctl.manifest.model import Delivery, EntryPoint, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import (
@@ -151,18 +151,18 @@ def delivering(notifications: Sequence[Notification]) -> tuple[float, float, flo
         pairs = [(n.key, n) for n in notifications]
 
         def wait() -> None:
-            lanes = Lanes(clock=SystemClock(), weigh=Notification.weight, merge=merge, limit=1 << 40)
+            queue = KeyedQueue(clock=SystemClock(), weigh=Notification.weight, merge=merge, limit=1 << 40)
             for start in range(0, len(pairs), 100):
-                lanes.add_all(pairs[start : start + 100])
+                queue.add_all(pairs[start : start + 100])
 
         def work(handler: Handler) -> None:
-            while (ticket := handler.lanes.take()) is not None:
-                handler.work(ticket)
+            while (item := handler.queue.take()) is not None:
+                handler.work(item)
 
         def await_(handler: Handler) -> None:
             async def all_of_them() -> None:
-                while (ticket := handler.lanes.take()) is not None:
-                    await handler.work_async(ticket)
+                while (item := handler.queue.take()) is not None:
+                    await handler.work_async(item)
 
             asyncio.run(all_of_them())
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from declctl.runtime.checking import check, children
-from declctl.testing.controller import SharedChildren
+from declctl.runtime.checking import check, preflight_pool
+from declctl.testing.controller import SharedPreflightPool
 
 _NOT_COMPARED = ("HOME", "PYTEST_CURRENT_TEST")
 
@@ -16,7 +16,7 @@ def _inherited() -> object:
     return {name: value for name, value in os.environ.items() if name not in _NOT_COMPARED}
 
 
-_SHARED = SharedChildren(_inherited)
+_SHARED = SharedPreflightPool(_inherited)
 
 
 def share_children(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +24,8 @@ def share_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests whose handlers read neither the current folder nor HOME when they are imported.
     """
-    monkeypatch.setattr(children, "Children", lambda: _SHARED)
-    monkeypatch.setattr(check, "Children", lambda: _SHARED)
+    monkeypatch.setattr(preflight_pool, "PreflightPool", lambda: _SHARED)
+    monkeypatch.setattr(check, "PreflightPool", lambda: _SHARED)
 
 
 def child_processes(process: str = "self") -> set[str]:

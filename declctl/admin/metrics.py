@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from declctl.admin.answers import Reason, refusal
 from declctl.admin.process import Controlled
-from declctl.runtime.checking.foreign import READY, ForeignPlugin
+from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.reporting.status import ResourceStatus, Status
 
@@ -234,7 +234,7 @@ def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int])
     yield from (results, depth, merged, dropped, filtered, replayed)
 
 
-def _plugins(plugins: Sequence[ForeignPlugin]) -> Metric:
+def _plugins(plugins: Sequence[LoadedPlugin]) -> Metric:
     ready = GaugeMetricFamily(
         "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
     )

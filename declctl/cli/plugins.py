@@ -22,10 +22,10 @@ def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
     # Late: `declctl version` shall not load it. Nothing of a plugin is imported into this process.
     from contextlib import closing
 
-    from declctl.runtime.checking.children import Children
     from declctl.runtime.checking.listing import list_plugins as examined
+    from declctl.runtime.checking.preflight_pool import PreflightPool
 
-    with closing(Children()) as children:
+    with closing(PreflightPool()) as children:
         try:
             listed = examined(children.begin)
         except OSError as error:

@@ -67,10 +67,10 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     _refuse_to_start_again(exec_on_restart, manifest, once=once)
     environment = dict(os.environ)  # before anybody's code has changed it
     folder = Path().absolute() if exec_on_restart else None  # as above
-    from declctl.runtime.checking.children import Children
+    from declctl.runtime.checking.preflight_pool import PreflightPool
 
     with ExitStack() as stack:
-        children = Children()
+        children = PreflightPool()
         stack.callback(children.close)
         children.warm()  # it loads what it needs while this process does
         from declctl.cli.logging import (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from declctl.manifest import Diagnostic, Loaded
     from declctl.runtime.checking.check import Checked
-    from declctl.runtime.checking.children import Children
+    from declctl.runtime.checking.preflight_pool import PreflightPool
 
 
 class Report(StrEnum):
@@ -44,9 +44,9 @@ def validate(
     """Check manifests; the handlers are imported in a child process, as a reload does."""
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
-    from declctl.runtime.checking.children import Children
+    from declctl.runtime.checking.preflight_pool import PreflightPool
 
-    with closing(Children()) as children:
+    with closing(PreflightPool()) as children:
         children.warm()  # it loads what it needs while this process does
         checked = _check(manifests, children)
     faults = [fault for one in checked for fault in one.diagnostics]
@@ -59,7 +59,7 @@ def validate(
         raise typer.Exit(1)
 
 
-def _check(manifests: list[str], children: "Children") -> "list[Checked]":
+def _check(manifests: list[str], children: "PreflightPool") -> "list[Checked]":
     from declctl.runtime.checking.check import check
 
     return [check(manifest, children=children) for manifest in manifests]

@@ -19,7 +19,7 @@ _WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
 _SHOWN = 120  # characters of a name that a server made up
 
 
-class Foreign(NamedTuple):
+class ForeignObject(NamedTuple):
     """An object of another kind: why it is not wanted, and its version, if it has one."""
 
     reason: str
@@ -112,11 +112,11 @@ class Envelopes:
             )
         return page.metadata, map(bytes, page.items or ())
 
-    def foreign_item(self, raw: bytes) -> Foreign | None:
+    def foreign_item(self, raw: bytes) -> ForeignObject | None:
         """The same of an item of a list, in which objects of most kinds don't say their kind."""
         return None if raw.startswith(self._items) else self.foreign(raw)
 
-    def foreign(self, raw: bytes) -> Foreign | None:
+    def foreign(self, raw: bytes) -> ForeignObject | None:
         """What is wrong with the kind of an object; None where it is the expected one, or isn't said."""
         try:
             found = _KIND.decode(raw)
@@ -127,7 +127,7 @@ class Envelopes:
         api_version, kind = self._own
         said = f"{found.kind[:_SHOWN]} ({found.apiVersion[:_SHOWN]})"
         reason = f"an object is a {said} and not a {kind} ({api_version})"
-        return Foreign(reason, found.metadata.resourceVersion)
+        return ForeignObject(reason, found.metadata.resourceVersion)
 
 
 def told(kind: str, raw: bytes) -> WatchEvent:

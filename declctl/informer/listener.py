@@ -16,8 +16,8 @@ from declctl.informer.event_handlers import (
     name_for_handler,
 )
 from declctl.informer.worker import LoopWorker, ThreadWorker, current_call
-from declctl.kit import Clock, Lanes, Latch, running_loop
-from declctl.kit.lanes import Ticket
+from declctl.kit import Clock, KeyedQueue, Latch, running_loop
+from declctl.kit.keyed_queue import QueueItem
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
 _LIMIT = 64 * 1024 * 1024  # bytes of pending frames
@@ -77,8 +77,8 @@ class ProcessorListener:
         self.synced = Latch(f"listener {self.name}")
         self.ended = Latch(f"worker of {self.name}")
         self.closed = False
-        self.calling: Ticket[Notification] | None = None  # what the worker is calling the handler with
-        self.lanes: Lanes[Notification] = Lanes(
+        self.calling: QueueItem[Notification] | None = None  # what the worker is calling the handler with
+        self.queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
         self._home = running_loop()
@@ -97,12 +97,12 @@ class ProcessorListener:
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what happened; the worker starts with the first."""
         if not self.closed and notifications:
-            self.lanes.add_all([(n.record.key, n) for n in notifications])
+            self.queue.add_all([(n.record.key, n) for n in notifications])
             self._worker.wake()
 
     def initial_complete(self) -> None:
         """All of the first sync was added; when that is dealt with, the listener has synced."""
-        self._initial = self.lanes.cut()
+        self._initial = self.queue.cut()
         self.look()
 
     def close(self) -> int:
@@ -113,7 +113,7 @@ class ProcessorListener:
         if self.closed:
             return 0
         self.closed = True  # before what is pending goes, which would look like the end of the first sync
-        dropped = self.lanes.clear()
+        dropped = self.queue.clear()
         self._worker.close()
         return dropped
 
@@ -135,14 +135,14 @@ class ProcessorListener:
 
     def statistics(self) -> ListenerStatistics:
         """The figures of this moment."""
-        lanes = self.lanes.statistics()
+        queue = self.queue.statistics()
         return ListenerStatistics(
             synced=self.synced.is_open,
-            delivered=lanes.taken,
+            delivered=queue.taken,
             failed=self._failed,
-            merged=lanes.merged,
-            dropped=lanes.dropped,
-            waiting=lanes.waiting,
+            merged=queue.merged,
+            dropped=queue.dropped,
+            waiting=queue.waiting,
         )
 
     def call(self, notification: Notification) -> Any:
@@ -158,13 +158,13 @@ class ProcessorListener:
         """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
         epoch = self._initial
         # Closed is looked at last: whoever closes it drops what is pending, and has not dealt with it.
-        if epoch is not None and not self.lanes.outstanding(epoch) and not self.closed:
+        if epoch is not None and not self.queue.outstanding(epoch) and not self.closed:
             self._initial = None
             self._open(self.synced)
 
     def unfinished(self) -> int:
         """How many notifications of the first sync are not dealt with."""
-        return 0 if self._initial is None else self.lanes.outstanding(self._initial)
+        return 0 if self._initial is None else self.queue.outstanding(self._initial)
 
     def worker_ended(self) -> None:
         """The worker calls nobody any more. From any thread."""

@@ -1,7 +1,7 @@
 """Trackers of the first sync, and values that are computed when they are asked for.
 
 They are client-go's tools/cache/synctrack, for code that processes the first sync outside of a handler: in a
-work queue, in threads, in batches. Our own listeners count by epochs of their lanes instead, which also take
+work queue, in threads, in batches. Our own listeners count by epochs of their queue instead, which also take
 account of changes that were merged.
 """
 

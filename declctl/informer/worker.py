@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from declctl.kit import Lanes, running_loop
+from declctl.kit import KeyedQueue, running_loop
 from declctl.kit.callbacks import must_propagate
-from declctl.kit.lanes import Ticket
+from declctl.kit.keyed_queue import QueueItem
 from declctl.objects import Notification
 
 _BREATH = 64  # calls of an async handler until the loop may do something else
 
 current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
-"""The ticket of the handler's call in which the running code was started, also across loops and threads."""
+"""The queue item of the call in which the running code was started, also across loops and threads."""
 
 
 class Served(Protocol):
@@ -23,8 +23,8 @@ class Served(Protocol):
 
     name: str
     closed: bool
-    lanes: Lanes[Notification]
-    calling: Ticket[Notification] | None
+    queue: KeyedQueue[Notification]
+    calling: QueueItem[Notification] | None
 
     def call(self, notification: Notification) -> Any:
         """Call the handler; what it returns may have to be awaited."""
@@ -81,28 +81,28 @@ class ThreadWorker:
             while not served.closed:
                 self._ready.wait()
                 self._ready.clear()
-                while not served.closed and (ticket := served.lanes.take()) is not None:
-                    self._call(ticket)
+                while not served.closed and (item := served.queue.take()) is not None:
+                    self._call(item)
                     served.look()
         finally:
             served.worker_ended()
 
-    def _call(self, ticket: Ticket[Notification]) -> None:
+    def _call(self, item: QueueItem[Notification]) -> None:
         served = self._served
-        served.calling = ticket
-        current_call.set(ticket)
+        served.calling = item
+        current_call.set(item)
         try:
-            result = served.call(ticket.value)
+            result = served.call(item.value)
             if result is not None and inspect.isawaitable(result):
                 assert self.loop is not None
                 fault = asyncio.run_coroutine_threadsafe(_awaited(result), self.loop).result()
                 if fault is not None:
                     raise fault
         except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
-            served.failed(ticket.value)
+            served.failed(item.value)
         finally:
             served.calling = None
-            served.lanes.done(ticket)
+            served.queue.done(item)
 
 
 class LoopWorker:
@@ -161,20 +161,20 @@ class LoopWorker:
 
     async def _work(self) -> None:
         served, calls = self._served, 0
-        while not served.closed and (ticket := served.lanes.take()) is not None:
-            served.calling = ticket
-            current_call.set(ticket)
+        while not served.closed and (item := served.queue.take()) is not None:
+            served.calling = item
+            current_call.set(item)
             try:
-                result = served.call(ticket.value)
+                result = served.call(item.value)
                 if result is not None and inspect.isawaitable(result):
                     await result
             except BaseException as fault:
                 if must_propagate(fault):
                     raise  # the loop ends; otherwise the handler awaited something that was cancelled
-                served.failed(ticket.value)
+                served.failed(item.value)
             finally:
                 served.calling = None
-                served.lanes.done(ticket)
+                served.queue.done(item)
             served.look()
             calls += 1
             if calls % _BREATH == 0:

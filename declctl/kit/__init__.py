@@ -1,4 +1,4 @@
-"""The foundation: clocks, latches and lanes. Knows no Kubernetes.
+"""The foundation: clocks, latches, loops and the keyed queue. Knows no Kubernetes.
 
 What belongs here could be moved to a library of its own without a change. What waits for a cluster
 does not belong here.
@@ -6,15 +6,15 @@ does not belong here.
 
 from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock
-from declctl.kit.lanes import Lanes, LanesStatistics
+from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
 from declctl.kit.latch import Latch
 from declctl.kit.loops import LoopThread, call_on, running_loop, to_its_end
 
 __all__ = [
     "Breath",
     "Clock",
-    "Lanes",
-    "LanesStatistics",
+    "KeyedQueue",
+    "KeyedQueueStatistics",
     "Latch",
     "LoopThread",
     "ManualClock",

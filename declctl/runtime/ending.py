@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import Surroundings, lifecycle_context
+from declctl.runtime.reloading.assembly import RuntimeServices, lifecycle_context
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.observer import Observer
@@ -55,7 +55,7 @@ async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: fl
 
 
 async def shut_down(
-    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: Surroundings, *, log: Log
+    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: RuntimeServices, *, log: Log
 ) -> None:
     """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
     generation = reloader.active

@@ -7,17 +7,17 @@ from typing import Any
 
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
-from declctl.runtime.caching.caches import Caches
+from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.mutations import MutationChecks
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.door import ClusterDoor
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
-from declctl.runtime.reloading.assembly import Surroundings
+from declctl.runtime.reloading.assembly import RuntimeServices
 from declctl.runtime.reloading.attempts import Attempts
 from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.lifecycle import Lifecycle
@@ -35,10 +35,10 @@ class Parts:
     """What a process consists of besides its generations: each knows those above it."""
 
     recorder: EventRecorder
-    caches: Caches
+    caches: InformerPool
     mutations: MutationChecks
     slots: Slots
-    around: Surroundings
+    around: RuntimeServices
     lifecycle: Lifecycle
     reloader: Reloader
     observer: Observer
@@ -57,7 +57,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     options: RunOptions,
     tasks: asyncio.TaskGroup,
     loops: HandlerLoops,
-    children: Children,
+    children: PreflightPool,
     history: History,
     restart: Callable[[str], None],
     clock: Clock,
@@ -70,10 +70,10 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     `restart` is the announcer's. Informers run in `tasks`.
     """
     recorder = EventRecorder(client, component=name, clock=clock, log=log)
-    caches = Caches(client, tasks=tasks, clock=clock, log=log)
+    caches = InformerPool(client, tasks=tasks, clock=clock, log=log)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
-    around = Surroundings(
+    around = RuntimeServices(
         discovery=client,
         caches=caches,
         cluster=ClusterDoor(client, recorder),

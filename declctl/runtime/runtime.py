@@ -17,10 +17,10 @@ from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.objects import Mutation
-from declctl.runtime.caching.caches import Caches
+from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.ending import DRAIN_SECONDS, shut_down, unless_stopped, until_done
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.log import Log
@@ -60,7 +60,7 @@ class Runtime:
         *,
         connect: Callable[[], Awaitable[Client]],
         fronts: Sequence[Front] = (),
-        children: Children | None = None,
+        children: PreflightPool | None = None,
         clock: Clock | None = None,
         log: Log | None = None,
         user_log: Any = None,
@@ -77,7 +77,7 @@ class Runtime:
         self._stop_asked = False
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
-        self._children = children or Children()
+        self._children = children or PreflightPool()
         self._history = History(self._clock)
         self._first_plan: Plan | None = None
         self._parts: Parts | None = None
@@ -188,7 +188,7 @@ class Runtime:
         return self._parts.reloader if self._parts is not None else None
 
     @property
-    def _caches(self) -> Caches | None:
+    def _caches(self) -> InformerPool | None:
         return self._parts.caches if self._parts is not None else None
 
     def _active(self) -> Generation:

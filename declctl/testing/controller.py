@@ -17,7 +17,7 @@ from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject, Mutation
-from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
@@ -41,7 +41,7 @@ def inherited_by_children() -> object:
     return folder, {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
-class SharedChildren(Children):
+class SharedPreflightPool(PreflightPool):
     """The children of all pre-flights of a process that runs tests. They are forked from one process.
 
     To load that process takes longer than all else that a short test does. So it stays from test to test, and
@@ -57,7 +57,7 @@ class SharedChildren(Children):
         """Does nothing: each child has ended with its pre-flight, and the next test needs the process."""
 
 
-_CHILDREN = SharedChildren()
+_CHILDREN = SharedPreflightPool()
 
 
 class ControllerUnderTest:

@@ -1,7 +1,7 @@
-"""The bench: keys wait here until somebody works on them, and failed ones wait longer.
+"""The work queue: keys wait here until somebody works on them, and failed ones wait longer.
 
 What a key means does not belong here, and neither does the delivery of changes in their order: that
-is what lanes are for.
+is what the keyed queue of `kit` is for.
 """
 
 from typing import TYPE_CHECKING

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from declctl.cli.app import app
 from declctl.runtime.checking.check import check
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.listing import list_plugins
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.testing import BundleDir, until
 from tests.children import descendants
 from tests.hostile.bounds import bounded
@@ -53,7 +53,7 @@ def test_plugins_that_hang_crash_or_exit_are_lines_of_the_list(install) -> None:
     for name, (source, _) in BAD.items():
         install(name, source)
     install("zz_good", GOOD)
-    children = Children()
+    children = PreflightPool()
     before = descendants()
     with bounded(seconds=100, megabytes=60):
         try:
@@ -82,7 +82,7 @@ def test_a_thousand_plugins_are_listed(install) -> None:
     """A line for each, with one process for all."""
     for number in range(1000):
         install(f"p{number}", "# nothing")
-    children = Children()
+    children = PreflightPool()
     with bounded(seconds=100, megabytes=100):
         try:
             listed = list_plugins(children.begin)

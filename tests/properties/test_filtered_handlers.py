@@ -158,11 +158,11 @@ class History:
         for _ in range(_STEPS):
             act = self.chance.choices((self.put, self.delete, self.resync, self.call), (8, 4, 2, 3))[0]
             act()
-        while self.listener.lanes.statistics().waiting:
+        while self.listener.queue.statistics().waiting:
             self.call()
-        while (ticket := self.unmerged.lanes.take()) is not None:
-            self.unmerged.call(ticket.value)
-            self.unmerged.lanes.done(ticket)
+        while (item := self.unmerged.queue.take()) is not None:
+            self.unmerged.call(item.value)
+            self.unmerged.queue.done(item)
         assert self.handler.calls == self.expected
         assert self.handler.wrong == self.ideal.wrong == []
         assert self.handler.exists == self.ideal.exists
@@ -196,16 +196,16 @@ class History:
 
     def call(self) -> None:
         self.expected += self.model.take()
-        ticket = self.listener.lanes.take()
-        if ticket is not None:
-            self.listener.call(ticket.value)
-            self.listener.lanes.done(ticket)
+        item = self.listener.queue.take()
+        if item is not None:
+            self.listener.call(item.value)
+            self.listener.queue.done(item)
 
     def tell(self, notification: Notification, step: Step) -> None:
         reason = self.chance.choice((ChangeReason.WATCH, ChangeReason.RELIST))
         told = msgspec.structs.replace(notification, reason=reason)
         for listener in (self.listener, self.unmerged):
-            listener.lanes.add_all([(told.key, told)])
+            listener.queue.add_all([(told.key, told)])
         self.model.add(step)
 
     def record(self, key: str, *, like: Record | None = None) -> Record:

@@ -10,7 +10,7 @@ from declctl.informer.processor import Registration
 from declctl.informer.source import Source
 from declctl.informer.stores import Lister
 from declctl.informer.watches.retry_watcher import ObjectEvent
-from declctl.kit import Clock, Lanes, SystemClock
+from declctl.kit import Clock, KeyedQueue, SystemClock
 from declctl.objects import ChangeType, EventType, Notification, ObjectView, merge
 
 _LIMIT = 64 * 1024 * 1024  # bytes of frames that wait for the reader
@@ -40,7 +40,7 @@ class InformerWatcher:
     ) -> None:
         self.informer = informer
         self._runs = runs
-        self._lanes: Lanes[Notification] = Lanes(
+        self._queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, limit=_LIMIT
         )
         self._changed = asyncio.Event()
@@ -66,10 +66,10 @@ class InformerWatcher:
 
     async def __anext__(self) -> ObjectEvent:
         while not self._stopped:
-            ticket = self._lanes.take()
-            if ticket is not None:
-                self._lanes.done(ticket)
-                return ObjectEvent(_TYPES[ticket.value.type], ObjectView(ticket.value.record))
+            item = self._queue.take()
+            if item is not None:
+                self._queue.done(item)
+                return ObjectEvent(_TYPES[item.value.type], ObjectView(item.value.record))
             if self._task is not None and self._task.done():
                 self._task.result()
             if self.informer.is_stopped:
@@ -80,7 +80,7 @@ class InformerWatcher:
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what the informer tells."""
-        self._lanes.add_all([(each.key, each) for each in notifications])
+        self._queue.add_all([(each.key, each) for each in notifications])
         self._changed.set()
 
     @property
@@ -91,7 +91,7 @@ class InformerWatcher:
     async def stop(self) -> None:
         """Tell no more, drop what waits, and end the informer if it is one's own. Twice is harmless."""
         self._stopped = True
-        self._lanes.clear()
+        self._queue.clear()
         self._changed.set()
         if self._registration is not None:
             self._registration.remove()

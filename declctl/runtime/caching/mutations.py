@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from declctl.kit import Clock
 from declctl.objects import Mutation, MutationDetector
-from declctl.runtime.caching.caches import Caches
+from declctl.runtime.caching.informer_pool import InformerPool
 
 _EVERY = 1.0  # seconds, as in client-go
 _PART = 100  # objects of a cache that are looked at each time: some 3 ms
@@ -21,7 +21,7 @@ _KEPT = 100  # of the newest changes
 class MutationChecks:
     """The detectors of all caches, run on the machinery loop. `thorough` looks at every object each time."""
 
-    def __init__(self, caches: Caches, *, clock: Clock, thorough: bool) -> None:
+    def __init__(self, caches: InformerPool, *, clock: Clock, thorough: bool) -> None:
         self._caches = caches
         self._clock = clock
         self._thorough = thorough

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from declctl.errors import ReloadRefused
 from declctl.kit.stacks import foreign_place
-from declctl.runtime.caching.cached import Cached, Index
 from declctl.runtime.caching.exchanging import exchangeable
+from declctl.runtime.caching.managed_informer import Index, ManagedInformer
 from declctl.runtime.caching.staged_transform import asked_last
 from declctl.runtime.threads import in_thread
 
@@ -27,7 +27,7 @@ class Question(Protocol):
     """What foreign code has to be asked about all objects of some caches. Used on the machinery loop."""
 
     @property
-    def caches(self) -> Sequence[Cached]:
+    def caches(self) -> Sequence[ManagedInformer]:
         """Whose objects these are."""
         ...
 
@@ -89,7 +89,7 @@ class StagedIndex:
     `resource` is the name of the resource that it is declared for.
     """
 
-    def __init__(self, cached: Cached, index: Index, *, resource: str) -> None:
+    def __init__(self, cached: ManagedInformer, index: Index, *, resource: str) -> None:
         self.caches = (cached,)
         self.internal = index.internal
         self._what = f"the index {index.name} of {resource}"

@@ -10,14 +10,16 @@ from declctl.decoding import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import Reprojection
 from declctl.objects import FieldPath
-from declctl.runtime.caching.cached import Cached, Wanted, paths_of
 from declctl.runtime.caching.identities import Identity
+from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceRequirement, paths_of
 from declctl.runtime.caching.projections import codec_of, projection_of, remaking
 
 _SLICE = 100  # records that are made anew before the loop breathes: some 2 ms, or 5 with fields to drop
 
 
-async def become(cached: Cached, identity: Identity, users: Sequence[Wanted]) -> Reprojection:
+async def become(
+    cached: ManagedInformer, identity: Identity, users: Sequence[ResourceRequirement]
+) -> Reprojection:
     """The records as a cache of that identity would hold them, made aside: nothing has changed yet.
 
     It has at hand what indexes of its `users` read. Raises ReloadRefused if a record can't be made.
@@ -34,7 +36,7 @@ async def become(cached: Cached, identity: Identity, users: Sequence[Wanted]) ->
     return reprojection
 
 
-async def widen(cached: Cached, users: Sequence[Wanted]) -> None:
+async def widen(cached: ManagedInformer, users: Sequence[ResourceRequirement]) -> None:
     """Let a cache have at hand what indexes of its users read; for everybody else it stays as it was.
 
     So it need not wait for a commit: each record takes its place as soon as it is made. Raises
@@ -58,12 +60,12 @@ async def widen(cached: Cached, users: Sequence[Wanted]) -> None:
         raise
 
 
-def _begun(cached: Cached, identity: Identity, after: Projection) -> Reprojection:
+def _begun(cached: ManagedInformer, identity: Identity, after: Projection) -> Reprojection:
     remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
     return cached.informer.begin_reprojection(after, remake)
 
 
-async def _completed(cached: Cached, reprojection: Reprojection) -> None:
+async def _completed(cached: ManagedInformer, reprojection: Reprojection) -> None:
     try:
         while not reprojection.step(_SLICE):
             await asyncio.sleep(0)

@@ -22,7 +22,6 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
 from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.declared import (
     Declaration,
     DeclaredPlugin,
@@ -34,6 +33,7 @@ from declctl.runtime.checking.declared import (
 )
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight import Preflight
+from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
@@ -82,7 +82,7 @@ class Checked:
         return self.declaration.is_foreign and self.inputs.loaded.controller.reload.preflight
 
 
-def check(manifest: str, *, in_child: bool = True, children: Children | None = None) -> Checked:
+def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> Checked:
     """Check a manifest and its handlers.
 
     A file, a folder, or `-`. `in_child` False leaves the import out.
@@ -94,7 +94,7 @@ def check(manifest: str, *, in_child: bool = True, children: Children | None = N
         return _linted(checked)
     if children is not None:
         return import_aside(checked, Preflight(children.begin))
-    with closing(Children()) as own:
+    with closing(PreflightPool()) as own:
         return import_aside(checked, Preflight(own.begin))
 
 
@@ -139,7 +139,7 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
     return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks, landed.seconds)
 
 
-async def import_in_child(checked: Checked, children: Children) -> Checked:
+async def import_in_child(checked: Checked, children: PreflightPool) -> Checked:
     """`import_aside` in a thread; where nothing is imported, no process is kept for it.
 
     Cancelling ends the child, and returns when nothing of it is left.

@@ -197,7 +197,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    from declctl.runtime.checking.answering import answer
+    from declctl.runtime.checking.preflight_child import answer
 
     gc.collect()
     gc.disable()  # a collection would touch, and so copy, what all share

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from declctl.hooks.plugins import InstalledPlugin, installed
-from declctl.runtime.checking.aside import Aside, Ending
 from declctl.runtime.checking.declared import Declaration, ListedPlugin
 from declctl.runtime.checking.preflight import how_it_ended
+from declctl.runtime.checking.preflight_process import Ending, PreflightProcess
 
 _SECONDS = 10.0  # for all plugins, and a little for each besides
 _SECONDS_EACH = 0.5
@@ -21,7 +21,9 @@ class _Report(msgspec.Struct):
     plugin: ListedPlugin | None = None
 
 
-def list_plugins(begin: Callable[[], Aside], *, seconds: float = _SECONDS) -> Sequence[ListedPlugin]:
+def list_plugins(
+    begin: Callable[[], PreflightProcess], *, seconds: float = _SECONDS
+) -> Sequence[ListedPlugin]:
     """Every installed plugin, examined in children that `begin` gives. Blocks.
 
     If a child does not come to its end, the plugin that it was importing is quarantined, and another child

@@ -12,8 +12,8 @@ from msgspec import structs
 
 from declctl.hooks import apart
 from declctl.kit.breathing import REST_SECONDS
-from declctl.runtime.checking.aside import Aside, Ending
 from declctl.runtime.checking.declared import Declaration, Entry, Fault, FromHooks
+from declctl.runtime.checking.preflight_process import Ending, PreflightProcess
 
 _ENDED = "DCL044"
 _TOO_LONG = "DCL045"
@@ -35,7 +35,7 @@ class _Frame(NamedTuple):
     line: int
 
 
-class Landed(NamedTuple):
+class PreflightResult(NamedTuple):
     """What a pre-flight has found: what is wrong, or else what hooks add to the caches.
 
     `seconds` is how long the import took, without the start of the process; 0 if it did not end.
@@ -49,13 +49,13 @@ class Landed(NamedTuple):
 class Preflight:
     """One pre-flight. `begin` gives it a child, and raises OSError if no process can be started."""
 
-    def __init__(self, begin: Callable[[], Aside]) -> None:
+    def __init__(self, begin: Callable[[], PreflightProcess]) -> None:
         self._begin = begin
-        self._child: Aside | None = None
+        self._child: PreflightProcess | None = None
         self._given_up = threading.Event()
         self._stack: Sequence[_Frame] = ()  # of an import that did not end well, the innermost first
 
-    def run(self, declaration: Declaration, *, timeout: float) -> Landed:
+    def run(self, declaration: Declaration, *, timeout: float) -> PreflightResult:
         """Build the declaration's plugin table in a child process; returns what was found.
 
         Blocks, but whatever the child does, for no more than `timeout` seconds and a little. If the
@@ -106,15 +106,15 @@ def _landed(
     ending: Ending,
     timeout: float,
     stack: Sequence[_Frame],
-) -> Landed:
+) -> PreflightResult:
     if report is not None and report.faults is not None:
-        return Landed(report.faults, report.hooks, report.seconds)
+        return PreflightResult(report.faults, report.hooks, report.seconds)
     at = None if report is None else report.at
     code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
     if not ending.closed:
         code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
     fault = _unfinished(declaration.entries, at, code, what)
-    return Landed([_at_line(declaration, fault, stack, when)])
+    return PreflightResult([_at_line(declaration, fault, stack, when)])
 
 
 def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], when: str) -> Fault:

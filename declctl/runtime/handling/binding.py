@@ -8,7 +8,7 @@ from declctl.kit import LoopThread
 from declctl.manifest.model import Delivery, InitialSync
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType
-from declctl.runtime.handling.context import World
+from declctl.runtime.handling.context import HandlerEnvironment
 from declctl.runtime.handling.figures import Tally
 from declctl.runtime.handling.filtering import Filter
 from declctl.workqueue import Backoff
@@ -39,7 +39,7 @@ class Binding:
     generation: int
     plan: HandlerPlan
     target: EventTarget
-    world: World
+    world: HandlerEnvironment
     loop: LoopThread
     filter: Filter | None = None
     tally: Tally = field(default_factory=Tally, compare=False)

@@ -87,7 +87,7 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class HandlerEnvironment:
     """What all contexts of one handler of one generation share. `log` is a structlog logger."""
 
     handler: str
@@ -108,7 +108,9 @@ class HandlerContext:
 
     __slots__ = ("_key", "_log", "_memo", "_remember", "_world")
 
-    def __init__(self, world: World, remember: Callable[[], Memo], key: str | None = None) -> None:
+    def __init__(
+        self, world: HandlerEnvironment, remember: Callable[[], Memo], key: str | None = None
+    ) -> None:
         self._memo: Memo | None = None
         self._remember = remember
         self._world = world

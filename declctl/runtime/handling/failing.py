@@ -7,7 +7,7 @@ from declctl.errors import FilterFailed, NotSynced
 from declctl.hooks.calling import Implementation, readable_traceback
 from declctl.hooks.faults import place_of, told
 from declctl.manifest.model import OnFailure
-from declctl.runtime.handling.calls import Run
+from declctl.runtime.handling.invocations import Invocation
 from declctl.runtime.log import Log
 
 # In characters: what foreign code raises may hold a whole object.
@@ -51,13 +51,13 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
     return None
 
 
-def tell_waiting(log: Log, name: str, run: Run, what: str) -> None:
+def tell_waiting(log: Log, name: str, run: Invocation, what: str) -> None:
     """Log that a handler waits for a cache that it reads. Called once a minute, not for each call."""
     log.warning(
-        f"{name} waits with {run.ticket.key}, and maybe with others: {what}; it is called again until the "
+        f"{name} waits with {run.item.key}, and maybe with others: {what}; it is called again until the "
         "cache can be read, which does not count as an attempt",
         handler=name,
-        key=run.ticket.key,
+        key=run.item.key,
         generation=run.binding.generation,
     )
 
@@ -75,13 +75,13 @@ class FailureLog:
         self._lock = threading.Lock()
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()
 
-    def failed(self, run: Run, what: str, delay: float | None, *, attempt: int) -> None:
+    def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
         """Log what failed at this attempt; it is tried again in `delay` seconds, or given up for None."""
-        ticket, plan = run.ticket, run.binding.plan
+        item, plan = run.item, run.binding.plan
         limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
         causes = [_raised(failure) for failure in run.failures]
         times = self._count((run.binding.generation, *((type(c).__qualname__, place_of(c)) for c in causes)))
-        sentence = f"{self._name} failed on {run.change.type} {ticket.key}: {what}"
+        sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
         fields: dict[str, object] = {}
         if times == 1:
             traces = "".join(readable_traceback(failure) for failure in run.failures)
@@ -94,7 +94,7 @@ class FailureLog:
         self._log.error(
             f"{sentence}; {number}, {then}",
             handler=self._name,
-            key=ticket.key,
+            key=item.key,
             generation=run.binding.generation,
             error_type=type_failed(run.failures[0]),
             times=times,

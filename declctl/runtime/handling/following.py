@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.caching.questions import Question, ask, ask_the_rest
 from declctl.runtime.handling.freshness import FreshnessProof, Gap
 from declctl.runtime.handling.moving import Move
@@ -86,7 +86,7 @@ class _Chase:
         self._clock = clock
         self._began = clock.monotonic()
         self._late: Gap | None = None  # the first that there was after two seconds
-        self._requested: dict[Cached, float] = {}  # when a list was requested last
+        self._requested: dict[ManagedInformer, float] = {}  # when a list was requested last
 
     def begin_anew(self) -> None:
         """Let caches catch up by themselves once more."""

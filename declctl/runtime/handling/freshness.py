@@ -21,7 +21,7 @@ from declctl.objects import (
     Record,
     version_order,
 )
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 
 _Order = tuple[int, str]
 
@@ -29,7 +29,7 @@ _Order = tuple[int, str]
 class CacheLags(ReloadRefused):
     """A cache has not caught up in time. `target` is that cache."""
 
-    def __init__(self, message: str, target: Cached) -> None:
+    def __init__(self, message: str, target: ManagedInformer) -> None:
         super().__init__("CacheLags", message)
         self.target = target
 
@@ -49,7 +49,7 @@ class Gap:
     `key` is empty for what was heard before staging began: which objects that were is not known.
     """
 
-    target: Cached
+    target: ManagedInformer
     version: str
     key: str
     handlers: Sequence[str]
@@ -82,7 +82,9 @@ class FreshnessProof:
     heard, is taken for one that the target never held.
     """
 
-    def __init__(self, handlers: Sequence[str], sources: Iterable[Cached], target: Cached) -> None:
+    def __init__(
+        self, handlers: Sequence[str], sources: Iterable[ManagedInformer], target: ManagedInformer
+    ) -> None:
         self.handlers = handlers
         self.sources = tuple(sources)
         self.target = target
@@ -105,7 +107,7 @@ class FreshnessProof:
             registration.remove()
         self._registrations.clear()
 
-    def note(self, source: Cached, notification: Notification) -> None:
+    def note(self, source: ManagedInformer, notification: Notification) -> None:
         """Handlers hear this from one of the sources."""
         record, old = notification.record, notification.old
         if notification.type is ChangeType.RESYNC or not self._scope.reaches(record):
@@ -150,7 +152,7 @@ class FreshnessProof:
         return max(map(_reached, self.sources), default=NO_ORDER)
 
 
-def _reached(cached: Cached) -> _Order:
+def _reached(cached: ManagedInformer) -> _Order:
     """The version that a cache is at."""
     return version_order(cached.informer.indexer.last_store_sync_resource_version)
 
@@ -158,7 +160,7 @@ def _reached(cached: Cached) -> _Order:
 class _SourceListener:
     """Tells a proof what one of its sources tells."""
 
-    def __init__(self, proof: FreshnessProof, source: Cached) -> None:
+    def __init__(self, proof: FreshnessProof, source: ManagedInformer) -> None:
         self._proof = proof
         self._source = source
 
@@ -171,7 +173,7 @@ class _SourceListener:
 class _Scope:
     """Which objects a cache holds, as far as its watch says."""
 
-    def __init__(self, cached: Cached) -> None:
+    def __init__(self, cached: ManagedInformer) -> None:
         watch = cached.identity.watch
         self._namespace = watch.namespace
         self._has_fields = bool(watch.field_selector)  # a field selector is not judged

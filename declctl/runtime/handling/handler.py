@@ -2,8 +2,8 @@
 
 A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and
 leaves what waits where it is. Changes come in on the machinery loop (`add_all`), and are worked on
-by the slot's crew, in threads or on a loop for handlers (`work`, `work_async`); the `Lanes` between
-them keep the order.
+by the slot's worker pool, in threads or on a loop for handlers (`work`, `work_async`); the `KeyedQueue`
+between them keeps the order.
 """
 
 import asyncio
@@ -15,12 +15,11 @@ from typing import NamedTuple
 from declctl.errors import NotSynced
 from declctl.hooks.awaiting import begin_async
 from declctl.hooks.calling import Implementation, call
-from declctl.kit import Clock, Lanes
-from declctl.kit.lanes import Era, Ticket
+from declctl.kit import Clock, KeyedQueue
+from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeReason, ChangeType, Notification, ObjectView, Record, merge
 from declctl.runtime.handling.binding import Binding
-from declctl.runtime.handling.calls import Calls, Run, call_on
 from declctl.runtime.handling.context import HandlerContext, Memo
 from declctl.runtime.handling.failing import (
     FailureLog,
@@ -32,6 +31,7 @@ from declctl.runtime.handling.failing import (
 )
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.filtering import Judged
+from declctl.runtime.handling.invocations import Calls, Invocation, call_on
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -44,7 +44,7 @@ _SILENCE = 60.0  # seconds until the log says again that a handler waits
 
 
 class _Retry(NamedTuple):
-    """What a change that is tried again remembers of its calls; its ticket has it."""
+    """What a change that is tried again remembers of its calls; its item has it."""
 
     failed: frozenset[tuple[str, str, str]]  # implementations, by their identity: these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
@@ -68,7 +68,7 @@ class Handler:
         clock: Clock,
         log: Log,
         loop: asyncio.AbstractEventLoop,
-        era: Era | None = None,
+        era: EpochCounter | None = None,
     ) -> None:
         self.name = binding.plan.name
         self._clock = clock
@@ -79,7 +79,7 @@ class Handler:
         self._memos: dict[str, Memo] = {}
         # Changes of the first sync that are not dealt with, counted until the handler has synced. A number
         # and not their keys, which would take as much memory as the queue. It has a lock of its own: it
-        # changes under the lock of the lanes too, which is taken under that of the calls.
+        # changes under the lock of the queue too, which is taken under that of the calls.
         self._initial_left = 0
         self._initial_lock = threading.Lock()
         self._initial_complete = False  # no more of them will come
@@ -88,20 +88,20 @@ class Handler:
         self.replayed = 0  # told again for the sake of new code
         self.on_pending: Callable[[], None] = _nobody
         self.on_replaced: Callable[[], None] = _nobody  # a zombie holds a worker: another takes its place
-        self.lanes: Lanes[Notification] = Lanes(
+        self.queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock, weigh=Notification.weight, merge=self._merge, limit=binding.intake.limit, era=era
         )
         self._calls = calls = Calls(
-            self.name, loop=loop, log=log, overlook=self.lanes.overlook, overlooked=self._overlooked
+            self.name, loop=loop, log=log, overlook=self.queue.overlook, overlooked=self._overlooked
         )
         self._lock, self._running, self._counts = calls.lock, calls.running, calls.counts
-        self._bindings = {self.lanes.epoch + (era is not None): binding}
+        self._bindings = {self.queue.epoch + (era is not None): binding}
         self.take_in(binding)
 
     @property
     def binding(self) -> Binding:
         """The newest binding."""
-        return self._bindings[self.lanes.epoch]
+        return self._bindings[self.queue.epoch]
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Take what happened, as far as the handler wants it. Neither waits nor raises."""
@@ -111,7 +111,7 @@ class Handler:
             if not self._synced:
                 with self._initial_lock:
                     self._initial_left += sum(n.initial for _, n in taken)
-            self.lanes.add_all(taken)
+            self.queue.add_all(taken)
             self.on_pending()
 
     def cache_synced(self) -> None:
@@ -119,7 +119,7 @@ class Handler:
 
         A call that is under way knows nothing of it: if it has to be made again, it backs off.
         """
-        if self.lanes.hurry(_is_unsynced):
+        if self.queue.hurry(_is_unsynced):
             self.on_pending()
 
     def replay(self, records: Sequence[Record], now: float) -> None:
@@ -134,18 +134,18 @@ class Handler:
         It is told before the cut: a worker may take a retry of the new epoch the moment that there is one.
         """
         if binding is None:
-            self._bindings.pop(self.lanes.epoch + 1, None)
+            self._bindings.pop(self.queue.epoch + 1, None)
         else:
-            self._bindings[self.lanes.epoch + 1] = binding
+            self._bindings[self.queue.epoch + 1] = binding
 
     def take_in(self, binding: Binding) -> None:
         """Take what a binding wants, as it wants it."""
-        lanes = self.lanes
-        self._wanted, self._skips_initial, lanes.limit, lanes.keyed, lanes.at_once = binding.intake
+        queue = self.queue
+        self._wanted, self._skips_initial, queue.limit, queue.keyed, queue.at_once = binding.intake
 
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
-        self.lanes.hand_over(epoch)
+        self.queue.hand_over(epoch)
         self.on_pending()
 
     def abandon(self, epoch: int) -> int:
@@ -162,9 +162,9 @@ class Handler:
 
         They wait for a worker, or for a change of the same object.
         """
-        if self.lanes.handed_over(epoch):
+        if self.queue.handed_over(epoch):
             return 0
-        return max(0, self.lanes.outstanding(epoch) - len(self._calls.of(self._bindings.get(epoch))))
+        return max(0, self.queue.outstanding(epoch) - len(self._calls.of(self._bindings.get(epoch))))
 
     def close(self) -> int:
         """Drop what waits and what backs off; returns how many changes. A call that fails later is given up.
@@ -172,18 +172,18 @@ class Handler:
         Its workers have to be dismissed by then: what comes in later would wait for ever.
         """
         self._closed = True
-        return self.lanes.clear()
+        return self.queue.clear()
 
     def forget(self, epoch: int) -> None:
         """Drop the binding of an ended epoch, so that its generation can be collected."""
-        if epoch != self.lanes.epoch and not self.outstanding(epoch):
+        if epoch != self.queue.epoch and not self.outstanding(epoch):
             self._bindings.pop(epoch, None)
 
     def outstanding(self, epoch: int) -> int:
         """How many changes of that epoch are neither done nor handed over."""
-        if self.lanes.handed_over(epoch):
+        if self.queue.handed_over(epoch):
             return len(self._calls.of(self._bindings.get(epoch)))
-        return self.lanes.outstanding(epoch)
+        return self.queue.outstanding(epoch)
 
     def memo(self, uid: str) -> Memo:
         """What the handler remembers of an object; with an empty uid, of itself."""
@@ -201,12 +201,12 @@ class Handler:
         self._initial_complete = True
         self._look_synced()
 
-    def work(self, ticket: Ticket[Notification]) -> bool:
+    def work(self, item: QueueItem[Notification]) -> bool:
         """Deliver one change, in the calling thread.
 
         False if the thread was replaced meanwhile and has to leave.
         """
-        run = self._begin(ticket)
+        run = self._begin(item)
         if self._is_left_out(run):
             return self._leave_out(run)
         for implementation in run.wanted:
@@ -221,16 +221,16 @@ class Handler:
                 run.failed.append(implementation)
         return self._finish(run)
 
-    async def work_async(self, ticket: Ticket[Notification]) -> bool:
+    async def work_async(self, item: QueueItem[Notification]) -> bool:
         """Deliver one change on the loop of its binding; synchronous implementations go to a thread."""
-        run = self._begin(ticket)
+        run = self._begin(item)
         if self._is_left_out(run):
             return self._leave_out(run)
         for implementation in run.wanted:
             arguments = self._arguments(run, implementation)
             try:
                 if not implementation.is_async:
-                    # Not to be cancelled: past its time it is a zombie, as it is in a crew of threads.
+                    # Not to be cancelled: past its time it is a zombie, as it is in a pool of threads.
                     run.scope = None
                     await in_thread(
                         partial(call, implementation, arguments), name=f"declctl-handler-{self.name}"
@@ -257,7 +257,7 @@ class Handler:
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         return self._calls.statistics(
-            self.lanes.statistics(),
+            self.queue.statistics(),
             binding=self.binding,
             synced=self.has_synced,
             replayed=self.replayed,
@@ -283,20 +283,20 @@ class Handler:
 
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:
-            self._synced = not self._initial_left or self.lanes.idle
+            self._synced = not self._initial_left or self.queue.idle
 
     def _initial_dealt_with(self) -> None:
         with self._initial_lock:
             self._initial_left -= 1
 
     def _overlooked(self) -> None:
-        self.on_pending()  # workers of another crew may wait until they are let in
+        self.on_pending()  # workers of another pool may wait until they are let in
 
-    def _begin(self, ticket: Ticket[Notification]) -> Run:
+    def _begin(self, item: QueueItem[Notification]) -> Invocation:
         # An epoch that was handed over a moment ago may be forgotten by now.
-        binding = self._bindings.get(self.lanes.epoch_of(ticket)) or self.binding
-        notification = ticket.value
-        retry: _Retry | None = ticket.retry
+        binding = self._bindings.get(self.queue.epoch_of(item)) or self.binding
+        notification = item.value
+        retry: _Retry | None = item.retry
         judged = None if retry is None else retry.judged
         if judged is not None and judged.change is notification:
             notification = judged.told  # it was decided what is told, and is told again
@@ -318,7 +318,7 @@ class Handler:
             # Only what failed is tried again; code that is new since then is called whole.
             wanted = tuple(i for i in wanted if identity(i) in retry.failed) or wanted
         began = self._clock.monotonic()
-        run = Run(ticket, binding, change, began, wanted, self.on_replaced, judged=judged)
+        run = Invocation(item, binding, change, began, wanted, self.on_replaced, judged=judged)
         if retry is not None:
             run.first_failed = retry.first_failed
         with self._lock:
@@ -328,7 +328,7 @@ class Handler:
             self._loop.call_soon_threadsafe(self._calls.watch, run, binding.plan.timeout)
         return run
 
-    def _is_left_out(self, run: Run) -> bool:
+    def _is_left_out(self, run: Invocation) -> bool:
         """Whether a change goes to no hook: its filter keeps it out, no hook is for it, or all are disabled.
 
         The filter is asked here. If it raises, the change is not left out: it has failed.
@@ -338,7 +338,7 @@ class Handler:
             return True
         return not (run.wanted or run.failures)
 
-    def _leave_out(self, run: Run) -> bool:
+    def _leave_out(self, run: Invocation) -> bool:
         """End a change for which nothing is called; returns as `work` does."""
         disabled = bool(run.binding.target.disabled)
         with self._lock:
@@ -347,10 +347,10 @@ class Handler:
             self._counts.zombies -= run.overdue
         if run.timer is not None:
             self._loop.call_soon_threadsafe(run.timer.cancel)
-        self._end(run, self.lanes.drop if disabled else self.lanes.done)
+        self._end(run, self.queue.drop if disabled else self.queue.done)
         return not run.overdue
 
-    def _arguments(self, run: Run, implementation: Implementation) -> dict[str, object]:
+    def _arguments(self, run: Invocation, implementation: Implementation) -> dict[str, object]:
         change = run.change
         arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
         if "ctx" in implementation.parameters:
@@ -359,7 +359,7 @@ class Handler:
             arguments["ctx"] = HandlerContext(run.binding.world, memo, change.key)
         return arguments
 
-    def _finish(self, run: Run) -> bool:
+    def _finish(self, run: Invocation) -> bool:
         counts, tally = self._counts, run.binding.tally
         took = self._clock.monotonic() - run.started
         with self._lock:
@@ -387,10 +387,10 @@ class Handler:
         run.failures.clear()
         return not run.overdue
 
-    def _failed(self, run: Run) -> None:
-        ticket, plan = run.ticket, run.binding.plan
-        waits = _waits(ticket)
-        attempt = ticket.attempts + 1 - waits
+    def _failed(self, run: Invocation) -> None:
+        item, plan = run.item, run.binding.plan
+        waits = _waits(item)
+        attempt = item.attempts + 1 - waits
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
         again = again and not self._closed
         delay = run.binding.backoff.delay(attempt) if again else 0.0
@@ -409,12 +409,12 @@ class Handler:
         else:
             self._end(run)
 
-    def _wait_for_sync(self, run: Run) -> None:
+    def _wait_for_sync(self, run: Invocation) -> None:
         """Call again, as often as it takes, what has read a cache that has not synced; it is no attempt."""
-        waits = _waits(run.ticket) + 1
+        waits = _waits(run.item) + 1
         what, now = what_failed(not_synced_by(run.failures[0]) or run.failures[0]), self._clock.monotonic()
         with self._lock:
-            self._counts.last_error = f"{run.ticket.key}: {what}"
+            self._counts.last_error = f"{run.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
             self._counts.retried += 1
             speaks = now >= self._silent_until
@@ -423,40 +423,40 @@ class Handler:
         if speaks:
             tell_waiting(self._log, self.name, run, what)
         if self._closed:
-            self._end(run, self.lanes.drop)  # nobody calls it again
+            self._end(run, self.queue.drop)  # nobody calls it again
         else:
             delay = min(run.binding.backoff.delay(waits), _LONGEST_WAIT_FOR_SYNC)
             self._retry(run, delay, run.first_failed, waits, unsynced=True)  # it is no failure
 
     def _retry(
-        self, run: Run, delay: float, first_failed: int | None, waits: int, *, unsynced: bool = False
+        self, run: Invocation, delay: float, first_failed: int | None, waits: int, *, unsynced: bool = False
     ) -> None:
         failed = frozenset(identity(i) for i in run.failed)
-        run.ticket.retry = _Retry(failed, first_failed, run.judged, waits, unsynced)
-        self.lanes.retry(run.ticket, delay)
+        run.item.retry = _Retry(failed, first_failed, run.judged, waits, unsynced)
+        self.queue.retry(run.item, delay)
         if self._closed:  # in this moment
-            self.lanes.clear()
+            self.queue.clear()
         self.on_pending()
 
-    def _end(self, run: Run, done: Callable[[Ticket[Notification]], bool] | None = None) -> None:
-        ticket = run.ticket
-        if not self._synced and ticket.value.initial:
+    def _end(self, run: Invocation, done: Callable[[QueueItem[Notification]], bool] | None = None) -> None:
+        item = run.item
+        if not self._synced and item.value.initial:
             self._initial_dealt_with()
         if run.change.type is _DELETED:
             with self._lock:
                 self._memos.pop(run.change.obj.uid, None)
-        if (done or self.lanes.done)(ticket):
+        if (done or self.queue.done)(item):
             self.on_pending()
 
 
-def _waits(ticket: Ticket[Notification]) -> int:
+def _waits(item: QueueItem[Notification]) -> int:
     """How many retries of a change were for a cache that had not synced: they are no attempts."""
-    retry: _Retry | None = ticket.retry
+    retry: _Retry | None = item.retry
     return 0 if retry is None else retry.waits
 
 
-def _is_unsynced(ticket: Ticket[Notification]) -> bool:
-    retry: _Retry | None = ticket.retry
+def _is_unsynced(item: QueueItem[Notification]) -> bool:
+    retry: _Retry | None = item.retry
     return retry is not None and retry.unsynced
 
 

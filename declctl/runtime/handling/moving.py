@@ -10,7 +10,7 @@ from itertools import islice
 
 from declctl.informer import Registration
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, version_order
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 
 _SLICE = 500  # objects that are compared before the loop may do something else
 
@@ -24,7 +24,7 @@ class Move:
     Used on the machinery loop; several handlers may share one.
     """
 
-    def __init__(self, before: Iterable[Cached], after: Iterable[Cached]) -> None:
+    def __init__(self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer]) -> None:
         self.before = tuple(before)
         self.after = tuple(after)
         self._told: dict[str, Told] = {}  # of objects that differ
@@ -95,7 +95,7 @@ def difference(old: Record | None, new: Record | None, *, was: bool | None = Tru
     return tuple(told)
 
 
-def _held(caches: Sequence[Cached], key: str) -> Record | None:
+def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
     for cached in caches:
         record = cached.informer.indexer.held(key)
         if record is not None:

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from declctl.informer import Registration
-from declctl.runtime.caching.caches import Cached
-from declctl.runtime.handling.crew import Crew
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.handling.freshness import FreshnessProof
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.moving import Move
 from declctl.runtime.handling.refiltering import Refilter, may_differ
+from declctl.runtime.handling.worker_pools import WorkerPool
 
-Shared = dict[tuple[tuple[Cached, ...], tuple[Cached, ...]], Move]
+Shared = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], Move]
 """Moves by the caches that are left and those that are come to."""
 
 
@@ -20,7 +20,7 @@ class Place:
     """Where a generation puts a handler: its binding, and the informers it listens to."""
 
     binding: Binding
-    informers: Sequence[Cached]
+    informers: Sequence[ManagedInformer]
 
 
 @dataclass(eq=False)
@@ -28,8 +28,10 @@ class Slot:
     """A handler, its workers, and its registrations with informers."""
 
     handler: Handler
-    crew: Crew
-    registrations: dict[Cached, Registration] = field(default_factory=dict[Cached, Registration])
+    workers: WorkerPool
+    registrations: dict[ManagedInformer, Registration] = field(
+        default_factory=dict[ManagedInformer, Registration]
+    )
 
     def hears_kind_of(self, place: Place) -> bool:
         """Whether objects of the caches there are what those of its own are."""
@@ -58,9 +60,9 @@ class Transfer:
 
     slot: Slot
     place: Place
-    gone: Sequence[Cached]
-    come: Sequence[Cached]
-    missing: Sequence[Cached]
+    gone: Sequence[ManagedInformer]
+    come: Sequence[ManagedInformer]
+    missing: Sequence[ManagedInformer]
     move: Move | None
 
 
@@ -95,7 +97,7 @@ class Prepared:
     """What a commit takes over: made aside, so that it is short, and dropped if it comes to nothing.
 
     `table` has all slots as they will be. Of those, `fresh` are new, and `staying` expect new bindings: some
-    take other changes than before (`taking`), some get other workers (`crews`) or another resync period
+    take other changes than before (`taking`), some get other workers (`pools`) or another resync period
     (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before; the
     backlog of those that are `stranded` goes to the new code at once, as the old code can't be called.
     `proofs` are what `transfers` wait for.
@@ -105,7 +107,7 @@ class Prepared:
     fresh: Sequence[tuple[Slot, Place]]
     staying: Sequence[Slot]
     taking: Sequence[tuple[Slot, Binding]]
-    crews: Sequence[tuple[Slot, Crew]]
+    pools: Sequence[tuple[Slot, WorkerPool]]
     retimed: Sequence[tuple[Slot, float]]
     transfers: Sequence[Transfer]
     leaving: Sequence[Slot]
@@ -119,9 +121,9 @@ class Prepared:
         return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
 
     @property
-    def new_crews(self) -> Sequence[Crew]:
+    def new_pools(self) -> Sequence[WorkerPool]:
         """All workers that were made for it."""
-        return (*(slot.crew for slot, _ in self.fresh), *(crew for _, crew in self.crews))
+        return (*(slot.workers for slot, _ in self.fresh), *(workers for _, workers in self.pools))
 
 
 def transfer_of(
@@ -151,7 +153,7 @@ def transfer_of(
 
 def proofs_of(kept: Iterable[tuple[Slot, Place]]) -> Sequence[FreshnessProof]:
     """What has to be proven before these handlers may go where they are put: one proof for each way there."""
-    ways: dict[tuple[tuple[Cached, ...], Cached], list[str]] = {}
+    ways: dict[tuple[tuple[ManagedInformer, ...], ManagedInformer], list[str]] = {}
     for slot, place in kept:
         before = tuple(slot.registrations)
         if before and not _begins_anew(slot, place):

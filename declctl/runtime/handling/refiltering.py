@@ -17,7 +17,7 @@ from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit.stacks import foreign_place
 from declctl.objects import ChangeType, Record
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.caching.questions import BATCH
 from declctl.runtime.caching.staged_transform import asked_last
 from declctl.runtime.handling.filtering import Filter
@@ -45,8 +45,8 @@ class Refilter(Move):
         old: Filter | None,
         new: Filter | None,
         *,
-        before: Iterable[Cached],
-        after: Iterable[Cached],
+        before: Iterable[ManagedInformer],
+        after: Iterable[ManagedInformer],
     ) -> None:
         super().__init__(before, after)
         self.name = name
@@ -76,7 +76,7 @@ class Refilter(Move):
         return len(self._stale)
 
     @property
-    def caches(self) -> Sequence[Cached]:
+    def caches(self) -> Sequence[ManagedInformer]:
         """Whose objects these are."""
         return (*self.before, *self.after)
 

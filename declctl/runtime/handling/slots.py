@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock
-from declctl.kit.lanes import Era
+from declctl.kit.keyed_queue import EpochCounter
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
-from declctl.runtime.caching.caches import Cached
-from declctl.runtime.handling.crew import Crew, LoopCrew, ThreadCrew
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.handling.freshness import FreshnessProof
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.moving import Move
@@ -30,6 +29,7 @@ from declctl.runtime.handling.placing import (
     proofs_of,
     transfer_of,
 )
+from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -47,7 +47,7 @@ class Slots:
         self._leaving: list[Slot] = []
         self._dropped: Counter[str] = Counter()  # by handlers that were removed, of the whole process
         self._held = False  # workers are not woken: what comes waits
-        self._era = Era()  # of all slots that are not leaving: one step cuts them all
+        self._era = EpochCounter()  # of all slots that are not leaving: one step cuts them all
 
     @property
     def is_held(self) -> bool:
@@ -64,7 +64,7 @@ class Slots:
             self._held = False
             for slot in self._everyone():
                 _connect(slot)
-                slot.crew.wake()
+                slot.workers.wake()
 
     def cache_synced(self) -> None:
         """Some cache has synced: changes that wait to read one are worked on now."""
@@ -91,7 +91,7 @@ class Slots:
         """
         prepared = self._prepared(places, proofs, same_code=same_code)
         try:
-            await _start(prepared.new_crews)
+            await _start(prepared.new_pools)
         except BaseException:
             self.discard(prepared)
             raise
@@ -103,8 +103,8 @@ class Slots:
             followed.close()
         for slot in prepared.staying:
             slot.handler.expect(None)
-        for crew in prepared.new_crews:
-            crew.dismiss()
+        for workers in prepared.new_pools:
+            workers.dismiss()
 
     def commit(self, prepared: Prepared) -> Sequence[Ended]:
         """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
@@ -113,15 +113,15 @@ class Slots:
         and with nothing else.
         """
         for slot in prepared.leaving:
-            slot.handler.lanes.part()
+            slot.handler.queue.part()
             _detach(slot, slot.registrations)
         self._era.cut()
         for stranded in prepared.stranded:
-            stranded.slot.handler.lanes.hand_over(stranded.epoch)
+            stranded.slot.handler.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
             slot.handler.take_in(binding)
-        for slot, crew in prepared.crews:
-            self._recrew(slot, crew)
+        for slot, workers in prepared.pools:
+            self._recrew(slot, workers)
         self._leaving += prepared.leaving
         told = {move: move.told for move in prepared.moves}
         for transfer in prepared.transfers:
@@ -158,12 +158,12 @@ class Slots:
         handler = ended.slot.handler
         waiting = handler.waiting(ended.epoch)
         if ended.closing:  # before a worker takes the place of one that is stuck, and takes what waits
-            ended.slot.crew.dismiss()
+            ended.slot.workers.dismiss()
             self._leaving.remove(ended.slot)
             waiting = handler.close()
         running = handler.abandon(ended.epoch) if handler.outstanding(ended.epoch) else 0
         if ended.closing:
-            dropped = handler.lanes.statistics().dropped
+            dropped = handler.queue.statistics().dropped
             if dropped:
                 self._dropped[handler.name] += dropped
         return Undrained(handler.name, waiting, running, removed=ended.closing)
@@ -206,7 +206,7 @@ class Slots:
         """
         for slot in self._everyone():
             _detach(slot, slot.registrations)
-            slot.crew.dismiss()
+            slot.workers.dismiss()
         deadline = self._clock.monotonic() + timeout
         while self._running() and self._clock.monotonic() < deadline:
             await self._clock.sleep(_DRAIN_CHECK)
@@ -271,7 +271,9 @@ class Slots:
             fresh=tuple(fresh.values()),
             staying=[slot for slot, _ in kept],
             taking=taking,
-            crews=[(s, self._crew(s.handler, p.binding)) for s, p in kept if not _fits(s.crew, p.binding)],
+            pools=[
+                (s, self._workers(s.handler, p.binding)) for s, p in kept if not _fits(s.workers, p.binding)
+            ],
             retimed=[(s, p.binding.plan.resync_period) for s, p in kept if _period(s) != _period(p)],
             transfers=[transfer for transfer in transfers if transfer is not None],
             leaving=leaving,
@@ -282,43 +284,43 @@ class Slots:
 
     def _make(self, place: Place) -> Slot:
         handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop, era=self._era)
-        return Slot(handler, self._crew(handler, place.binding))
+        return Slot(handler, self._workers(handler, place.binding))
 
-    def _crew(self, handler: Handler, binding: Binding) -> Crew:
+    def _workers(self, handler: Handler, binding: Binding) -> WorkerPool:
         size = binding.plan.queue.concurrency
         if binding.target.all_async:
-            return LoopCrew(handler, size=size, loop=binding.loop.loop)
-        return ThreadCrew(handler, size=size)
+            return AsyncWorkerPool(handler, size=size, loop=binding.loop.loop)
+        return ThreadWorkerPool(handler, size=size)
 
-    def _recrew(self, slot: Slot, crew: Crew) -> None:
-        before, slot.crew = slot.crew, crew
+    def _recrew(self, slot: Slot, workers: WorkerPool) -> None:
+        before, slot.workers = slot.workers, workers
         if not self._held:
             _connect(slot)
         before.dismiss()
         if not self._held:
-            crew.wake()
+            workers.wake()
 
 
-async def _start(crews: Sequence[Crew]) -> None:
-    if not crews:
+async def _start(pools: Sequence[WorkerPool]) -> None:
+    if not pools:
         return
 
     def start() -> None:
-        for crew in crews:
-            crew.start()
+        for workers in pools:
+            workers.start()
 
     try:
-        await in_thread(start, name="declctl-crews")
+        await in_thread(start, name="declctl-workers")
     except RuntimeError as error:
-        wanted = sum(crew.size for crew in crews)
+        wanted = sum(workers.size for workers in pools)
         message = f"{wanted} workers of handlers can't be started: {error}"
         raise ReloadRefused("NoThreads", message) from error
 
 
-def _fits(crew: Crew, binding: Binding) -> bool:
+def _fits(workers: WorkerPool, binding: Binding) -> bool:
     wanted = binding.loop.loop if binding.target.all_async else None
-    same_kind = (crew.loop if isinstance(crew, LoopCrew) else None) is wanted
-    return same_kind and crew.size == binding.plan.queue.concurrency
+    same_kind = (workers.loop if isinstance(workers, AsyncWorkerPool) else None) is wanted
+    return same_kind and workers.size == binding.plan.queue.concurrency
 
 
 def _is_stranded(slot: Slot, place: Place) -> bool:
@@ -329,8 +331,8 @@ def _is_stranded(slot: Slot, place: Place) -> bool:
 
 
 def _connect(slot: Slot) -> None:
-    slot.handler.on_pending = slot.crew.wake
-    slot.handler.on_replaced = slot.crew.replace_one
+    slot.handler.on_pending = slot.workers.wake
+    slot.handler.on_replaced = slot.workers.replace_one
 
 
 def _transfer(transfer: Transfer, told: Mapping[Move, Sequence[Notification]]) -> None:
@@ -347,7 +349,7 @@ def _period(where: Slot | Place) -> float:
     return binding.plan.resync_period
 
 
-def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: bool = True) -> None:
+def _attach(slot: Slot, place: Place, informers: Iterable[ManagedInformer], *, initial: bool = True) -> None:
     for cached in informers:
         slot.registrations[cached] = cached.informer.add_listener(
             slot.handler,
@@ -357,6 +359,6 @@ def _attach(slot: Slot, place: Place, informers: Iterable[Cached], *, initial: b
         )
 
 
-def _detach(slot: Slot, caches: Iterable[Cached]) -> None:
+def _detach(slot: Slot, caches: Iterable[ManagedInformer]) -> None:
     for cached in tuple(caches):
         slot.registrations.pop(cached).remove()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from declctl.manifest.model import CacheMode, FilterSpec
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import ChangeType, FieldPath, FieldSelector
-from declctl.runtime.reloading.changes import Side
+from declctl.runtime.reloading.changes import PlanSnapshot
 
 
 class Selection(NamedTuple):
@@ -38,7 +38,9 @@ class Leaving:
     unknown: str = ""
 
 
-def leaving(old: Side, new: Side, handler: str, *, known: int | None, matching: Matching | None) -> Leaving:
+def leaving(
+    old: PlanSnapshot, new: PlanSnapshot, handler: str, *, known: int | None, matching: Matching | None
+) -> Leaving:
     """Counts the objects that a handler, which is in both manifests, will get as Deleted (OutOfScope).
 
     Namespaces, selectors, or its filter are narrower now. `known` is how many objects there are now.
@@ -73,7 +75,7 @@ def leaving(old: Side, new: Side, handler: str, *, known: int | None, matching: 
     return Leaving(gone)
 
 
-def judges_otherwise(old: Side, new: Side, handler: str) -> bool:
+def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
     """Whether the two filters may judge one object differently.
 
     `changedPaths` is left out: it compares two states. A function counts as another one with any handler

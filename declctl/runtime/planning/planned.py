@@ -16,7 +16,7 @@ from declctl.runtime.checking.declared import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.leaving import Matching, judges_otherwise, leaving
 from declctl.runtime.planning.running import Comparable, masked
-from declctl.runtime.reloading.changes import Kind, Side, Step, changes, kept, needing_restart
+from declctl.runtime.reloading.changes import Kind, PlanSnapshot, Step, changes, kept, needing_restart
 from declctl.runtime.reloading.replaying import code_of, recoded
 
 
@@ -168,7 +168,7 @@ def planned(
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
         living = [cache.identity for cache in against.caches]
     else:
-        old = _side(against) if against is not None else Side(_nothing_of(new.plan), "")
+        old = _side(against) if against is not None else PlanSnapshot(_nothing_of(new.plan), "")
         living = old.all_identities()
     if checked.hooks is None:  # what was not imported is taken for what it was
         new = replace(new, transformed=old.transformed)
@@ -199,7 +199,7 @@ def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
 
 
-def _changes(against: Checked | Comparable | None, old: Side, new: Side) -> Iterator[Step]:
+def _changes(against: Checked | Comparable | None, old: PlanSnapshot, new: PlanSnapshot) -> Iterator[Step]:
     """The steps; what needs a new process is judged by what the running one was started with."""
     if not isinstance(against, Comparable):
         yield from changes(old, new)
@@ -208,7 +208,7 @@ def _changes(against: Checked | Comparable | None, old: Side, new: Side) -> Iter
     yield from needing_restart(against.first_plan, new.plan)
 
 
-def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ...]:
+def _restarts(against: Checked | Comparable | None, new: PlanSnapshot) -> tuple[Step, ...]:
     """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
     if not isinstance(against, Comparable):
         return ()
@@ -216,7 +216,7 @@ def _restarts(against: Checked | Comparable | None, new: Side) -> tuple[Step, ..
     return tuple(step for step in against.restarts if step.subject in wanted)
 
 
-def _removals(against: Checked | Comparable | None, new: Side) -> Iterator[Removal]:
+def _removals(against: Checked | Comparable | None, new: PlanSnapshot) -> Iterator[Removal]:
     """The handlers that are not there any more, and what waits for them in the process that runs."""
     if isinstance(against, Comparable):
         for name in against.side.handlers:
@@ -238,8 +238,8 @@ def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
 
 def _replays(
     steps: Sequence[Step],
-    old: Side,
-    new: Side,
+    old: PlanSnapshot,
+    new: PlanSnapshot,
     objects: Mapping[str, int],
     recoded: Sequence[str],
     matching: Matching | None,
@@ -265,13 +265,13 @@ def _replays(
             )
 
 
-def _is_other_kind(old: Side, new: Side, resource: str) -> bool:
+def _is_other_kind(old: PlanSnapshot, new: PlanSnapshot, resource: str) -> bool:
     """Whether the objects of a resource of that name are others."""
     before, after = old.resources.get(resource), new.resources.get(resource)
     return before is not None and after is not None and _group_kind(before) != _group_kind(after)
 
 
-def _hears_other_kind(old: Side, new: Side, handler: str) -> bool:
+def _hears_other_kind(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
     """Whether a handler that goes on by its name hears of other objects."""
     before, after = old.handlers.get(handler), new.handlers.get(handler)
     if before is None or after is None:
@@ -300,11 +300,11 @@ def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequenc
     return (*costs(resource, hooks), *filters)
 
 
-def _side(checked: Checked) -> Side:
+def _side(checked: Checked) -> PlanSnapshot:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-    return Side(_plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
+    return PlanSnapshot(_plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
 
 
 def _plan_of(checked: Checked) -> Plan:

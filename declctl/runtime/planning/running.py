@@ -16,10 +16,10 @@ from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
 from declctl.manifest.model import Address, FrozenJson
 from declctl.manifest.plan import ResourcePlan, watches_of
-from declctl.runtime.caching.caches import Cached
 from declctl.runtime.caching.identities import Identity
-from declctl.runtime.checking.foreign import ForeignPlugin
-from declctl.runtime.reloading.changes import Side, Step
+from declctl.runtime.caching.informer_pool import ManagedInformer
+from declctl.runtime.checking.loaded_code import LoadedPlugin
+from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.outdated import outdated
 from declctl.runtime.reloading.replaying import code_of
@@ -58,9 +58,9 @@ class Comparable(msgspec.Struct, frozen=True):
     listens_at: Address | None = None
 
     @property
-    def side(self) -> Side:
+    def side(self) -> PlanSnapshot:
         """What is compared."""
-        return Side(self.plan, self.code, frozenset(self.transformed), self.modules)
+        return PlanSnapshot(self.plan, self.code, frozenset(self.transformed), self.modules)
 
     @property
     def first_plan(self) -> Plan:
@@ -91,7 +91,7 @@ class Running:
 
     known: Comparable
     bundle: Bundle
-    plugins: Sequence[ForeignPlugin]
+    plugins: Sequence[LoadedPlugin]
 
     def comparable(self) -> Comparable:
         """All of it. Parses the handler files, and looks at which plugins are installed."""
@@ -107,7 +107,7 @@ class Running:
 
 
 def running(
-    generation: Generation, caches: Iterable[Cached], waiting: Mapping[str, int], *, first: Plan
+    generation: Generation, caches: Iterable[ManagedInformer], waiting: Mapping[str, int], *, first: Plan
 ) -> Running:
     """What is told of a generation, of every cache of its process, and of what waits for its handlers.
 
@@ -132,7 +132,7 @@ def told_by(document: object) -> Comparable:
         ) from fault
 
 
-def _known(generation: Generation, caches: Iterable[Cached]) -> Comparable:
+def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Comparable:
     side, used = generation.side, dict[Identity, Identity]()
     for wanted in generation.wanted:
         used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)

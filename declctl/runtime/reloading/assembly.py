@@ -1,7 +1,7 @@
 """The wiring diagram: a checked manifest in, a generation out, everything connected to what lives longer.
 
-    manifest ─ plan ──────────────┬─ resources → Wanted  → caches (source + projection + informer)
-    handler files → Foreign ──────┘  handlers  → Binding → slots (lanes + crew), listening to the informers
+    manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
+    handler files → LoadedCode ───┘  handlers  → Binding → slots (queue, workers), listening to the informers
 
 Nothing is started here and nothing that runs is touched, except that informers are counted as used.
 """
@@ -19,13 +19,19 @@ from declctl.kit import Breath, Clock, LoopThread, breathe
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind, Resource
-from declctl.runtime.caching.caches import Cached, Caches, Identity, Index, Wanted
+from declctl.runtime.caching.informer_pool import (
+    Identity,
+    Index,
+    InformerPool,
+    ManagedInformer,
+    ResourceRequirement,
+)
 from declctl.runtime.checking.check import Checked, diagnose
 from declctl.runtime.checking.declared import Declaration, Fault
-from declctl.runtime.checking.foreign import Foreign, build_foreign
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.checking.loaded_code import LoadedCode, load_code
 from declctl.runtime.checking.registrations import RegistrationWatch
-from declctl.runtime.handling.context import Cluster, HandlerContext, Listers, Memo, World
+from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding
 from declctl.runtime.handling.handler_loops import HandlerLoops
@@ -45,11 +51,11 @@ class Discovery(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuntimeServices:
     """What every generation is wired to."""
 
     discovery: Discovery
-    caches: Caches
+    caches: InformerPool
     cluster: Cluster
     loops: HandlerLoops
     log: Log
@@ -58,9 +64,11 @@ class Surroundings:
 
     def world(
         self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
-    ) -> World:
+    ) -> HandlerEnvironment:
         """What the contexts of one handler of one generation share."""
-        return World(handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run)
+        return HandlerEnvironment(
+            handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Assembled:
     """A generation, and the informers that it is the first to use: they are not started yet."""
 
     generation: Generation
-    fresh: Sequence[Cached]
+    fresh: Sequence[ManagedInformer]
 
 
 class _Import:
@@ -79,11 +87,11 @@ class _Import:
         self._number = number
         self._deciding = threading.Lock()
         self._given_up = False
-        self._made: Foreign | None = None
+        self._made: LoadedCode | None = None
 
-    def __call__(self) -> tuple[Foreign | None, Sequence[Fault]]:
+    def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
         watch = RegistrationWatch()
-        foreign, faults = build_foreign(self._declaration, number=self._number, rest=Breath())
+        foreign, faults = load_code(self._declaration, number=self._number, rest=Breath())
         if foreign is not None:
             foreign.registrations = watch.registrations()
             foreign.share()
@@ -101,7 +109,7 @@ class _Import:
                 self._made.close()
 
 
-async def assemble(checked: Checked, number: int, around: Surroundings, *, clock: Clock) -> Assembled:
+async def assemble(checked: Checked, number: int, around: RuntimeServices, *, clock: Clock) -> Assembled:
     """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
 
     `clock` times the import.
@@ -143,7 +151,7 @@ async def assemble(checked: Checked, number: int, around: Surroundings, *, clock
         raise
 
 
-async def assemble_again(loaded: Generation, number: int, around: Surroundings) -> Assembled:
+async def assemble_again(loaded: Generation, number: int, around: RuntimeServices) -> Assembled:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
     loop = await around.loops.responsive()
     wanted = tuple(replace(resource) for resource in loaded.wanted)
@@ -156,9 +164,9 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
     number: int,
     inputs: Inputs,
     resolved: Plan,
-    foreign: Foreign,
-    wanted: tuple[Wanted, ...],
-    around: Surroundings,
+    foreign: LoadedCode,
+    wanted: tuple[ResourceRequirement, ...],
+    around: RuntimeServices,
     *,
     imports: Imports,
     loop: LoopThread,
@@ -178,9 +186,9 @@ def _generation(  # noqa: PLR0913 - as above
     number: int,
     inputs: Inputs,
     resolved: Plan,
-    foreign: Foreign,
-    wanted: tuple[Wanted, ...],
-    around: Surroundings,
+    foreign: LoadedCode,
+    wanted: tuple[ResourceRequirement, ...],
+    around: RuntimeServices,
     *,
     imports: Imports,
     loop: LoopThread,
@@ -199,9 +207,9 @@ def _generation(  # noqa: PLR0913 - as above
 def _binding(
     number: int,
     handler: HandlerPlan,
-    foreign: Foreign,
+    foreign: LoadedCode,
     listers: Listers,
-    around: Surroundings,
+    around: RuntimeServices,
     loop: LoopThread,
 ) -> Binding:
     config = foreign.configs.get(handler.name)
@@ -211,14 +219,16 @@ def _binding(
     return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
 
 
-def lifecycle_context(name: str, generation: Generation, memo: Memo, around: Surroundings) -> HandlerContext:
+def lifecycle_context(
+    name: str, generation: Generation, memo: Memo, around: RuntimeServices
+) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
     config = generation.foreign.plugin_configs.get(name)
     world = around.world(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(world, lambda: memo)
 
 
-async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
+async def _scoped(resource: ResourcePlan, around: RuntimeServices) -> ResourcePlan:
     """The plan of a resource, with the namespaces left out where its kind has none."""
     if resource.namespaces is None:
         return resource
@@ -242,7 +252,7 @@ async def _scoped(resource: ResourcePlan, around: Surroundings) -> ResourcePlan:
 class _Code:
     """Stamps for what code has made: they change whenever that code does, or a plugin's version."""
 
-    def __init__(self, inputs: Inputs, foreign: Foreign) -> None:
+    def __init__(self, inputs: Inputs, foreign: LoadedCode) -> None:
         self._inputs = inputs
         self._foreign = foreign
 
@@ -253,7 +263,7 @@ class _Code:
         return _stamp(code, self._foreign.versions, self._inputs.forced)
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
-        """Of what transforms the objects of a watch; empty if nothing does. As `Side.identities`."""
+        """Of what transforms the objects of a watch; empty if nothing does. As `PlanSnapshot.identities`."""
         if resource.name not in self._foreign.transforms:
             return ""
         by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
@@ -261,9 +271,9 @@ class _Code:
         return self.of(None if by_hooks or entry is None else entry.module)
 
 
-def _wanted(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Wanted:
+def _wanted(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> ResourceRequirement:
     transform = foreign.transforms.get(resource.name)
-    return Wanted(
+    return ResourceRequirement(
         plan=resource,
         identities=tuple(Identity(watch, code.of_transform(resource, watch)) for watch in resource.watches),
         indexes=tuple(_indexes(resource, foreign, code)),
@@ -271,7 +281,7 @@ def _wanted(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Wanted:
     )
 
 
-def _indexes(resource: ResourcePlan, foreign: Foreign, code: _Code) -> Iterator[Index]:
+def _indexes(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Iterator[Index]:
     for each in resource.indexers:
         if each.field_path is not None:
             yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))

@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PlanSnapshot:
     """One of the two to be compared: a plan, and a digest of the handler files behind it.
 
     `transformed` names the resources whose objects a hook transforms; those whose manifest names a
@@ -72,7 +72,7 @@ class Side:
         """Digests of the code that entry points name; a plugin, which has none, is not of the files."""
         return tuple(self.modules.get(entry.module, self.code) for entry in entries if entry is not None)
 
-    def forced(self, number: int) -> "Side":
+    def forced(self, number: int) -> "PlanSnapshot":
         """The same, whose code is another one than before the forced reload of that number; 0 is none."""
         if not number:
             return self
@@ -109,12 +109,12 @@ class Side:
         return frozenset(at_hand(paths))
 
 
-def changes(old: Side, new: Side) -> tuple[Step, ...]:
+def changes(old: PlanSnapshot, new: PlanSnapshot) -> tuple[Step, ...]:
     """The steps from one side to the other: resources, handlers, then what needs a new process."""
     return (*_resources(old, new), *_handlers(old, new), *_others(old.plan, new.plan))
 
 
-def kept(old: Side, new: Side, steps: Sequence[Step]) -> tuple[Step, ...]:
+def kept(old: PlanSnapshot, new: PlanSnapshot, steps: Sequence[Step]) -> tuple[Step, ...]:
     """What goes on untouched: the resources and handlers of both sides that no step is about."""
     touched = {step.subject for step in steps}
     subjects = [f"resource {name}" for name in new.resources if name in old.resources]
@@ -135,7 +135,7 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
         yield Step(Kind.RESTART, "metadata.name")
 
 
-def _resources(old: Side, new: Side) -> Iterable[Step]:
+def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     before, after = old.resources, new.resources
     served = matched(old.all_identities(), new.all_identities())
     yield from (Step(Kind.REMOVE, f"resource {name}") for name in before if name not in after)
@@ -162,7 +162,9 @@ def _resources(old: Side, new: Side) -> Iterable[Step]:
             yield Step(Kind.REPROJECT, f"resource {name}", f"reproject: {fields}")
 
 
-def _indexers(before: ResourcePlan, after: ResourcePlan, side: Side, other: Side) -> Iterable[Step]:
+def _indexers(
+    before: ResourcePlan, after: ResourcePlan, side: PlanSnapshot, other: PlanSnapshot
+) -> Iterable[Step]:
     old = {indexer.name: indexer for indexer in before.indexers}
     new = {indexer.name: indexer for indexer in after.indexers}
     yield from (Step(Kind.REMOVE, f"index {after.name}.{name}") for name in old if name not in new)
@@ -178,7 +180,7 @@ def _indexers(before: ResourcePlan, after: ResourcePlan, side: Side, other: Side
             yield Step(Kind.REINDEX, subject, "code")
 
 
-def _handlers(old: Side, new: Side) -> Iterable[Step]:
+def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     before, after = old.handlers, new.handlers
     yield from (Step(Kind.REMOVE, f"handler {name}") for name in before if name not in after)
     for name, handler in after.items():

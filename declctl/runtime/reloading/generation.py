@@ -11,12 +11,12 @@ import msgspec
 from declctl.kit import LoopThread
 from declctl.manifest import Plan
 from declctl.manifest.plan import watches_of
-from declctl.runtime.caching.caches import Wanted
-from declctl.runtime.checking.foreign import Foreign
+from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import Listers
 from declctl.runtime.handling.placing import Place
-from declctl.runtime.reloading.changes import Side
+from declctl.runtime.reloading.changes import PlanSnapshot
 from declctl.runtime.reloading.outcome import Imports
 
 
@@ -30,22 +30,22 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     number: int
     inputs: Inputs
     plan: Plan
-    foreign: Foreign
-    wanted: tuple[Wanted, ...]
+    foreign: LoadedCode
+    wanted: tuple[ResourceRequirement, ...]
     listers: Listers
     places: Mapping[str, Place]
     imports: Imports
     loop: LoopThread
 
     @property
-    def side(self) -> Side:
+    def side(self) -> PlanSnapshot:
         """What is compared with another generation."""
         resources = tuple(wanted.plan for wanted in self.wanted)
         scoped = replace(self.plan, resources=resources, watches=watches_of(resources))
         by_hooks = self.foreign.from_hooks.transforms
         transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-        return Side(scoped, self.inputs.code, transformed, self.inputs.modules)
+        return PlanSnapshot(scoped, self.inputs.code, transformed, self.inputs.modules)
 
-    def resource(self, name: str) -> Wanted | None:
+    def resource(self, name: str) -> ResourceRequirement | None:
         """What it wants of a resource."""
         return next((wanted for wanted in self.wanted if wanted.plan.name == name), None)

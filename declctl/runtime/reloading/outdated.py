@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from declctl.errors import EntryPointError
 from declctl.hooks.plugins import find
-from declctl.runtime.checking.foreign import READY, ForeignPlugin
+from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.reloading.changes import Kind, Step
 
 
-def outdated(plugins: Iterable[ForeignPlugin]) -> tuple[Step, ...]:
+def outdated(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
     """A step `RestartRequired` for each plugin of which another version is installed than is loaded.
 
     Looks at the disk.
@@ -16,7 +16,7 @@ def outdated(plugins: Iterable[ForeignPlugin]) -> tuple[Step, ...]:
     return tuple(step for plugin in plugins if plugin.state == READY for step in _outdated(plugin))
 
 
-def changed_states(before: Iterable[ForeignPlugin], after: Iterable[ForeignPlugin]) -> Iterator[Step]:
+def changed_states(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> Iterator[Step]:
     """A step `Swap` for each plugin that can be loaded now and could not be before, or the reverse."""
     was = {plugin.name: plugin.state for plugin in before}
     for plugin in after:
@@ -25,7 +25,7 @@ def changed_states(before: Iterable[ForeignPlugin], after: Iterable[ForeignPlugi
             yield Step(Kind.SWAP, f"plugin {plugin.name}", detail)
 
 
-def _outdated(plugin: ForeignPlugin) -> Iterable[Step]:
+def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
     try:
         installed = find(plugin.name, None).version
     except EntryPointError:

@@ -18,18 +18,18 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import Surroundings
+from declctl.runtime.reloading.assembly import RuntimeServices
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import EXHAUSTED, Outcome, Result
 from declctl.runtime.reloading.outdated import outdated
-from declctl.runtime.reloading.owners import Owners
+from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
 from declctl.runtime.reloading.refusing import not_in_memory, refusal
 from declctl.runtime.reloading.replaying import Replays
 from declctl.runtime.reloading.retiring import Retiring
@@ -48,10 +48,10 @@ class Reloader:
         self,
         files: InputFiles,
         *,
-        around: Surroundings,
+        around: RuntimeServices,
         slots: Slots,
         lifecycle: Lifecycle,
-        children: Children,
+        children: PreflightPool,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -67,7 +67,7 @@ class Reloader:
         self._last_digest = ""
         self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
         self._attempt = asyncio.Lock()
-        self._owners = Owners(around, lifecycle)
+        self._owners = PluginLifetimes(around, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
         self._retiring = Retiring(around, self._owners, slots, clock=clock, log=log)
         self._staging = Staging(around, self._owners, slots, self._retiring, clock=clock)

@@ -14,7 +14,7 @@ from declctl.manifest import Plan
 from declctl.manifest.model import Replay
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Record
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.inputs import digest_of
 from declctl.runtime.handling.placing import Slot
 from declctl.runtime.handling.slots import Slots
@@ -87,7 +87,7 @@ class Replays:
         before = slot.handler.replayed
         for cached in tuple(slot.registrations):
             for keys in _slices(list(cached.informer.indexer.known())):
-                while cached in slot.registrations and slot.handler.lanes.statistics().waiting:
+                while cached in slot.registrations and slot.handler.queue.statistics().waiting:
                     await self._clock.sleep(_PAUSE_SECONDS)
                 if cached not in slot.registrations:
                     break  # it listens to another cache now, or is gone
@@ -109,7 +109,7 @@ def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield part
 
 
-def _records(slot: Slot, cached: Cached, keys: Sequence[str]) -> list[Record]:
+def _records(slot: Slot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
     """What is there of these, but for what a handler that has joined a moment ago has still to hear of."""
     pending = slot.registrations[cached].pending or ()
     found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from declctl.hooks.faults import told
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
-from declctl.runtime.caching.caches import Wanted
+from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.handling.placing import Ended, Undrained
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import Surroundings
+from declctl.runtime.reloading.assembly import RuntimeServices
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.holders import OldGeneration, RetiredCode, find_holders
-from declctl.runtime.reloading.owners import Owners
+from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
 from declctl.runtime.reloading.trial import Kept
 from declctl.runtime.threads import in_thread
 
@@ -31,7 +31,9 @@ class Retiring:
     Used on the machinery loop.
     """
 
-    def __init__(self, around: Surroundings, owners: Owners, slots: Slots, *, clock: Clock, log: Log) -> None:
+    def __init__(
+        self, around: RuntimeServices, owners: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
+    ) -> None:
         self.alive: dict[int, Generation] = {}  # committed and not retired
         # By the prefix of their modules: those that no sweep has found gone, and those that it found alive.
         self._retired: dict[str, RetiredCode] = {}
@@ -170,7 +172,7 @@ class Retiring:
             if cached.identity.watch.cache is CacheMode.OBJECTS
         )
 
-    def _still_wanted(self) -> list[Wanted]:
+    def _still_wanted(self) -> list[ResourceRequirement]:
         """What every generation reads that hasn't been retired: the active one, and those that drain."""
         return [wanted for generation in self.alive.values() for wanted in generation.wanted]
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from declctl.errors import Forbidden, ManifestErrors, NotFound, ReloadRefused, Unauthorized
 from declctl.kit import Clock, breathe, to_its_end
 from declctl.manifest import Diagnostic
-from declctl.runtime.caching.caches import Cached
+from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.check import Checked
 from declctl.runtime.handling.following import follow, until_ready
 from declctl.runtime.handling.freshness import CacheLags, FreshnessProof
 from declctl.runtime.handling.placing import Prepared
 from declctl.runtime.handling.slots import Slots
-from declctl.runtime.reloading.assembly import Assembled, Surroundings, assemble, assemble_again
+from declctl.runtime.reloading.assembly import Assembled, RuntimeServices, assemble, assemble_again
 from declctl.runtime.reloading.changes import Step, changes
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.outdated import changed_states, outdated
-from declctl.runtime.reloading.owners import Owners
+from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
 from declctl.runtime.reloading.refusing import refusal
 from declctl.runtime.reloading.replaying import code_of, recoded, wanting
 from declctl.runtime.reloading.retiring import Retiring
@@ -43,7 +43,13 @@ class Staging:
     """
 
     def __init__(
-        self, around: Surroundings, owners: Owners, slots: Slots, retiring: Retiring, *, clock: Clock
+        self,
+        around: RuntimeServices,
+        owners: PluginLifetimes,
+        slots: Slots,
+        retiring: Retiring,
+        *,
+        clock: Clock,
     ) -> None:
         self._around = around
         self._owners = owners
@@ -125,7 +131,7 @@ class Staging:
                     await self._until_synced(cached, deadline, timeout, may_be_missing=may_be_missing)
 
     async def _until_synced(
-        self, cached: Cached, deadline: float, timeout: float, *, may_be_missing: bool
+        self, cached: ManagedInformer, deadline: float, timeout: float, *, may_be_missing: bool
     ) -> None:
         informer = cached.informer
         while not informer.has_synced:
@@ -158,7 +164,7 @@ class Staging:
             self._slots.discard(prepared)
             raise
 
-    def _place_of(self, cached: Cached, generation: Generation) -> str:
+    def _place_of(self, cached: ManagedInformer, generation: Generation) -> str:
         """File and line of the resource that has a cache, and its name."""
         document = generation.inputs.loaded.document
         resource = next(w.plan for w in generation.wanted if cached in self._around.caches.of(w))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from declctl.kit import Clock
 from declctl.manifest.model import ReloadSpec, WatchFiles
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.attempts import Attempts
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
@@ -26,7 +26,7 @@ class Triggers:
         attempts: Attempts,
         *,
         active: Callable[[], Generation],
-        children: Children,
+        children: PreflightPool,
         health: FileWatchHealth,
         clock: Clock,
         log: Log,

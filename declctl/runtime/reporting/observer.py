@@ -10,8 +10,8 @@ from dataclasses import replace
 from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
 from declctl.manifest import Plan
-from declctl.runtime.caching.caches import Caches, Wanted
 from declctl.runtime.caching.decoding import decoding_of
+from declctl.runtime.caching.informer_pool import InformerPool, ResourceRequirement
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
@@ -42,7 +42,7 @@ class Observer:
         name: str,
         reloader: Reloader,
         *,
-        caches: Caches,
+        caches: InformerPool,
         slots: Slots,
         loops: HandlerLoops,
         recorder: EventRecorder,
@@ -213,7 +213,7 @@ class Observer:
         ]
         reasons += [f"{name} has not heard of all objects yet" for name in self._slots.unheard()]
         for handler in self._slots.handlers():
-            if not handler.lanes.idle:
+            if not handler.queue.idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
                 reasons.append(
@@ -226,7 +226,7 @@ class Observer:
         figures = [handler.statistics() for handler in self._slots.handlers()]
         return ", ".join(f"{f.name} {f.failed} times (last: {f.last_error})" for f in figures if f.failed)
 
-    def _resource(self, wanted: Wanted) -> ResourceStatus:
+    def _resource(self, wanted: ResourceRequirement) -> ResourceStatus:
         cached = self._caches.of(wanted)
         parts = [one.informer.statistics() for one in cached]
         found = joined(wanted.plan.name, parts)

@@ -12,7 +12,7 @@ from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
 from declctl.objects import Mutation
 from declctl.runtime.caching.decoding import DecodingStatus
-from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.figures import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -152,7 +152,7 @@ class Status:
     conditions: Sequence[Condition]
     resources: Sequence[ResourceStatus]
     handlers: Sequence[HandlerStatistics]
-    plugins: Sequence[ForeignPlugin]
+    plugins: Sequence[LoadedPlugin]
     reloads: Mapping[str, int]
     last_reload_seconds: float
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned

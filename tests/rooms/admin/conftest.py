@@ -16,7 +16,7 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import Address, AdminSpec, Controller
 from declctl.objects import ObjectKey
 from declctl.runtime.caching.decoding import DecodingStatus
-from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.handling.recorder import RecordedEvents
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -83,7 +83,7 @@ STATUS = Status(
     conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
-    plugins=(ForeignPlugin("slack", "1.2.0", "Ready"),),
+    plugins=(LoadedPlugin("slack", "1.2.0", "Ready"),),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
     reload_plan_mismatches=3,

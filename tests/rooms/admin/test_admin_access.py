@@ -8,7 +8,7 @@ import pytest
 
 from declctl.manifest.model import Address
 from declctl.objects import Mutation
-from declctl.runtime.checking.foreign import ForeignPlugin
+from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reporting.status import Status
 
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -174,7 +174,7 @@ def test_without_the_token_there_are_types_and_counts(ask: Callable, runtime):
     assert document["resources"][0]["decoding"]["lastFault"] is None
     assert [(c["reason"], c["message"]) for c in document["conditions"]] == [("NotSynced", "")]
     assert document["plugins"] == [
-        {**ForeignPlugin("slack", "1.2.0", "Quarantined").document(), "reason": None},
+        {**LoadedPlugin("slack", "1.2.0", "Quarantined").document(), "reason": None},
     ]
     assert "pods: Forbidden" in ask("/readyz", address=EVERYWHERE).text
 
@@ -217,7 +217,7 @@ def with_secrets(status: Status) -> dict[str, object]:
             )
         ],
         "handlers": [replace(notify, last_error=f"a/b: KeyError: {SECRET}", last_error_type="KeyError")],
-        "plugins": [ForeignPlugin("slack", "1.2.0", "Quarantined", f"ImportError: {SECRET}")],
+        "plugins": [LoadedPlugin("slack", "1.2.0", "Quarantined", f"ImportError: {SECRET}")],
     }
 
 

@@ -156,7 +156,7 @@ def test_who_joins_in_the_middle_of_a_churn_misses_nothing_and_hears_nothing_twi
             await asyncio.wait_for(registration.synced.wait(), SOON)
             while informer.last_sync_resource_version != source.resource_version:
                 await asyncio.sleep(0)
-            while not registration.listener.lanes.idle:
+            while not registration.listener.queue.idle:
                 await asyncio.sleep(0)
             await rest(clock)
             return registration.listener.statistics()
@@ -524,7 +524,7 @@ def test_a_slow_handler_delays_neither_the_cache_nor_others_and_never_overlaps_w
             figures = informer.statistics().processor.handlers["slow"]
             cached = len(informer.indexer)
             slow.go.set()
-            while not registration.listener.lanes.idle:
+            while not registration.listener.queue.idle:
                 await asyncio.sleep(0)
             return cached, figures.delivered, figures.waiting
 

@@ -250,7 +250,7 @@ def test_a_removed_handler_is_called_no_more(clock, asynchronous):
         listener.close()
         listener.add_all([added("c")])
         free.set()
-        while not listener.lanes.idle:
+        while not listener.queue.idle:
             await asyncio.sleep(0)
         return listener.statistics()
 
@@ -278,7 +278,7 @@ def test_a_slow_handler_does_not_fill_the_memory(clock):
         listener.add_all([added("a"), Notification(ChangeType.ADDED, versions[0])])
         for old, new in itertools.pairwise(versions):
             listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
-        weight = listener.lanes.statistics().weight
+        weight = listener.queue.statistics().weight
         free.set()
         await done_with(listener)
         return weight, listener.statistics()

@@ -16,7 +16,7 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Record
-from declctl.runtime.handling.context import Listers, World
+from declctl.runtime.handling.context import HandlerEnvironment, Listers
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.testing import BundleDir, Logged
@@ -124,7 +124,7 @@ def implementation(
 def rebind(slot: Handler, binding: Binding) -> int:
     """Let what comes from now on go to a new binding, as a commit does; the epoch that ended."""
     slot.expect(binding)
-    ended = slot.lanes.cut()
+    ended = slot.queue.cut()
     slot.take_in(binding)
     return ended
 
@@ -148,7 +148,7 @@ class Bench:
             "on_failure": OnFailure.IGNORE,
         }
         made = tuple(f if isinstance(f, Implementation) else implementation(f) for f in functions)
-        world = World(
+        world = HandlerEnvironment(
             handler="notify",
             generation=generation,
             listers=Listers({}),
@@ -174,8 +174,8 @@ class Bench:
         """Work on all that may be worked on; how many that was."""
         assert self.handler is not None
         done = 0
-        while (ticket := self.handler.lanes.take()) is not None:
-            self.handler.work(ticket)
+        while (item := self.handler.queue.take()) is not None:
+            self.handler.work(item)
             done += 1
         return done
 

@@ -9,7 +9,7 @@ import pytest
 
 from declctl.manifest import ManifestSource, load, plan
 from declctl.manifest.model import EntryPoint, FilterSpec, IndexerSpec, LifecycleStep, PluginSpec
-from declctl.runtime.reloading.changes import Side, changes, summary
+from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
 BASE = """
 apiVersion: declctl.dev/v1alpha1
@@ -28,8 +28,8 @@ spec:
 """
 
 
-def _side(text: str = BASE, code: str = "1") -> Side:
-    return Side(plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller), code)
+def _side(text: str = BASE, code: str = "1") -> PlanSnapshot:
+    return PlanSnapshot(plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller), code)
 
 
 def _line(old: str, new: str, *, code: str = "1") -> str:

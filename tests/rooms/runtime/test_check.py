@@ -8,10 +8,10 @@ import pytest
 from declctl.errors import ManifestErrors
 from declctl.hooks import apart
 from declctl.runtime.checking import inputs
-from declctl.runtime.checking.aside import Ending
 from declctl.runtime.checking.check import check, import_aside, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight import Preflight
+from declctl.runtime.checking.preflight_process import Ending
 from declctl.testing import BundleDir, ConfigMapDir
 from tests.children import share_children
 
@@ -67,7 +67,7 @@ BAD = {
 }
 
 SLOW_IN_CHILD = """\
-from declctl.runtime.checking import answering
+from declctl.runtime.checking import preflight_child as answering
 real = answering.monotonic
 answering.monotonic = lambda: real() + 20
 """

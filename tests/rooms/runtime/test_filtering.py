@@ -59,9 +59,9 @@ def tell(heard):
 
 
 def _adds_up(slot):
-    figures, lanes = slot.statistics(), slot.lanes.statistics()
+    figures, queue = slot.statistics(), slot.queue.statistics()
     told_and_not = figures.delivered + figures.merged + figures.dropped + figures.filtered
-    assert told_and_not + lanes.waiting == lanes.added
+    assert told_and_not + queue.waiting == queue.added
     return figures
 
 
@@ -266,8 +266,8 @@ def test_asynchronous_handlers_are_filtered_too(bench, heard):
 
     slot = filtered(bench, hook, labels="app=web")
     slot.add_all([Notification(ADDED, pod(WEB)), Notification(ADDED, pod(API, "b"))])
-    while (ticket := slot.lanes.take()) is not None:
-        assert bench.loop.submit(slot.work_async(ticket)).result(5)
+    while (item := slot.queue.take()) is not None:
+        assert bench.loop.submit(slot.work_async(item)).result(5)
     assert heard == ["Added"]
     assert _adds_up(slot).filtered == 1
 

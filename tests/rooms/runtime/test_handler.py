@@ -10,7 +10,7 @@ import pytest
 from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
-from declctl.runtime.handling import calls
+from declctl.runtime.handling import invocations
 from declctl.runtime.handling.failing import FailureLog
 from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
@@ -37,11 +37,11 @@ def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added
         _fails, retry=RetrySpec(initial_backoff=1.0, max_backoff=1.0), on_failure=OnFailure.RETRY
     )
     slot.add_all([added("a")])
-    ticket = slot.lanes.take()
+    item = slot.queue.take()
     assert (slot.statistics().queued, slot.statistics().running) == (0, 1)
     slot.add_all([added("a", ChangeType.MODIFIED), added("a", ChangeType.DELETED)])
     assert (slot.statistics().queued, slot.statistics().running) == (2, 1)
-    slot.work(ticket)
+    slot.work(item)
     assert (slot.statistics().queued, slot.statistics().running) == (3, 0)
 
 
@@ -79,12 +79,12 @@ def test_a_handler_has_synced_when_it_is_through_with_the_first_list(bench, adde
     slot = bench.slot(lambda obj: _fails(obj) if obj.name == "fails" else None, delivery=Delivery.KEYED)
     slot.add_all([added(name, initial=True) for name in ("fails", "gone", "a")])
     slot.add_all([added("gone", ChangeType.DELETED), added("a", ChangeType.MODIFIED), added("later")])
-    slot.work(slot.lanes.take())  # it fails, and backs off
+    slot.work(slot.queue.take())  # it fails, and backs off
     slot.initial_complete()
     assert not slot.statistics().synced
     slot.add_all([added("fails", ChangeType.DELETED)])  # takes the place of what backs off
     assert not slot.statistics().synced  # `a` is left
-    slot.work(slot.lanes.take())
+    slot.work(slot.queue.take())
     assert slot.statistics().synced
     assert slot.statistics().queued == 2  # the failed one and `later`
     slot.add_all([added("a", initial=True)])  # of a namespace that was added to the manifest
@@ -306,12 +306,12 @@ def test_a_call_that_runs_too_long_is_given_up_and_its_key_held(bench, added) ->
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.on_replaced = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
-    ticket = slot.lanes.take()
+    item = slot.queue.take()
     left = []
-    worker = threading.Thread(target=lambda: left.append(slot.work(ticket)))
+    worker = threading.Thread(target=lambda: left.append(slot.work(item)))
     worker.start()
     assert replaced.wait(10)
-    assert (slot.statistics().zombies, slot.lanes.take()) == (1, None)
+    assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
     gate.set()
     worker.join(10)
     assert left == [False]
@@ -326,14 +326,14 @@ def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, added) -> Non
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.add_all([added("a"), added("b")])
     slot.on_replaced = own.set
-    worker = threading.Thread(target=slot.work, args=(slot.lanes.take(),))
+    worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
     worker.start()
     until("the call has begun", slot.running)
     slot.on_replaced, slot.on_pending = lambda: others.append(1), pending.set
     assert pending.wait(10)
     assert own.is_set()
     assert not others
-    assert slot.lanes.take().key == "default/b"
+    assert slot.queue.take().key == "default/b"
     gate.set()
     worker.join(10)
 
@@ -344,9 +344,9 @@ def test_a_thread_is_not_cancelled_by_workers_that_are_tasks(bench, added) -> No
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.on_replaced = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
-    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     assert replaced.wait(10)
-    assert (slot.statistics().zombies, slot.lanes.take()) == (1, None)
+    assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
     gate.set()
     assert call.result(10) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
@@ -365,8 +365,8 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added) -> N
 
     slot = bench.slot(hangs, timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.add_all([added("a")])
-    ticket = slot.lanes.take()
-    assert bench.loop.submit(slot.work_async(ticket)).result(10) is True
+    item = slot.queue.take()
+    assert bench.loop.submit(slot.work_async(item)).result(10) is True
     assert ended == ["cancelled"]
     figures = slot.statistics()
     assert (figures.failed, figures.zombies) == (1, 0)
@@ -382,8 +382,8 @@ def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> 
 
     slot = bench.slot(slow, timeout=60.0)
     slot.add_all([added("a")])
-    ticket = slot.lanes.take()
-    worker = threading.Thread(target=slot.work, args=(ticket,))
+    item = slot.queue.take()
+    worker = threading.Thread(target=slot.work, args=(item,))
     worker.start()
     assert began.wait(10)
     ended = rebind(slot, bench.binding(lambda: None, generation=2))
@@ -406,7 +406,7 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
 
     slot = bench.slot(computes, retry=RetrySpec(max_attempts=1))
     slot.add_all([added("a")])
-    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     assert began.wait(10)
     ended = rebind(slot, bench.binding(computes, generation=2))
     assert slot.abandon(ended) == 1
@@ -437,7 +437,7 @@ def test_a_call_that_times_out_has_failed_at_that_moment(bench, added) -> None:
 
 def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, added, monkeypatch) -> None:
     """It swallows its cancellation: it has failed, another worker takes its place, and its key is held."""
-    monkeypatch.setattr(calls, "_TO_END", 0.02)
+    monkeypatch.setattr(invocations, "_TO_END", 0.02)
     gate, replaced = threading.Event(), threading.Event()
 
     async def stubborn() -> None:
@@ -448,7 +448,7 @@ def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, 
     slot = bench.slot(stubborn, timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.on_replaced = replaced.set
     slot.add_all([added("a")])
-    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     assert replaced.wait(10)
     tally = slot.binding.tally
     assert (tally.calls, tally.failed, slot.statistics().zombies) == (1, 1, 1)
@@ -479,7 +479,7 @@ def test_failures_of_what_had_failed_before_are_told_apart(bench, added, clock) 
 
 def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, added, monkeypatch) -> None:
     """It swallows its cancellation and goes on: others are let in, and its key is held."""
-    monkeypatch.setattr(calls, "_TO_END", 0.02)
+    monkeypatch.setattr(invocations, "_TO_END", 0.02)
     gate, replaced = threading.Event(), threading.Event()
 
     async def stubborn() -> None:
@@ -490,13 +490,13 @@ def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, adde
     slot = bench.slot(stubborn, retry=RetrySpec(max_attempts=1))
     slot.on_replaced = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
-    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.lanes.take()), bench.loop.loop)
+    call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     until("the call has begun", slot.running)
-    assert slot.lanes.take() is None
+    assert slot.queue.take() is None
     assert slot.abandon(rebind(slot, bench.binding(stubborn, generation=2))) == 1
     assert replaced.wait(10)
     assert slot.statistics().zombies == 1
-    assert slot.lanes.take().key == "default/b"
+    assert slot.queue.take().key == "default/b"
     gate.set()
     assert call.result(10) is False, "its worker was replaced and leaves"
     assert slot.statistics().zombies == 0
@@ -600,7 +600,7 @@ def test_a_handler_that_says_nothing_about_retries_has_five_attempts(bench, adde
     slot = bench.slot(fails)
     slot.add_all([added("a")])
     while bench.work():
-        clock.set(slot.lanes.next_due() or 60.0)
+        clock.set(slot.queue.next_due() or 60.0)
     assert [late - early for early, late in itertools.pairwise(tries)] == [1.0, 2.0, 4.0, 8.0]
     figures = slot.statistics()
     assert (figures.failed, figures.retried, figures.queued) == (1, 4, 0)
@@ -661,7 +661,7 @@ def test_a_back_off_grows_to_its_maximum_and_no_further(bench, added, clock) -> 
     slot.add_all([added("a")])
     for _ in range(6):
         bench.work()
-        clock.set(slot.lanes.next_due())
+        clock.set(slot.queue.next_due())
     assert [late - early for early, late in itertools.pairwise(tries)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
@@ -710,9 +710,9 @@ def test_what_is_dropped_is_counted(bench, added) -> None:
     """Changes that nobody will hear of any more are the rest of the sum."""
     slot = bench.slot(lambda: None)
     slot.add_all([added("a"), added("b"), added("c")])
-    ticket = slot.lanes.take()
-    slot.lanes.clear()
-    slot.work(ticket)
+    item = slot.queue.take()
+    slot.queue.clear()
+    slot.work(item)
     figures = slot.statistics()
     assert (figures.delivered, figures.merged, figures.dropped, figures.queued) == (1, 0, 2, 0)
 
@@ -759,7 +759,7 @@ def test_a_call_that_reads_a_cache_which_has_not_synced_is_no_attempt(how, bench
     clock.set(30.0)  # the longest that it waits
     assert bench.work() == 2
     assert slot.statistics().succeeded == 2
-    assert slot.lanes.idle
+    assert slot.queue.idle
 
 
 def test_what_waits_for_a_cache_is_called_when_a_cache_has_synced(bench, added, clock) -> None:
@@ -797,7 +797,7 @@ def test_attempts_count_from_the_first_call_that_could_read(bench, added, clock)
 
     slot = bench.slot(notify, retry=RetrySpec(max_attempts=4, initial_backoff=1.0, max_backoff=1.0))
     slot.add_all([added("a")])
-    while not slot.lanes.idle:
+    while not slot.queue.idle:
         bench.work()
         clock.set(1.0)
     assert (slot.statistics().failed, len(faults)) == (1, 5)
@@ -808,4 +808,4 @@ def test_an_error_beside_not_synced_is_a_failure_of_its_own(bench, added, clock)
     slot = bench.slot(lambda: _wrapped("beside it"), retry=RetrySpec(max_attempts=1))
     slot.add_all([added("a")])
     bench.work()
-    assert (slot.statistics().failed, slot.lanes.idle) == (1, True)
+    assert (slot.statistics().failed, slot.queue.idle) == (1, True)

@@ -213,10 +213,10 @@ class World:
     def work(self, most: int = 1000) -> None:
         """Deliver that much of what waits."""
         for _ in range(most):
-            ticket = self.handler.lanes.take()
-            if ticket is None:
+            item = self.handler.queue.take()
+            if item is None:
                 return
-            self.handler.work(ticket)
+            self.handler.work(item)
 
 
 _FILTERS = st.one_of(
@@ -246,7 +246,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
     state of exactly those objects that are in the newest filter.
     """
     world = World(first)
-    world.handler.lanes.keyed = keyed
+    world.handler.queue.keyed = keyed
     try:
         for happening in start:
             world.happen(*happening)
@@ -262,7 +262,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             refilter.close()
             binding = world.bench.binding(world.hear, generation=2)
             rebind(world.handler, _with(binding, new))
-            world.handler.lanes.keyed = keyed
+            world.handler.queue.keyed = keyed
             world.handler.add_all(differences)
             world.filter = new
             for happening in after:

@@ -41,7 +41,7 @@ class ForeignIndexer:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignPlugin:
+class LoadedPlugin:
     """An installed plugin as a generation has it.
 
     `state` is Ready, or Disabled with the reason, and perhaps with what to do about it.
@@ -58,7 +58,7 @@ class ForeignPlugin:
         return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
 
 
-class Foreign:
+class LoadedCode:
     """Everything foreign that a generation calls.
 
     `versions` are those of its installed plugins, as one text.
@@ -75,7 +75,7 @@ class Foreign:
         self.transforms: dict[str, Transform] = {}
         self.indexers: dict[str, list[ForeignIndexer]] = {}
         self.from_hooks = FromHooks()
-        self.plugins: list[ForeignPlugin] = []
+        self.plugins: list[LoadedPlugin] = []
         self.registrations = Registrations()  # by its import
         self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
 
@@ -88,11 +88,11 @@ class Foreign:
         return ";".join(f"{name} {stamp}" for name, (_, stamp) in self.installed.items())
 
     @property
-    def disabled(self) -> Sequence[ForeignPlugin]:
+    def disabled(self) -> Sequence[LoadedPlugin]:
         """The plugins that could not be loaded, and are left out (`onError: Disable`)."""
         return [plugin for plugin in self.plugins if plugin.state == DISABLED]
 
-    def same_plugins(self, other: "Foreign") -> frozenset[str]:
+    def same_plugins(self, other: "LoadedCode") -> frozenset[str]:
         """The installed plugins that both have as one object, of one version and with one config."""
         theirs = other.installed
         return frozenset(
@@ -101,7 +101,7 @@ class Foreign:
             if name in theirs and theirs[name][0] is plugin and theirs[name][1] == stamp
         )
 
-    def reconfigured(self, other: "Foreign") -> frozenset[str]:
+    def reconfigured(self, other: "LoadedCode") -> frozenset[str]:
         """The installed plugins that both have as one object, of another version or with another config."""
         same, theirs = self.same_plugins(other), other.installed
         return frozenset(
@@ -134,13 +134,13 @@ class Foreign:
         self._namespace.close()
 
 
-def build_foreign(
+def load_code(
     declaration: Declaration,
     *,
     number: int,
     at: Callable[[int], object] = lambda _: None,
     rest: Callable[[], object] = lambda: None,
-) -> tuple[Foreign | None, Sequence[Fault]]:
+) -> tuple[LoadedCode | None, Sequence[Fault]]:
     """Import and check everything that is declared; `at` is told the number of each entry before.
 
     `rest` is called between any two pieces of work. Returns nothing but the faults if there are errors
@@ -167,7 +167,7 @@ class _Builder:
         self._table = GenerationPlugins(declaration.bundle, rest=rest)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → why
-        self.foreign = Foreign(self._namespace, self._table)
+        self.foreign = LoadedCode(self._namespace, self._table)
         self.faults: list[Fault] = []
 
     def plugins(self) -> None:
@@ -190,7 +190,7 @@ class _Builder:
                     for fault in error.faults
                 ]
             else:
-                self.foreign.plugins.append(ForeignPlugin(declared.name, version, READY))
+                self.foreign.plugins.append(LoadedPlugin(declared.name, version, READY))
 
     def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
         """A fault, or a warning where the manifest says `onError: Disable`: then nothing of it is called."""
@@ -202,7 +202,7 @@ class _Builder:
         self._disabled[declared.name] = error.message
         self._table.discard(declared.name)
         self.foreign.plugins.append(
-            ForeignPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
+            LoadedPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
         )
 
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Lanes against a model that keeps one plain list and looks at all of it every time."""
+"""The keyed queue against a model that keeps one plain list and looks at all of it every time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from declctl.kit import Lanes, ManualClock
-from declctl.kit.lanes import Ticket
+from declctl.kit import KeyedQueue, ManualClock
+from declctl.kit.keyed_queue import QueueItem
 
 KEYS = st.sampled_from("abcd")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
@@ -49,7 +49,7 @@ def merge(waiting: Value, new: Value, attempted: bool) -> Sequence[Value]:
 
 @dataclass(eq=False)
 class Item:
-    """What the model knows of one value: it waits, runs (`ticket`) or backs off until `due`."""
+    """What the model knows of one value: it waits, runs (`taken`) or backs off until `due`."""
 
     key: str
     value: Value
@@ -60,16 +60,16 @@ class Item:
     fixed: bool = False
     delayed: bool = False
     overlooked: bool = False
-    ticket: Ticket[Value] | None = None
+    taken: QueueItem[Value] | None = None
 
 
 class LanesMachine(RuleBasedStateMachine):
-    """Everything that may be done to lanes, in any order."""
+    """Everything that may be done to queue, in any order."""
 
     @initialize(keyed=st.booleans(), limit=st.sampled_from([0, 20, 60, 10_000]), at_once=ROOM)
     def start(self, keyed: bool, limit: int, at_once: int) -> None:
         self.clock = ManualClock()
-        self.lanes: Lanes[Value] = Lanes(
+        self.queue: KeyedQueue[Value] = KeyedQueue(
             clock=self.clock, weigh=lambda v: v.weight, merge=merge, limit=limit, keyed=keyed, at_once=at_once
         )
         self.items: list[Item] = []
@@ -79,58 +79,58 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(key=KEYS, kind=KINDS, weight=WEIGHTS)
     def add(self, key: str, kind: str, weight: int) -> None:
         value = self._new(kind, weight)
-        self.lanes.add(key, value)
+        self.queue.add(key, value)
         self._model_add(key, value)
 
     @rule(many=st.lists(st.tuples(KEYS, KINDS, WEIGHTS), max_size=6))
     def add_all(self, many: list[tuple[str, str, int]]) -> None:
         values = [(key, self._new(kind, weight)) for key, kind, weight in many]
-        self.lanes.add_all(values)
+        self.queue.add_all(values)
         for key, value in values:
             self._model_add(key, value)
 
     @rule()
     def take(self) -> None:
         eligible = [item for item in self._heads() if self._may_be_taken(item)]
-        ticket = self.lanes.take()
+        taken = self.queue.take()
         if not self._has_room():
-            assert ticket is None
-            assert self.lanes.next_due() is None
+            assert taken is None
+            assert self.queue.next_due() is None
             return
         for item in self.items:
             if item.epoch == BACKING_OFF and item.due is not None and item.due <= self.clock.monotonic():
                 item.epoch = self.epoch
-        if ticket is None:
+        if taken is None:
             assert not eligible
             resting = [item.due - self.clock.monotonic() for item in self.items if item.due is not None]
-            assert self.lanes.next_due() == (min(resting) if resting else None)
+            assert self.queue.next_due() == (min(resting) if resting else None)
             return
-        (item,) = [item for item in eligible if item.key == ticket.key]
-        assert (ticket.value, ticket.attempts) == (item.value, item.attempts)
-        assert self.lanes.epoch_of(ticket) == self._owner(item.epoch)
+        (item,) = [item for item in eligible if item.key == taken.key]
+        assert (taken.value, taken.attempts) == (item.value, item.attempts)
+        assert self.queue.epoch_of(taken) == self._owner(item.epoch)
         if not item.attempts:
             # One that was retried has held its key itself, as long as it ran and backed off.
             free = [other for other in eligible if not other.delayed and not other.attempts]
             overtaken = [other for other in free if other.turn < item.turn]
             assert not overtaken, "a value overtook an older one whose key was never held"
             self.taken += 1
-        item.ticket, item.due, item.fixed = ticket, None, True
+        item.taken, item.due, item.fixed = taken, None, True
         self._delay(item.key)
 
     @precondition(lambda self: self._running())
     @rule(pick=PICKS)
     def done(self, pick: int) -> None:
         item = self._pick(pick)
-        assert item.ticket is not None
-        self.lanes.done(item.ticket)
+        assert item.taken is not None
+        self.queue.done(item.taken)
         self.items.remove(item)
 
     @precondition(lambda self: self._running())
     @rule(pick=PICKS)
     def drop(self, pick: int) -> None:
         item = self._pick(pick)
-        assert item.ticket is not None
-        self.lanes.drop(item.ticket)
+        assert item.taken is not None
+        self.queue.drop(item.taken)
         self.items.remove(item)
         self.taken -= 1
         self.dropped += 1
@@ -139,12 +139,12 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(pick=PICKS, delay=st.sampled_from([0.0, 1.0, 5.0]))
     def retry(self, pick: int, delay: float) -> None:
         item = self._pick(pick)
-        assert item.ticket is not None
-        self.lanes.retry(item.ticket, delay)
-        item.ticket, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
+        assert item.taken is not None
+        self.queue.retry(item.taken, delay)
+        item.taken, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
         item.overlooked = False
         item.due = self.clock.monotonic() + delay
-        if not self.lanes.keyed:
+        if not self.queue.keyed:
             return
         item.fixed = False
         for newer in [other for other in self._of(item.key) if other is not item]:
@@ -159,8 +159,8 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def overlook(self, pick: int) -> None:
         item = self._pick(pick)
-        assert item.ticket is not None
-        self.lanes.overlook(item.ticket)
+        assert item.taken is not None
+        self.queue.overlook(item.taken)
         item.overlooked = True
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
@@ -169,70 +169,70 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule()
     def cut(self) -> None:
-        assert self.lanes.cut() == self.epoch
+        assert self.queue.cut() == self.epoch
         self.epoch += 1
 
     @precondition(lambda self: self.epoch > 0)
     @rule(pick=PICKS)
     def hand_over(self, pick: int) -> None:
         old = pick % self.epoch
-        self.lanes.hand_over(old)
+        self.queue.hand_over(old)
         self.adopted[old] = self.epoch
-        assert self.lanes.handed_over(old) == (self.lanes.outstanding(old) > 0)
+        assert self.queue.handed_over(old) == (self.queue.outstanding(old) > 0)
 
     @rule()
     def clear(self) -> None:
-        left = [item for item in self.items if item.ticket is None]
-        assert self.lanes.clear() == len(left)
+        left = [item for item in self.items if item.taken is None]
+        assert self.queue.clear() == len(left)
         self.dropped += len(left)
         self.taken -= sum(1 for item in left if item.attempts)
-        self.items = [item for item in self.items if item.ticket is not None]
+        self.items = [item for item in self.items if item.taken is not None]
 
     @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]), at_once=ROOM)
     def reconfigure(self, keyed: bool, limit: int, at_once: int) -> None:
-        self.lanes.keyed, self.lanes.limit, self.lanes.at_once = keyed, limit, at_once
+        self.queue.keyed, self.queue.limit, self.queue.at_once = keyed, limit, at_once
 
     @invariant()
     def figures(self) -> None:
-        seen = self.lanes.statistics()
-        fresh = sum(1 for item in self.items if item.ticket is None and not item.attempts)
+        seen = self.queue.statistics()
+        fresh = sum(1 for item in self.items if item.taken is None and not item.attempts)
         assert seen.added == self.count == seen.taken + fresh + seen.merged + seen.dropped
         assert (seen.taken, seen.merged, seen.dropped) == (self.taken, self.merged, self.dropped)
         assert seen.running == len(self._running())
         assert seen.backing_off == sum(1 for item in self.items if item.epoch == BACKING_OFF)
         assert seen.waiting == len(self.items) - seen.running - seen.backing_off
         assert seen.weight == sum(item.value.weight for item in self.items)
-        assert self.lanes.idle == (not self.items)
+        assert self.queue.idle == (not self.items)
 
     @invariant()
     def epochs(self) -> None:
-        assert self.lanes.epoch == self.epoch
+        assert self.queue.epoch == self.epoch
         for epoch in range(self.epoch + 1):
-            assert self.lanes.outstanding(epoch) == sum(1 for item in self.items if item.epoch == epoch)
+            assert self.queue.outstanding(epoch) == sum(1 for item in self.items if item.epoch == epoch)
 
     @invariant()
     def nobody_sleeps_through_work(self) -> None:
         if self._has_room() and any(self._may_be_taken(item) for item in self._heads()):
-            assert self.lanes.next_due() == 0.0
+            assert self.queue.next_due() == 0.0
 
     def teardown(self) -> None:
         """Whatever happened before: in the end everything is handed out, in order, and nothing is left."""
-        if not hasattr(self, "lanes"):
+        if not hasattr(self, "queue"):
             return
         for item in self._running():
-            assert item.ticket is not None
-            self.lanes.done(item.ticket)
+            assert item.taken is not None
+            self.queue.done(item.taken)
             self.items.remove(item)
         self.clock.set(1000.0)
-        while (ticket := self.lanes.take()) is not None:
-            item = self._of(ticket.key)[0]
-            assert ticket.value == item.value
+        while (taken := self.queue.take()) is not None:
+            item = self._of(taken.key)[0]
+            assert taken.value == item.value
             self.items.remove(item)
-            self.lanes.done(ticket)
+            self.queue.done(taken)
         assert not self.items
-        assert self.lanes.idle
-        assert self.lanes.next_due() is None
-        assert self.lanes.statistics().weight == 0
+        assert self.queue.idle
+        assert self.queue.next_due() is None
+        assert self.queue.statistics().weight == 0
 
     def _new(self, kind: str, weight: int) -> Value:
         self.count += 1
@@ -241,7 +241,7 @@ class LanesMachine(RuleBasedStateMachine):
     def _model_add(self, key: str, value: Value) -> None:
         tail = next(iter(reversed(self._of(key))), None)
         weight = sum(item.value.weight for item in self.items)
-        full = self.lanes.keyed or weight >= self.lanes.limit
+        full = self.queue.keyed or weight >= self.queue.limit
         if full and tail is not None and not tail.fixed and self._owner(tail.epoch) == self.epoch:
             remaining = merge(tail.value, value, tail.attempts > 0)
             if len(remaining) == 1:
@@ -263,20 +263,20 @@ class LanesMachine(RuleBasedStateMachine):
         return [self._of(key)[0] for key in sorted({item.key for item in self.items})]
 
     def _running(self) -> list[Item]:
-        return [item for item in self.items if item.ticket is not None]
+        return [item for item in self.items if item.taken is not None]
 
     def _has_room(self) -> bool:
-        return sum(1 for item in self._running() if not item.overlooked) < self.lanes.at_once
+        return sum(1 for item in self._running() if not item.overlooked) < self.queue.at_once
 
     def _pick(self, pick: int) -> Item:
         running = self._running()
         return running[pick % len(running)]
 
     def _is_held(self, key: str) -> bool:
-        return any(item.ticket is not None or item.due is not None for item in self._of(key))
+        return any(item.taken is not None or item.due is not None for item in self._of(key))
 
     def _may_be_taken(self, head: Item) -> bool:
-        return head.ticket is None and (head.due is None or head.due <= self.clock.monotonic())
+        return head.taken is None and (head.due is None or head.due <= self.clock.monotonic())
 
     def _delay(self, key: str) -> None:
         for item in self._of(key)[1:]:
@@ -290,5 +290,5 @@ class LanesMachine(RuleBasedStateMachine):
         return epoch
 
 
-TestLanes = LanesMachine.TestCase
-TestLanes.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestKeyedQueue = LanesMachine.TestCase
+TestKeyedQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -24,7 +24,7 @@ from declctl.hooks.plugins import InstalledPlugin, installed, load
 from declctl.hooks.registry import GenerationPlugins
 from declctl.hooks.signatures import ARGUMENTS
 from declctl.runtime.checking.declared import Declaration, Fault, ListedPlugin
-from declctl.runtime.checking.foreign import build_foreign
+from declctl.runtime.checking.loaded_code import load_code
 
 
 def answer(talk: socket.socket) -> None:
@@ -52,7 +52,7 @@ def answer(talk: socket.socket) -> None:
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
-    foreign, faults = build_foreign(declaration, number=0, at=at)
+    foreign, faults = load_code(declaration, number=0, at=at)
     seconds = monotonic() - began
     findings += audit.end(findings)
     findings += ordinary_modules(declaration.bundle, known)

@@ -14,8 +14,8 @@ import msgspec
 from declctl.errors import FilterFailed
 from declctl.hooks.awaiting import call_async
 from declctl.hooks.calling import Implementation
-from declctl.kit import LanesStatistics
-from declctl.kit.lanes import Ticket
+from declctl.kit import KeyedQueueStatistics
+from declctl.kit.keyed_queue import QueueItem
 from declctl.objects import Change, Notification
 from declctl.runtime.handling.binding import Binding
 from declctl.runtime.handling.figures import Counts, HandlerStatistics
@@ -25,7 +25,7 @@ from declctl.runtime.log import Log
 _TO_END = 1.0  # seconds that a call has to end once it is cancelled
 
 
-class Run(msgspec.Struct, eq=False):
+class Invocation(msgspec.Struct, eq=False):
     """One call under way.
 
     `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
@@ -34,7 +34,7 @@ class Run(msgspec.Struct, eq=False):
     what a thread has asked a loop to call, which has not `begun` before the loop takes it up.
     """
 
-    ticket: Ticket[Notification]
+    item: QueueItem[Notification]
     binding: Binding
     change: Change
     started: float
@@ -54,7 +54,7 @@ class Run(msgspec.Struct, eq=False):
 
     def passes(self, by: Filter) -> bool:
         """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
-        change, judged = self.ticket.value, self.judged
+        change, judged = self.item.value, self.judged
         if change.judged or (judged is not None and judged.change is change):
             return True
         try:
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, eq=False):
         return True
 
 
-def call_on(run: Run, implementation: Implementation, arguments: dict[str, object]) -> None:
+def call_on(run: Invocation, implementation: Implementation, arguments: dict[str, object]) -> None:
     """Call an asynchronous implementation from a thread, on the loop of its binding.
 
     Raises what it raises, or TimeoutError: also where its loop was blocked, so that it was not called.
@@ -102,7 +102,7 @@ def call_on(run: Run, implementation: Implementation, arguments: dict[str, objec
 class Calls:
     """The calls of one slot. `running` and `counts` are the slot's to keep, under `lock`.
 
-    `overlook` is called under `lock` with the ticket of a call that is given up, `overlooked` after it.
+    `overlook` is called under `lock` with the item of a call that is given up, `overlooked` after it.
     """
 
     def __init__(
@@ -111,18 +111,18 @@ class Calls:
         *,
         loop: asyncio.AbstractEventLoop,
         log: Log,
-        overlook: Callable[[Ticket[Notification]], None],
+        overlook: Callable[[QueueItem[Notification]], None],
         overlooked: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
-        self.running: dict[int, Run] = {}  # by their id
+        self.running: dict[int, Invocation] = {}  # by their id
         self.counts = Counts()
         self._name = name
         self._loop = loop  # the machinery's, which keeps the time of what can't do so itself
         self._log = log
         self._overlook, self._overlooked = overlook, overlooked
 
-    def of(self, binding: Binding | None) -> list[Run]:
+    def of(self, binding: Binding | None) -> list[Invocation]:
         """Those that were begun for a binding."""
         with self.lock:
             return [run for run in self.running.values() if run.binding is binding]
@@ -131,15 +131,15 @@ class Calls:
         """What they are about, for messages; of some bindings only, by their `id`."""
         with self.lock:
             runs = self.running.values()
-            return [run.ticket.key for run in runs if bindings is None or id(run.binding) in bindings]
+            return [run.item.key for run in runs if bindings is None or id(run.binding) in bindings]
 
-    def watch(self, run: Run, timeout: float) -> None:
+    def watch(self, run: Invocation, timeout: float) -> None:
         """Wait for a call for `timeout` seconds; on the machinery loop."""
         if id(run) in self.running:
             message = f"it ran longer than its timeout of {timeout:g} s"
             run.timer = self._loop.call_later(timeout, self._time_out, run, message)
 
-    def watch_cancelled(self, run: Run, timeout: float) -> asyncio.TimerHandle:
+    def watch_cancelled(self, run: Invocation, timeout: float) -> asyncio.TimerHandle:
         """Look whether an asynchronous call has ended, a moment after it is cancelled in `timeout` seconds.
 
         On the loop of the call, by the call itself; returns what it has to cancel.
@@ -151,10 +151,10 @@ class Calls:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
         return [(run.started, not run.overdue) for run in self.of(binding)]
 
-    def count_failure(self, run: Run, what: str, kind: str) -> None:
+    def count_failure(self, run: Invocation, what: str, kind: str) -> None:
         """Count that a call of its generation has failed; under `lock`, once for each call."""
         tally, first = run.binding.tally, run.first_failed
-        self.counts.last_error = tally.last_error = f"{run.ticket.key}: {what}"
+        self.counts.last_error = tally.last_error = f"{run.item.key}: {what}"
         self.counts.last_error_type = kind
         tally.calls += 1
         tally.failed += 1
@@ -179,7 +179,7 @@ class Calls:
         return len(stuck)
 
     def statistics(
-        self, lanes: LanesStatistics, *, binding: Binding, synced: bool, replayed: int
+        self, queue: KeyedQueueStatistics, *, binding: Binding, synced: bool, replayed: int
     ) -> HandlerStatistics:
         """The figures of the slot, with those of what waits for it."""
         with self.lock:
@@ -188,15 +188,15 @@ class Calls:
             name=self._name,
             generation=binding.generation,
             synced=synced,
-            delivered=lanes.taken - counts.filtered,
+            delivered=queue.taken - counts.filtered,
             succeeded=counts.succeeded,
             failed=counts.failed,
             retried=counts.retried,
-            merged=lanes.merged,
-            dropped=lanes.dropped,
+            merged=queue.merged,
+            dropped=queue.dropped,
             filtered=counts.filtered,
-            queued=lanes.waiting + lanes.backing_off,
-            running=lanes.running,
+            queued=queue.waiting + queue.backing_off,
+            running=queue.running,
             zombies=counts.zombies,
             p95_seconds=p95,
             last_error=counts.last_error,
@@ -214,11 +214,11 @@ class Calls:
             if timeout is not None and now - run.started > timeout + _TO_END:
                 self._time_out(run, f"it ran longer than its timeout of {timeout:g} s")
 
-    def _look_cancelled(self, run: Run) -> None:
+    def _look_cancelled(self, run: Invocation) -> None:
         why = "it goes on, though it was cancelled at the drain timeout of a reload"
         self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
 
-    def _time_out(self, run: Run, message: str) -> None:
+    def _time_out(self, run: Invocation, message: str) -> None:
         with self.lock:
             if id(run) not in self.running or run.timed_out:
                 return
@@ -227,18 +227,18 @@ class Calls:
             self.count_failure(run, f"TimeoutError: {message}", "TimeoutError")
         self._give_up_waiting(run, message)
 
-    def _give_up_waiting(self, run: Run, why: str) -> None:
+    def _give_up_waiting(self, run: Invocation, why: str) -> None:
         with self.lock:
             if id(run) not in self.running or run.overdue:
                 return
             run.overdue = True
             self.counts.zombies += 1
-            self._overlook(run.ticket)
+            self._overlook(run.item)
         self._log.warning(
-            f"{self._name}: the call for {run.ticket.key} is not waited for any longer: {why}; "
+            f"{self._name}: the call for {run.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
             handler=self._name,
-            key=run.ticket.key,
+            key=run.item.key,
         )
         run.replace()
         self._overlooked()

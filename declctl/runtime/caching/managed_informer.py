@@ -32,7 +32,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class ResourceRequirement:
     """What a generation wants of one resource. Two generations want the same in two of them."""
 
     plan: ResourcePlan
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(eq=False)
-class Cached:
+class ManagedInformer:
     """One informer, its task, and who uses it. `mutations` looks at objects that its readers share.
 
     `lingers_until` is the time of the loop until which it was to be kept by the last generation that
@@ -74,7 +74,7 @@ class Cached:
         """Whether it has lost objects since nobody uses it: the code of its transform is gone by then."""
         return not self.users and self.transform is not None and self.failed > self.failed_before
 
-    def commit(self, users: Sequence[Wanted]) -> None:
+    def commit(self, users: Sequence[ResourceRequirement]) -> None:
         """From now on the loop decodes, as it does everywhere: the generation that it was made for runs."""
         if self.staged is None:
             return
@@ -93,7 +93,7 @@ class Cached:
         assert isinstance(source, DecodesElsewhere)
         source.elsewhere = elsewhere
 
-    def call_those_of(self, users: Sequence[Wanted]) -> None:
+    def call_those_of(self, users: Sequence[ResourceRequirement]) -> None:
         """Call the functions of these users, the first one's before the others': a generation is gone."""
         transform = transform_of(users)
         if self.transform is not None and transform is not None:
@@ -105,8 +105,13 @@ class Cached:
 
 
 def make_cached(
-    cluster: SourceProvider, identity: Identity, users: Sequence[Wanted], *, clock: Clock, staged: bool
-) -> Cached:
+    cluster: SourceProvider,
+    identity: Identity,
+    users: Sequence[ResourceRequirement],
+    *,
+    clock: Clock,
+    staged: bool,
+) -> ManagedInformer:
     """A cache that is empty, is not started, and has no user yet.
 
     Where it is `staged` beside a generation that runs, no foreign code of it runs on the loop: it lacks the
@@ -134,7 +139,7 @@ def make_cached(
             if not staged or isinstance(index.function, FieldIndex)
         },
     )
-    cached = Cached(identity, informer, codec, transform=latest, mutations=detector_of(codec))
+    cached = ManagedInformer(identity, informer, codec, transform=latest, mutations=detector_of(codec))
     if staged and transform is not None:
         cached.stage(StagedTransform(transform, what=f"the transform of {users[0].plan.name}"))
     return cached
@@ -150,12 +155,12 @@ def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> Mutat
     return detector
 
 
-def transform_of(users: Iterable[Wanted]) -> Transform | None:
+def transform_of(users: Iterable[ResourceRequirement]) -> Transform | None:
     """The transform of the first that has one; those of one cache are the same by their digest."""
     return next((user.transform for user in users if user.transform is not None), None)
 
 
-def paths_of(users: Iterable[Wanted]) -> frozenset[FieldPath]:
+def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
     """The fields that indexes read, and that a projection has at hand for them."""
     return frozenset(
         index.function.path

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 
 from declctl.kit.clock import Clock
 from declctl.kit.lookups import is_exhausted
-from declctl.runtime.checking.aside import Aside
 from declctl.runtime.checking.fork_server import NEW
+from declctl.runtime.checking.preflight_process import PreflightProcess
 
 _MODULE = "declctl.runtime.checking.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
@@ -29,7 +29,7 @@ def _environment() -> object:
     return dict(os.environ)
 
 
-class Children:
+class PreflightPool:
     """Begins children, from any thread. `close` ends them, and the process that they come from.
 
     `inherited` gives what a child inherits. Where it gives another value than before, a new process is begun.
@@ -50,7 +50,7 @@ class Children:
         with suppress(OSError), self._changing:
             self._renewed()
 
-    def begin(self) -> Aside:
+    def begin(self) -> PreflightProcess:
         """A child of its own. Raises OSError if no process can be started."""
         with self._changing:
             try:
@@ -124,7 +124,7 @@ class _Server:
         """Whether it has ended."""
         return self._process.poll() is not None
 
-    def fork(self) -> Aside:
+    def fork(self) -> PreflightProcess:
         """Another child. Raises ConnectionError if the process has ended, OSError if there are no sockets."""
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
         try:
@@ -134,7 +134,7 @@ class _Server:
             talk.close()
             fate.close()
             raise
-        return Aside(talk, fate)
+        return PreflightProcess(talk, fate)
 
     def close(self) -> None:
         """End it; returns when it is gone."""

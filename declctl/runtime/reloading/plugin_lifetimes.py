@@ -10,19 +10,19 @@ from declctl.errors import ReloadRefused
 from declctl.hooks.calling import Implementation
 from declctl.hooks.faults import told_with_place
 from declctl.runtime.handling.context import Memo
-from declctl.runtime.reloading.assembly import Surroundings, lifecycle_context
+from declctl.runtime.reloading.assembly import RuntimeServices, lifecycle_context
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import Outcome
 
 
-class Owners:
+class PluginLifetimes:
     """The generations that are staged or committed and have not been torn down, the oldest first.
 
     Used on the machinery loop; it calls their life-cycle hooks.
     """
 
-    def __init__(self, around: Surroundings, lifecycle: Lifecycle) -> None:
+    def __init__(self, around: RuntimeServices, lifecycle: Lifecycle) -> None:
         self._around = around
         self._lifecycle = lifecycle
         self._owners: list[Generation] = []

@@ -11,7 +11,13 @@ from declctl.errors import ReloadRefused
 from declctl.informer import field_index, function_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.caching.caches import Cached, Caches, Identity, Index, Wanted
+from declctl.runtime.caching.informer_pool import (
+    Identity,
+    Index,
+    InformerPool,
+    ManagedInformer,
+    ResourceRequirement,
+)
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1
@@ -52,11 +58,11 @@ class _Cluster:
         return SimpleNamespace(projection=projection)
 
 
-def _wanted(*, index: str | None = None, text: str = TEXT) -> list[Wanted]:
+def _wanted(*, index: str | None = None, text: str = TEXT) -> list[ResourceRequirement]:
     resources = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller).resources
     indexes = () if index is None else (Index("it", f"it@{index}", field_index(index)),)
     return [
-        Wanted(resource, tuple(Identity(watch) for watch in resource.watches), indexes, None)
+        ResourceRequirement(resource, tuple(Identity(watch) for watch in resource.watches), indexes, None)
         for resource in resources
     ]
 
@@ -65,7 +71,7 @@ def _run(scenario, log) -> None:
     async def main() -> None:
         cluster = _Cluster()
         async with asyncio.TaskGroup() as tasks:
-            await scenario(Caches(cluster, tasks=tasks, clock=SystemClock(), log=log), cluster)
+            await scenario(InformerPool(cluster, tasks=tasks, clock=SystemClock(), log=log), cluster)
 
     asyncio.run(main())
 
@@ -73,7 +79,7 @@ def _run(scenario, log) -> None:
 def test_resources_with_one_watch_share_a_cache(log) -> None:
     """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         one, two, other = wanted = _wanted()
         fresh = caches.prepare(wanted)
         assert cluster.made == [None, "a", "b"]
@@ -87,7 +93,7 @@ def test_resources_with_one_watch_share_a_cache(log) -> None:
 def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
     """A reload that keeps a resource makes no new cache and closes none."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old = _wanted()
         caches.prepare(old)
         before = caches.all()
@@ -104,7 +110,7 @@ def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
 def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
     """Released, wanted again within its time, released again: it closes only then."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _wanted()[:1], _wanted()[:1]
         caches.prepare(old)
         caches.release(old, linger=60.0)
@@ -122,7 +128,7 @@ def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
 def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> None:
     """The index of an old generation stays until nobody who reads it is left (G12)."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _wanted(index="spec.nodeName")[:1], _wanted(index="spec.nodeName")[:1]
         for wanted in (_wanted()[:1], old, new):
             caches.prepare(wanted)
@@ -141,7 +147,7 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> Non
 def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
     """An index over another field: the projection of the living source takes it along."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         first, same, other = _wanted()[:1], _wanted()[:1], _wanted(index="spec.nodeName")[:1]
         caches.prepare(first)
         (cached,) = caches.of(first[0])
@@ -159,7 +165,7 @@ def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
 def test_each_mode_has_a_cache_of_its_own(log) -> None:
     """One kind kept in three ways: three watches, of which one asks for metadata only."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         wanted = _wanted(text=MODES)
         assert len(caches.prepare(wanted)) == 3
         assert [asked["metadata_only"] for asked in cluster.asked] == [False, False, True]
@@ -177,7 +183,7 @@ def test_each_mode_has_a_cache_of_its_own(log) -> None:
 def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
     """`dropFields: [status]` beside MetadataOnly costs nothing: no object is decoded for it."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         wanted = _wanted(text=MODES)
         caches.prepare(wanted)
         projection = caches.of(wanted[2])[0].informer.source.projection
@@ -187,7 +193,7 @@ def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
     _run(scenario, log)
 
 
-def _keeping(rest: str) -> list[Wanted]:
+def _keeping(rest: str) -> list[ResourceRequirement]:
     """One resource that is kept in some way."""
     return _wanted(
         text=f"{TEXT.partition('    - ')[0]}    - {{name: one, apiVersion: v1, kind: Pod{rest}}}\n"
@@ -199,7 +205,7 @@ _RAW = b'{"metadata":{"name":"a","uid":"u","resourceVersion":"1"},"spec":{"secre
 _ODD = b'{"metadata":{"name":"odd","uid":"o","resourceVersion":"2"},"spec":{"n":1e999}}'
 
 
-async def _filled(caches: Caches, wanted: list[Wanted], *raws: bytes) -> Cached:
+async def _filled(caches: InformerPool, wanted: list[ResourceRequirement], *raws: bytes) -> ManagedInformer:
     caches.prepare(wanted)
     (cached,) = caches.of(wanted[0])
     for raw in raws:
@@ -218,7 +224,7 @@ async def _taken_over() -> None:
 def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
     """More dropped fields: staged beside, then the same informer has the new records."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
@@ -243,7 +249,7 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
 def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
     """The bytes of an object in memory can't be read: refused, and all is as it was (G6)."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW, _ODD)
         (odd,) = (record for record in cached.informer.indexer.list() if record.key == "odd")
@@ -267,7 +273,7 @@ def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
 def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) -> None:
     """Nothing is dropped from them: as frames or as objects, they are what they were."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _keeping(", cache: {mode: Objects}")
         cached = await _filled(caches, old, _ODD)
         caches.prepare(new)
@@ -284,7 +290,7 @@ def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) 
 def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log) -> None:
     """A transform may take all metadata away; the cache knows whose frame it is."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         wanted = [_keeping(""), _keeping(", cache: {mode: Objects}")]
         old, new = ([replace(one, transform=lambda obj: {"spec": obj["spec"]})] for (one,) in wanted)
         cached = await _filled(caches, old, _RAW)
@@ -303,7 +309,7 @@ def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log)
 def test_a_cache_that_somebody_else_wants_as_it_is_stays(log) -> None:
     """A second resource is kept another way: it has a cache of its own, and is listed."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW)
         fresh = caches.prepare([*_keeping(""), *new])
@@ -316,7 +322,7 @@ def test_a_cache_that_somebody_else_wants_as_it_is_stays(log) -> None:
 def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
     """The frames are kept, and what stands in them is read once for all."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
@@ -329,14 +335,19 @@ def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
     _run(scenario, log)
 
 
-def _becoming_again() -> tuple[list[Wanted], list[Wanted], list[Wanted]]:
+def _becoming_again() -> tuple[
+    list[ResourceRequirement], list[ResourceRequirement], list[ResourceRequirement]
+]:
     """Three generations of one resource: the third wants the cache as the first had it."""
     return _keeping(""), _keeping(", cache: {mode: Objects}"), _keeping("")
 
 
 async def _third_is_staged(
-    caches: Caches, oldest: list[Wanted], old: list[Wanted], new: list[Wanted]
-) -> Cached:
+    caches: InformerPool,
+    oldest: list[ResourceRequirement],
+    old: list[ResourceRequirement],
+    new: list[ResourceRequirement],
+) -> ManagedInformer:
     """The second runs, the first has not been released, and the third is ready for its commit."""
     cached = await _filled(caches, oldest, _RAW)
     caches.reproject(oldest)
@@ -353,7 +364,7 @@ async def _third_is_staged(
 def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log) -> None:
     """The oldest drains until a third is staged that wants just what it wanted: the cache becomes that."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(oldest, linger=60.0)
@@ -370,7 +381,7 @@ def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log
 def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log) -> None:
     """A staged generation is undone while an older one that drains wants the same cache: it stays."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(new, linger=0.0)
@@ -385,7 +396,7 @@ def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log
 def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
     """The index that it found there belongs to one that retires before the commit."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         oldest, old, new = (
             _wanted(index="spec.nodeName")[:1],
             _keeping(""),
@@ -409,7 +420,7 @@ def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
 def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it(log) -> None:
     """A resource is taken out, then back in by an edit that is refused: its cache keeps its time."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, refused, new = (_keeping("") for _ in range(3))
         cached = await _filled(caches, old, _RAW)
         caches.reproject(old)
@@ -428,7 +439,7 @@ def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it(log) -> None:
 def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it(log) -> None:
     """The last user goes while a generation is staged, which is undone: the time runs from the former."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, refused = _keeping(""), _keeping("")
         cached = await _filled(caches, old, _RAW)
         caches.reproject(old)
@@ -444,7 +455,7 @@ def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it(log) -> None
 def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone(log) -> None:
     """A new cache, not filled yet: the next attempt makes another, and does not take it for a synced one."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         refused, new = _keeping(""), _keeping("")
         caches.prepare(refused)
         caches.release(refused, linger=0.0)
@@ -458,7 +469,7 @@ def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone(log) -> None:
 def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None:
     """Between two slices of it the last that had the cache before goes: what is made is complete."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(350)]
         await _filled(caches, old, *raws)
@@ -480,10 +491,10 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None
 def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
     """Index and transform are defined alike in three: when one goes, nothing of its code is kept."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         asked: list[str] = []
 
-        def by(who: str) -> list[Wanted]:
+        def by(who: str) -> list[ResourceRequirement]:
             def transform(obj):
                 asked.append(f"transform of {who}")
                 return obj
@@ -526,7 +537,7 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
 def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
     """Some records have the field and others not: readers see each object, and the next attempt all of it."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, given_up, new = _keeping(""), *(_wanted(index="spec.nodeName")[:1] for _ in range(2))
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(600)]
         cached = await _filled(caches, old, *raws)
@@ -555,7 +566,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
 def test_a_source_that_cannot_be_made_leaves_nothing_counted(log) -> None:
     """Of two new caches the second can't be had: the first is forgotten, and what lives on is as it was."""
 
-    async def scenario(caches: Caches, cluster: _Cluster) -> None:
+    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old = _wanted()[:1]
         cached = await _filled(caches, old)
         caches.reproject(old)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.checking import aside
-from declctl.runtime.checking import children as children_module
-from declctl.runtime.checking.aside import Ending
+from declctl.runtime.checking import preflight_pool as children_module
+from declctl.runtime.checking import preflight_process
 from declctl.runtime.checking.check import check, import_in_child, read_files
-from declctl.runtime.checking.children import Children
 from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.checking.preflight_process import Ending
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -43,7 +43,7 @@ def _nothing_is_left():
 @pytest.fixture
 def children():
     """Children, of which none is left in the end."""
-    children = Children()
+    children = PreflightPool()
     yield children
     children.close()
 
@@ -55,7 +55,7 @@ def _checked(bundle, policy: str = "preflightTimeout: 60s"):
     return read_files(InputFiles(str(path)))
 
 
-def _import(children: Children, checked):
+def _import(children: PreflightPool, checked):
     return asyncio.run(import_in_child(checked, children))
 
 
@@ -297,12 +297,12 @@ def _is_gone(pid: int) -> bool:
 
 _HOST = """
 import os, sys
-from declctl.runtime.checking.children import Children
+from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.check import read_files
 import msgspec
 
-children = Children()
+children = PreflightPool()
 child = children.begin()
 print(children._server._process.pid, flush=True)
 if sys.argv[2:]:
@@ -335,10 +335,12 @@ def test_all_end_where_the_controller_was_killed(bundle, tmp_path, hangs) -> Non
 
 def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundle, monkeypatch) -> None:
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
-    monkeypatch.setattr(aside, "_ORPHAN_SECONDS", 0.0)
-    monkeypatch.setattr(aside, "_LAST_WORDS_SECONDS", 60.0)  # nothing is ended from here meanwhile
+    monkeypatch.setattr(preflight_process, "_ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(
+        preflight_process, "_LAST_WORDS_SECONDS", 60.0
+    )  # nothing is ended from here meanwhile
     bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     checked = _checked(bundle)
-    monkeypatch.setattr(aside.Aside, "close", lambda _: None)
+    monkeypatch.setattr(preflight_process.PreflightProcess, "close", lambda _: None)
     _, ending = children.begin().ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)

@@ -31,7 +31,7 @@ class Ending(NamedTuple):
     closed: bool
 
 
-class Aside:
+class PreflightProcess:
     """A child that waits for one declaration, builds its plugin table, and tells what is wrong with it.
 
     Whatever the imported code does, it does there: it may end the process, hang or crash. What it has

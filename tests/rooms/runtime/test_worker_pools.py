@@ -7,7 +7,7 @@ import pytest
 
 from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
-from declctl.runtime.handling.crew import LoopCrew, ThreadCrew
+from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
 
@@ -60,15 +60,19 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
     slot = bench.slot(
         watched.handle_async if asynchronous else watched.handle, queue=QueueSpec(concurrency=size)
     )
-    crew = LoopCrew(slot, size=size, loop=bench.loop.loop) if asynchronous else ThreadCrew(slot, size=size)
-    slot.on_pending = crew.wake
-    crew.start()
+    workers = (
+        AsyncWorkerPool(slot, size=size, loop=bench.loop.loop)
+        if asynchronous
+        else ThreadWorkerPool(slot, size=size)
+    )
+    slot.on_pending = workers.wake
+    workers.start()
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
     assert watched.crowded.wait(SOON)
     watched.gate.set()
     assert watched.finished.wait(SOON)
-    crew.dismiss()
+    workers.dismiss()
     return watched
 
 
@@ -96,24 +100,24 @@ def test_threads_rest_until_they_are_woken(bench, added):
     watched = Watched(1)
     watched.gate.set()
     slot = bench.slot(watched.handle)
-    crew = ThreadCrew(slot, size=2)
+    workers = ThreadWorkerPool(slot, size=2)
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
-    crew.start()
-    assert slot.lanes.statistics().taken == 0
-    crew.wake()
+    workers.start()
+    assert slot.queue.statistics().taken == 0
+    workers.wake()
     assert watched.finished.wait(SOON)
-    crew.dismiss()
+    workers.dismiss()
 
 
 def test_threads_that_never_had_to_work_leave(bench):
     """A reload that is refused leaves nothing behind, whenever its threads come to know it."""
-    crew = ThreadCrew(bench.slot(print), size=3)
+    workers = ThreadWorkerPool(bench.slot(print), size=3)
     before = set(threading.enumerate())
-    crew.start()
+    workers.start()
     made = set(threading.enumerate()) - before
     assert len(made) == 3
-    crew.dismiss()
+    workers.dismiss()
     for thread in made:
         thread.join(SOON)
     assert not any(thread.is_alive() for thread in made)
@@ -121,25 +125,25 @@ def test_threads_that_never_had_to_work_leave(bench):
 
 def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench, monkeypatch):
     """Who is dismissed as it clears its wake-up does not sleep the longest wait before it knows."""
-    crew = ThreadCrew(bench.slot(print), size=1)
-    clear = crew._ready.clear
+    workers = ThreadWorkerPool(bench.slot(print), size=1)
+    clear = workers._ready.clear
 
     def dismissed_meanwhile():
-        crew.dismiss()
+        workers.dismiss()
         clear()
 
-    monkeypatch.setattr(crew._ready, "clear", dismissed_meanwhile)
+    monkeypatch.setattr(workers._ready, "clear", dismissed_meanwhile)
     before = set(threading.enumerate())
-    crew.start()
+    workers.start()
     (thread,) = set(threading.enumerate()) - before
-    crew.wake()
+    workers.wake()
     thread.join(SOON)
     assert not thread.is_alive()
 
 
 def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     """Where the system has no thread left, those that were started are let go, and the fault is told."""
-    crew, started = ThreadCrew(bench.slot(print), size=3), []
+    workers, started = ThreadWorkerPool(bench.slot(print), size=3), []
     start = threading.Thread.start
 
     def refuse(thread):
@@ -150,7 +154,7 @@ def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError):
-        crew.start()
+        workers.start()
     for thread in started:
         thread.join(SOON)
     assert not any(thread.is_alive() for thread in started)

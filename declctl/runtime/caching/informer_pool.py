@@ -12,13 +12,19 @@ from dataclasses import dataclass, field
 from declctl.informer import FieldIndex, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
 from declctl.runtime.caching.asking import Asked, Asking
-from declctl.runtime.caching.cached import Cached, Index, Wanted, detector_of, make_cached
 from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.caching.managed_informer import (
+    Index,
+    ManagedInformer,
+    ResourceRequirement,
+    detector_of,
+    make_cached,
+)
 from declctl.runtime.caching.questions import StagedIndex, ask
 from declctl.runtime.caching.renewing import become, widen
 from declctl.runtime.log import Log
 
-__all__ = ["Cached", "Caches", "Identity", "Index", "Wanted"]
+__all__ = ["Identity", "Index", "InformerPool", "ManagedInformer", "ResourceRequirement"]
 _SLICE = 500  # objects that the build of an index by field looks at before the loop breathes
 
 
@@ -38,15 +44,15 @@ class _Staged:
     others lack. All of that is done at its commit.
     """
 
-    wanted: frozenset[Wanted] = frozenset()
-    fresh: Sequence[Cached] = ()
-    turns: dict[Cached, _Turn] = field(default_factory=dict[Cached, _Turn])
-    indexes: dict[tuple[Cached, str], StagedIndex] = field(
-        default_factory=dict[tuple[Cached, str], StagedIndex]
+    wanted: frozenset[ResourceRequirement] = frozenset()
+    fresh: Sequence[ManagedInformer] = ()
+    turns: dict[ManagedInformer, _Turn] = field(default_factory=dict[ManagedInformer, _Turn])
+    indexes: dict[tuple[ManagedInformer, str], StagedIndex] = field(
+        default_factory=dict[tuple[ManagedInformer, str], StagedIndex]
     )
 
 
-class Caches:
+class InformerPool:
     """All informers of the process. Used on the machinery loop only; one generation is staged at a time.
 
     It is staged from `prepare` until `reproject`, at its commit, or until it is released. Others may be
@@ -58,12 +64,14 @@ class Caches:
         self._tasks = tasks
         self._clock = clock
         self._log = log
-        self._cached: dict[Identity, Cached] = {}
-        self._used: dict[Wanted, tuple[Cached, ...]] = {}  # by every generation, the oldest first
+        self._cached: dict[Identity, ManagedInformer] = {}
+        self._used: dict[
+            ResourceRequirement, tuple[ManagedInformer, ...]
+        ] = {}  # by every generation, the oldest first
         self._staged = _Staged()
         self._asking = Asking()
 
-    def prepare(self, wanted: Iterable[Wanted]) -> list[Cached]:
+    def prepare(self, wanted: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, each counted once.
 
         One that can become what is wanted does so at the commit (`reproject`), after `build_indexes`;
@@ -85,7 +93,7 @@ class Caches:
             if living is None
         }
         staged = self._staged = _Staged(frozenset(wanted), tuple(made.values()))
-        serving: dict[Identity, Cached] = {}
+        serving: dict[Identity, ManagedInformer] = {}
         for identity, living in found.items():
             cached = serving[identity] = made[identity] if living is None else self._cached[living]
             if living is not None and living != identity:
@@ -96,7 +104,7 @@ class Caches:
             self._used[resource] = tuple(serving[identity] for identity in resource.identities)
         return [*made.values()]
 
-    def start(self, fresh: Iterable[Cached]) -> None:
+    def start(self, fresh: Iterable[ManagedInformer]) -> None:
         """Let new informers list and watch."""
         for cached in fresh:
             if cached.task is None:
@@ -104,7 +112,7 @@ class Caches:
                 name = f"informer {cached.identity.watch}"
                 cached.task = self._tasks.create_task(cached.informer.run(), name=name)
 
-    async def build_indexes(self, wanted: Iterable[Wanted], *, timeout: float) -> int:
+    async def build_indexes(self, wanted: Iterable[ResourceRequirement], *, timeout: float) -> int:
         """Build what existing informers lack, in slices; returns how many indexes were built.
 
         Before that, records are made anew where they have to become others, or lack the fields that are
@@ -127,7 +135,9 @@ class Caches:
         """The indexes by functions that are read from the commit on, where they have to be complete."""
         return tuple(self._staged.indexes.values())
 
-    async def _build_index(self, cached: Cached, index: Index, resource: Wanted) -> bool:
+    async def _build_index(
+        self, cached: ManagedInformer, index: Index, resource: ResourceRequirement
+    ) -> bool:
         """Build one index by field, or begin one by a function; False if it is there."""
         staged = self._staged.indexes
         if index.internal in cached.informer.indexer.get_indexers() or (cached, index.internal) in staged:
@@ -140,7 +150,7 @@ class Caches:
             await asyncio.sleep(0)
         return True
 
-    def reproject(self, wanted: Iterable[Wanted]) -> None:
+    def reproject(self, wanted: Iterable[ResourceRequirement]) -> None:
         """Let caches become what the staged generation wants of them: at its commit, and it can't fail.
 
         The records that were made for it take their places in the next slices. Nothing happens if what
@@ -164,7 +174,7 @@ class Caches:
                 cached.codec, cached.mutations = codec, detector_of(codec, after=cached.mutations)
             cached.informer.take_over(turn.reprojection)
 
-    def release(self, wanted: Iterable[Wanted], *, linger: float) -> None:
+    def release(self, wanted: Iterable[ResourceRequirement], *, linger: float) -> None:
         """A generation that wanted these is gone, or was never committed: then no cache becomes another.
 
         What nobody else wants closes after `linger` seconds. What the one before left lingering, or would
@@ -187,7 +197,9 @@ class Caches:
                 cached.failed_before = cached.failed
                 self._close_at(max(until, cached.lingers_until), cached)
 
-    def drop_indexes(self, wanted: Iterable[Wanted], kept: Iterable[Wanted]) -> None:
+    def drop_indexes(
+        self, wanted: Iterable[ResourceRequirement], kept: Iterable[ResourceRequirement]
+    ) -> None:
         """Remove the indexes of a generation that is gone, except those that others still read.
 
         Those are `kept`, and the one that is being staged: it counts on what it found there.
@@ -205,11 +217,11 @@ class Caches:
                 if names:
                     cached.informer.remove_indexers(names)
 
-    def of(self, wanted: Wanted) -> Sequence[Cached]:
+    def of(self, wanted: ResourceRequirement) -> Sequence[ManagedInformer]:
         """The informers of a resource; none before it was prepared, and after it was released."""
         return self._used.get(wanted, ())
 
-    def lister(self, wanted: Wanted) -> Lister:
+    def lister(self, wanted: ResourceRequirement) -> Lister:
         """The view of a resource over all its informers, with the index names of that generation."""
         names = {index.name: index.internal for index in wanted.indexes}
         informers = [cached.informer for cached in self.of(wanted)]
@@ -224,7 +236,7 @@ class Caches:
         """What was asked of the server since `prepare`, and what of it was not planned then."""
         return self._asking.until_now(cached.informer for cached in self.all())
 
-    def all(self) -> Sequence[Cached]:
+    def all(self) -> Sequence[ManagedInformer]:
         """Every informer that exists, lingering ones too."""
         return tuple(self._cached.values())
 
@@ -234,32 +246,32 @@ class Caches:
             self._close(cached)
         await asyncio.sleep(0)
 
-    async def _renew(self, cached: Cached) -> None:
+    async def _renew(self, cached: ManagedInformer) -> None:
         turn = self._staged.turns.get(cached)
         if turn is None:
             await widen(cached, self._users(cached))
         else:
             turn.reprojection = await become(cached, turn.identity, self._users(cached))
 
-    def _is_staged(self, wanted: Sequence[Wanted]) -> bool:
+    def _is_staged(self, wanted: Sequence[ResourceRequirement]) -> bool:
         return not self._staged.wanted.isdisjoint(wanted)
 
-    def _of_all(self, wanted: Iterable[Wanted]) -> Sequence[Cached]:
+    def _of_all(self, wanted: Iterable[ResourceRequirement]) -> Sequence[ManagedInformer]:
         """The informers of some resources, each once."""
         return tuple(dict.fromkeys(cached for resource in wanted for cached in self.of(resource)))
 
-    def _users(self, cached: Cached) -> Sequence[Wanted]:
+    def _users(self, cached: ManagedInformer) -> Sequence[ResourceRequirement]:
         """Who uses a cache: of every generation that is alive, the oldest first."""
         return [wanted for wanted, used in self._used.items() if cached in used]
 
-    def _close_at(self, time: float, cached: Cached) -> None:
+    def _close_at(self, time: float, cached: ManagedInformer) -> None:
         loop = asyncio.get_running_loop()
         if time > loop.time():
             cached.closing = loop.call_at(time, self._close, cached)
         else:
             self._close(cached)
 
-    def _close(self, cached: Cached) -> None:
+    def _close(self, cached: ManagedInformer) -> None:
         del self._cached[cached.identity]
         if cached.closing is not None:
             cached.closing.cancel()
@@ -267,15 +279,15 @@ class Caches:
             cached.task.cancel()
 
 
-def _use(cached: Cached) -> None:
+def _use(cached: ManagedInformer) -> None:
     cached.users += 1
     if cached.closing is not None:
         cached.closing.cancel()
         cached.closing = None
 
 
-def _by_identity(wanted: Iterable[Wanted]) -> dict[Identity, list[Wanted]]:
-    users: dict[Identity, list[Wanted]] = {}
+def _by_identity(wanted: Iterable[ResourceRequirement]) -> dict[Identity, list[ResourceRequirement]]:
+    users: dict[Identity, list[ResourceRequirement]] = {}
     for resource in wanted:
         for identity in resource.identities:
             users.setdefault(identity, []).append(resource)

@@ -1,9 +1,9 @@
-"""The workers of a slot: the thin waiting shells around its lanes.
+"""The workers of a slot: the thin waiting shells around its queue.
 
 A slot whose implementations are all asynchronous is worked by tasks on a loop for handlers, any
 other by threads of its own, so that a change costs neither a task nor an executor. Either kind can
 work on any change: after a reload from one to the other both exist until the old ones have left,
-and the lanes let none of the new begin before there is room.
+and the queue lets none of the new begin before there is room.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from declctl.kit import Lanes
-from declctl.kit.lanes import Ticket
+from declctl.kit import KeyedQueue
+from declctl.kit.keyed_queue import QueueItem
 from declctl.objects import Notification
 
 _LONGEST_WAIT = 30.0  # seconds; a lost wake-up would cost no more than this
 
 
 class Worked(Protocol):
-    """What a crew works for: a slot."""
+    """What a pool works for: a slot."""
 
     name: str
     on_pending: Callable[[], None]
-    """Called when something may be ready: wakes the crew that works for it now."""
+    """Called when something may be ready: wakes the pool that works for it now."""
 
     @property
-    def lanes(self) -> Lanes[Notification]:
+    def queue(self) -> KeyedQueue[Notification]:
         """What waits."""
         ...
 
-    def work(self, ticket: Ticket[Notification]) -> bool:
+    def work(self, item: QueueItem[Notification]) -> bool:
         """Deliver in this thread; False tells the worker to leave."""
         ...
 
-    async def work_async(self, ticket: Ticket[Notification]) -> bool:
+    async def work_async(self, item: QueueItem[Notification]) -> bool:
         """Deliver on this loop; False tells the worker to leave."""
         ...
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Workers that take from a slot until they are dismissed."""
 
     @property
@@ -64,7 +64,7 @@ class Crew(Protocol):
         ...
 
 
-class ThreadCrew:
+class ThreadWorkerPool:
     """`size` threads that each take one change at a time.
 
     They are made by `start`, before they are needed: a thread that starts holds up whoever starts it.
@@ -105,32 +105,32 @@ class ThreadCrew:
         threading.Thread(target=target, name=f"declctl-handler-{self._slot.name}", daemon=True).start()
 
     def _rest_and_run(self) -> None:
-        # Until a commit lets them in, what waits in the lanes belongs to the crew before.
+        # Until a commit lets them in, what waits in the queue belongs to the pool before.
         self._ready.wait()
         self._run()
 
     def _run(self) -> None:
-        lanes = self._slot.lanes
+        queue = self._slot.queue
         while True:
             # Cleared before looking, so that whatever comes after the look sets it again.
             self._ready.clear()
             if self._dismissed:
                 break
-            ticket = lanes.take()
-            if ticket is None:
-                wait = lanes.next_due()
+            item = queue.take()
+            if item is None:
+                wait = queue.next_due()
                 self._ready.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
                 continue
             if self.size > 1:
                 # A colleague may have cleared it for this change and slept through the next.
                 self._ready.set()
-            if not self._slot.work(ticket):
+            if not self._slot.work(item):
                 return
         self._ready.set()
         self._slot.on_pending()  # who works for it now may wait until this one has left
 
 
-class LoopCrew:
+class AsyncWorkerPool:
     """`size` tasks on a loop for handlers."""
 
     def __init__(self, slot: Worked, *, size: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -178,27 +178,27 @@ class LoopCrew:
             self._event.set()
 
     async def _run(self) -> None:
-        lanes = self._slot.lanes
+        queue = self._slot.queue
         breath = 0
         while not self._dismissed:
-            ticket = lanes.take()
-            if ticket is None:
-                await self._sleep(lanes)
+            item = queue.take()
+            if item is None:
+                await self._sleep(queue)
                 continue
             breath += 1
             if breath % 64 == 0:
                 await asyncio.sleep(0)  # a handler that never waits must not starve the others on this loop
-            if not await self._slot.work_async(ticket):
+            if not await self._slot.work_async(item):
                 return
         self._slot.on_pending()  # as above
 
-    async def _sleep(self, lanes: Lanes[Notification]) -> None:
+    async def _sleep(self, queue: KeyedQueue[Notification]) -> None:
         assert self._event is not None
         self._event.clear()
         self._sleeping += 1
         try:
             wait = (
-                lanes.next_due()
+                queue.next_due()
             )  # looked at after the flag is up: an add from another thread now sets the event
             if wait == 0.0:
                 await asyncio.sleep(0)
