@@ -207,6 +207,8 @@ def _waiting(*words: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         env=environment(),
+        # A shell ignores Ctrl-C for what it starts in the background, and these tests may be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
 
 
