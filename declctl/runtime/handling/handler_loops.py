@@ -94,6 +94,7 @@ class HandlerLoops:
         for loop in self._loops[:-1]:
             if loop not in used:
                 self._loops.remove(loop)
+                self._told.discard(loop)
                 loop.stop(0.0)
 
     def blocked(self) -> list[BlockedLoop]:
