@@ -72,15 +72,18 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
 async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
     """What `call` returns or raises; RuntimeError for StopIteration, which can't leave a coroutine.
 
-    Cancelling stops the wait and leaves the thread behind.
-    What is left behind is one of the `abandoned_calls` until it returns, if `what` says what it is.
+    Cancelling stops the wait, and leaves the thread behind or keeps it from beginning. What is left behind is
+    one of the `abandoned_calls` until it returns, if `what` says what it is.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
     began = time.monotonic()
+    given_up = False
 
     def run() -> None:
         try:
+            if given_up:
+                return
             value = call()
         except StopIteration as error:  # no future takes it, so that nobody would hear of it
             fault = RuntimeError(f"{what or name} raised StopIteration")
@@ -104,6 +107,7 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
         await loop.run_in_executor(_STARTER, thread.start)
         return await result
     except asyncio.CancelledError:
+        given_up = True  # a thread that begins after this moment does nothing
         if what:
             _abandoned.add(thread, what, began)
             if returned.is_set() or thread.ident is None:

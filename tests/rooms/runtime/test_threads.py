@@ -111,3 +111,32 @@ def test_what_is_left_behind_is_known_until_it_returns() -> None:
     assert call.place.endswith(" in hangs")
     gate.set()
     until("it has returned", lambda: not here())
+
+
+def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait ends while the system is slow to start the thread: foreign code is not called unseen."""
+    asked, gate, started, called = threading.Event(), threading.Event(), [], []
+    start = threading.Thread.start
+
+    def slow_start(thread: threading.Thread) -> None:
+        if thread.name == "slow":
+            asked.set()
+            gate.wait(30)
+            started.append(thread)
+        start(thread)
+
+    async def scenario() -> None:
+        waiting = asyncio.ensure_future(in_thread(lambda: called.append(1), name="slow", what="the index"))
+        await asyncio.to_thread(asked.wait, 10)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        gate.set()
+        await in_thread(lambda: None, name="next")  # it is started after the slow one
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    asyncio.run(scenario())
+    (thread,) = started
+    thread.join(10)
+    assert called == []
+    assert not [call for call in abandoned_calls() if call.what == "the index"]
