@@ -90,7 +90,7 @@ class Registry:
 registry, namespace = Registry(), GenerationNamespace(1, Bundle("app", {"h.py": b"def mine(): pass\\n"}))
 registry.mine = namespace.module("h").mine
 proxies = [weakref.proxy(Registry()) for _ in range(3)]  # of what is gone: it answers no question
-retired = RetiredCode(1, namespace.trace(), Registrations())
+retired = RetiredCode(1, False, namespace.trace(), Registrations())
 namespace.close()
 kept = [registry]
 del namespace, registry
