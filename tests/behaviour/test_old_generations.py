@@ -161,7 +161,8 @@ def test_old_code_that_lives_on_is_counted_and_named(
     rig.folder.write("handlers.py", PLAIN)
     assert controller.reload().result == "Applied"
     words = held_by.format(file=rig.folder.path / "handlers.py")
-    until("it is found", lambda: _held(controller).get(1), timeout=20)
+    # To find a reference all objects of the process are looked at: there are millions where tests run.
+    until("it is found", lambda: _held(controller).get(1), timeout=90)
     assert _held(controller) == {1: (words,)}
     assert controller.status().generations_alive == 2
     print_status(controller.status().document(), now=SystemClock().now())
@@ -204,7 +205,7 @@ def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map)
     refuses = "import declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise OSError('no')\n"
     rig.write(HEAD + THREAD + refuses + "@declctl.hookimpl\ndef declctl_event(): pass\n")
     assert controller.reload().result == "Refused"
-    until("it is found", lambda: _held(controller), timeout=20)
+    until("it is found", lambda: _held(controller), timeout=90)
     (old,) = controller.status().old_generations
     assert (old.generation, old.refused, controller.status().generations_alive) == (2, True, 1)
     assert old.holders[0].startswith("thread poller (poll at ")
