@@ -183,8 +183,17 @@ class HandlerContext:
     def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
         """Post a Kubernetes Event about `obj`.
 
-        Returns at once; a failure is logged and never raised.
+        Returns at once; that the server refuses it is logged, and never raised. Raises ValueError for another
+        `type`, and TypeError for a `reason` or a `message` that is no text.
         """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
+        # What can't be encoded would fail in the background, where it ends the whole process.
+        _require_text("reason", reason)
+        _require_text("message", message)
         self._world.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
+
+
+def _require_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
