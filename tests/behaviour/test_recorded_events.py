@@ -13,7 +13,6 @@ def tell(change, ctx):
 """
 
 
-@pytest.mark.guarantee("G9")
 @pytest.mark.parametrize(
     ("reason", "message", "fault"),
     [

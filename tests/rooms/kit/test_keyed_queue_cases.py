@@ -22,7 +22,7 @@ def merge(waiting, new, attempted):
     return [waiting, new] if (waiting, new) == ("Deleted", "Added") else [new]
 
 
-def lanes_of(clock=None, **options):
+def queue_of(clock=None, **options):
     settings = {"limit": 1_000_000, "keyed": True} | options
     return KeyedQueue(clock=clock or ManualClock(), weigh=len, merge=merge, **settings)
 
@@ -37,7 +37,7 @@ def drain(queue):
 
 def test_object_made_anew_is_told_after_its_deletion_even_when_a_retry_merges():
     """Under Keyed, a failing change overtaken by Deleted and Added is followed by both, in order."""
-    queue = lanes_of()
+    queue = queue_of()
     queue.add("k", "Modified")
     failing = queue.take()
     queue.add("k", "Deleted")
@@ -48,7 +48,7 @@ def test_object_made_anew_is_told_after_its_deletion_even_when_a_retry_merges():
 
 def test_change_whose_turn_had_come_may_still_be_merged_to_nothing():
     """Added waits behind a running call, is next when that ends, and is deleted before anybody takes it."""
-    queue = lanes_of()
+    queue = queue_of()
     queue.add("k", "Modified")
     running = queue.take()
     queue.add("k", "Added")
@@ -64,7 +64,7 @@ def test_change_whose_turn_had_come_may_still_be_merged_to_nothing():
 def test_what_a_handler_has_seen_is_never_merged_to_nothing():
     """A handler that failed on Added has to hear of Deleted."""
     clock = ManualClock()
-    queue = lanes_of(clock)
+    queue = queue_of(clock)
     queue.add("k", "Added")
     queue.retry(queue.take(), 1.0)
     queue.add("k", "Deleted")
@@ -75,7 +75,7 @@ def test_what_a_handler_has_seen_is_never_merged_to_nothing():
 
 def test_objects_that_come_and_go_behind_a_stuck_handler_cost_nothing():
     """Ten thousand short-lived objects leave neither turns nor values behind."""
-    queue = lanes_of()
+    queue = queue_of()
     queue.add("stuck", "Modified")
     queue.take()
     queue.add("last", "Modified")
@@ -93,7 +93,7 @@ def test_objects_that_come_and_go_behind_a_stuck_handler_cost_nothing():
 
 def test_finished_change_is_let_go_although_another_of_its_key_waits():
     """A frame lives no longer than its delivery."""
-    queue = lanes_of(keyed=False)
+    queue = queue_of(keyed=False)
     value = Value("one")
     watched = weakref.ref(value)
     queue.add("k", value)
@@ -106,7 +106,7 @@ def test_finished_change_is_let_go_although_another_of_its_key_waits():
 
 def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
     """`bufferBytes` counts what waits and what runs."""
-    queue = lanes_of(keyed=False, limit=6)
+    queue = queue_of(keyed=False, limit=6)
     for value in ("one", "two", "three", "four"):
         queue.add("k", value)
     assert drain(queue) == [("one", 0), ("four", 0)]
@@ -117,7 +117,7 @@ def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
 def test_backlog_keeps_its_epoch_until_it_is_handed_over():
     """What waits is the old code's until it is handed over; what backs off is the new code's (G10)."""
     clock = ManualClock()
-    queue = lanes_of(clock, keyed=False)
+    queue = queue_of(clock, keyed=False)
     for key in "abc":
         queue.add(key, "value")
     failing, running = queue.take(), queue.take()
@@ -176,7 +176,7 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
 def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_moment():
     """A failing change is tried again on time and by the new code, with its attempts (G10)."""
     clock = ManualClock()
-    queue = lanes_of(clock, keyed=False)
+    queue = queue_of(clock, keyed=False)
     queue.add("k", "value")
     queue.retry(queue.take(), 5.0)
     ended = queue.cut()
@@ -192,7 +192,7 @@ def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_mom
 @pytest.mark.parametrize("handing_over", [False, True])
 def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
     """A thousand cuts leave nothing behind; what waits since the first belongs to the last all the same."""
-    queue = lanes_of(keyed=False)
+    queue = queue_of(keyed=False)
     queue.add("a", "value")
     held = queue.take()
     for number in range(1000):
@@ -209,10 +209,10 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
 
 
 @pytest.mark.guarantee("G4")
-def test_lanes_that_share_an_era_are_cut_together_until_they_part():
+def test_queues_that_share_a_counter_are_cut_together_until_they_part():
     """One step for all of them, however many; who has parted stays in the epoch that it was in."""
     era = EpochCounter()
-    one, other, gone = (lanes_of(era=era) for _ in range(3))
+    one, other, gone = (queue_of(era=era) for _ in range(3))
     for queue in (one, other, gone):
         queue.add("a", "old")
     gone.part()

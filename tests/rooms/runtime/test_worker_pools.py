@@ -1,4 +1,4 @@
-"""Crews: how many changes are worked on at once, and of which keys."""
+"""Worker pools: how many changes are worked on at once, and of which keys."""
 
 import asyncio
 import threading
@@ -55,7 +55,7 @@ class Watched:
 
 
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
-    """Four keys with three changes each, worked by a crew of that size."""
+    """Four keys with three changes each, worked by a pool of that size."""
     watched = Watched(expected)
     slot = bench.slot(
         watched.handle_async if asynchronous else watched.handle, queue=QueueSpec(concurrency=size)
