@@ -62,7 +62,8 @@ class Bundle:
 
     def source(self, display: str) -> str | None:
         """The text of the file that people know as `display`; bytes that are none are replaced."""
-        data = next((data for path, data in self.files.items() if self.display(path) == display), None)
+        above = self.display("")
+        data = self.files.get(display.removeprefix(above)) if display.startswith(above) else None
         if data is None:
             return None
         try:

@@ -221,7 +221,7 @@ def lint(bundle: Bundle) -> list[Finding]:
     A line that ends in `# noqa: DCL093` is left out, with the code of the rule. Sources that are no valid
     Python, and those that are too large to be parsed here (64 KiB), have no findings.
     """
-    found: list[Finding] = []
+    found, own = list[Finding](), bundle.names
     for path, source in bundle.files.items():
         if len(source) > LARGE_BYTES:
             continue
@@ -231,7 +231,7 @@ def lint(bundle: Bundle) -> list[Finding]:
             continue
         display = bundle.display(path)
         lines = (bundle.source(display) or "").split("\n")
-        for node, code, what, advice in _Import(bundle.names).of(tree):
+        for node, code, what, advice in _Import(own).of(tree):
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
             if not _is_meant(text, code):
                 column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1

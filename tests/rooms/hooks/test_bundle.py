@@ -111,6 +111,21 @@ def test_files_are_known_by_the_folder_that_people_gave(folder):
     assert bundle.source("a.py") is None
 
 
+@pytest.mark.parametrize("root", ["", ".", "app", "app/"])
+def test_a_source_is_found_without_a_look_at_the_others(root):
+    """It is asked for of each module that is imported or examined, and there may be thousands of them."""
+
+    class Files(dict):
+        def __iter__(self):
+            raise AssertionError("all files are looked at")
+
+        items = keys = values = __iter__
+
+    bundle = Bundle(root, Files({"p/a.py": b"x"}))
+    assert bundle.source(bundle.display("p/a.py")) == "x"
+    assert bundle.source(bundle.display("p/b.py")) is None
+
+
 def test_modules_are_listed_by_dotted_names():
     """For suggestions: a package's front is the package."""
     assert Bundle("", {"h/__init__.py": b"", "h/a.py": b""}).modules == ("h", "h.a")
