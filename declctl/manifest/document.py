@@ -1,20 +1,157 @@
 """A document of a manifest: its data, and where each part of it stands in the text.
 
-`data` is what the text means; `locate` and `fault` lead back from a path to a line and a column.
-Faults that only the text can show (duplicate keys, `on:`, undefined variables) are found while it
-is read and kept in `faults`.
+`data` is what the text means; `locate` and `fault` lead back from a path to a line and a column. Faults that
+only the text can show (duplicate keys, `on:`, undefined variables) are found while it is read and kept in
+`faults`.
+
+The types of values without quotes are guessed as YAML 1.1 does (and with it kubectl, kustomize and Helm), so
+that a manifest means the same everywhere. The traps are known by name, so that a message can say how the
+value came to be of that type.
+
+`${env:NAME}` inside text values is replaced by the variable of the process, `$${` by the plain characters.
+Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes are
+refused, so that they can get a meaning later.
 """
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
 
+from declctl.manifest import codes
 from declctl.manifest.diagnostics import Diagnostic, Severity
-from declctl.manifest.environment import has_reference
 from declctl.manifest.json_values import Json, Path
-from declctl.manifest.source_text import Position, SourceText
+from declctl.manifest.sources import Position, SourceText
+from declctl.manifest.suggestions import closest
 from declctl.manifest.yaml_nodes import Node
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<scheme>[A-Za-z][A-Za-z0-9]*):(?P<name>[^{}]*)(?P<end>\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class BadReference(ValueError):
+    """A reference that can't be replaced; `offset` is where it begins in the text, from 0."""
+
+    def __init__(self, message: str, *, offset: int, suggestion: str) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.suggestion = suggestion
+
+
+def has_reference(text: str) -> bool:
+    """Whether there is anything to replace."""
+    return "${" in text and _REFERENCE.search(text) is not None
+
+
+def substitute(text: str, environ: Mapping[str, str]) -> str:
+    """The text with its references replaced; raises BadReference at the first that can't be."""
+    return _REFERENCE.sub(lambda found: _replacement(found, environ), text)
+
+
+def _replacement(found: re.Match[str], environ: Mapping[str, str]) -> str:
+    if found.group() == "$${":
+        return "${"
+    scheme, name = found["scheme"], found["name"]
+    if scheme != "env":
+        raise BadReference(
+            f'"{scheme}" is not a kind of reference',
+            offset=found.start(),
+            suggestion=f"write ${{env:NAME}} for a variable, or $${{{scheme}:… for these characters",
+        )
+    if not found["end"] or not _NAME.fullmatch(name):
+        raise BadReference(
+            f"{found.group()} is not a whole reference",
+            offset=found.start(),
+            suggestion="write ${env:NAME}, with the name of an environment variable and a closing brace",
+        )
+    if name not in environ:
+        raise BadReference(
+            f"the environment variable {name} is not set",
+            offset=found.start(),
+            suggestion=_advice(name, environ),
+        )
+    return environ[name]
+
+
+def _advice(name: str, environ: Mapping[str, str]) -> str:
+    similar = closest(name, environ)
+    advice = f"set {name} before you start declctl"
+    return f'did you mean "{similar}"? Otherwise {advice}' if similar else advice
+
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
+_FALSE = frozenset({"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
+_INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)", re.ASCII)
+_SEXAGESIMAL = re.compile(r"[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?", re.ASCII)
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?", re.ASCII)
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+", re.ASCII)
+_MAX_DIGITS = 300  # longer numbers stay text: nobody writes them, and Python refuses to convert the longest
+
+
+def resolve(text: str) -> Json:
+    """The value of a scalar that stands without quotes."""
+    if text in _NULL:
+        return None
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    if len(text) > _MAX_DIGITS or not text.isascii():
+        return text
+    return _number(text)
+
+
+def trap(text: str) -> str | None:
+    """How YAML 1.1 reads the text, if not as what is written; None for everything harmless.
+
+    A phrase that completes the sentence "YAML reads `10:00` as …".
+    """
+    if text.lower() in {"yes", "no", "on", "off"}:
+        value = resolve(text)
+        return None if isinstance(value, str) else f"the boolean {str(value).lower()}"
+    if _SEXAGESIMAL.fullmatch(text):
+        return f"the number {resolve(text)} (base 60)"
+    if _OCTAL.fullmatch(text) and isinstance(resolve(text), int):
+        return f"the number {resolve(text)} (octal)"
+    return None
+
+
+def _number(text: str) -> Json:
+    digits = text.replace("_", "")
+    try:
+        if _INTEGER.fullmatch(text):
+            return _integer(digits)
+        if _SEXAGESIMAL.fullmatch(text):
+            return _base_60(digits)
+        if _FLOAT.fullmatch(text):
+            return float(digits)
+    except ValueError:
+        return text  # only underscores after the prefix, such as "0x_"
+    if _SPECIAL_FLOAT.fullmatch(text):
+        return math.nan if "n" in text.lower().replace("inf", "") else float(text.replace(".", ""))
+    return text
+
+
+def _integer(digits: str) -> int:
+    sign = -1 if digits.startswith("-") else 1
+    body = digits.lstrip("+-")
+    if body.startswith(("0b", "0x")):
+        return sign * int(body, 0)
+    return sign * int(body, 8 if body.startswith("0") else 10)
+
+
+def _base_60(digits: str) -> int | float:
+    sign = -1 if digits.startswith("-") else 1
+    whole, _, fraction = digits.lstrip("+-").partition(".")
+    total = 0
+    for part in whole.split(":"):
+        total = total * 60 + int(part)
+    return sign * (total + float(f"0.{fraction}")) if fraction else sign * total
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -92,3 +229,136 @@ class Document:
         """Every path at or above a value out of the environment; a manifest may have thousands of each."""
         found = [path for path in self.nodes if self.from_environment(path) is not None]
         return frozenset(path[:length] for path in found for length in range(len(path) + 1))
+
+
+_TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
+_GUESSED_TAGS = frozenset(
+    {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "map", "seq")}
+)
+_EVENT_KEYS = frozenset({"on"})
+
+
+def read_document(source: SourceText, root: Node, environ: Mapping[str, str]) -> Document:
+    """The document whose root this is, with `${env:NAME}` replaced from `environ`."""
+    document = Document(source)
+    document.data = _Reading(document, environ).value(root, ())
+    return document
+
+
+class _Reading:
+    """Turns nodes into data, and writes down where everything stands."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._environ = environ
+
+    def value(self, node: Node, path: Path) -> Json:
+        self._document.nodes[path] = node
+        if node.tag is not None and node.tag not in _TEXT_TAGS | _GUESSED_TAGS:
+            message = f"the tag {node.tag} has no meaning here"
+            self._fault(codes.SYNTAX, node.start, message, path=path, suggestion="remove the tag")
+        if node.kind == "mapping":
+            return self._mapping(node, path)
+        if node.kind == "sequence":
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.items)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: Node, path: Path) -> dict[str, Json]:
+        data: dict[str, Json] = {}
+        seen: dict[str, Position] = {}
+        merged: list[Node] = []
+        for key, value in node.pairs:
+            if key.kind == "scalar" and key.plain and key.text == "<<":
+                merged += self._merged(value, path)
+                continue
+            name = self._key(key, path)
+            if name in seen:
+                first = seen[name]
+                message = f'the key "{name}" is here twice: first at line {first.line}, column {first.column}'
+                self._fault(
+                    codes.DUPLICATE_KEY,
+                    key.start,
+                    message,
+                    path=None,
+                    suggestion="remove one, or merge the two",
+                )
+                continue
+            seen[name] = key.start
+            data[name] = self._field(key, value, (*path, name))
+        for mapping in merged:
+            self._merge(mapping, data, path)
+        return data
+
+    def _field(self, key: Node, value: Node, path: Path) -> Json:
+        self._document.keys[path] = key.start
+        return self.value(value, path)
+
+    def _merged(self, value: Node, path: Path) -> list[Node]:
+        """What `<<` merges: a mapping, or a list of mappings of which an earlier one wins."""
+        mappings = value.items if value.kind == "sequence" else [value]
+        if any(mapping.kind != "mapping" for mapping in mappings):
+            message = '"<<" merges a mapping, or a list of mappings'
+            self._fault(
+                codes.SYNTAX,
+                value.start,
+                message,
+                path=path,
+                suggestion="write *name of an anchored mapping",
+            )
+        return [mapping for mapping in mappings if mapping.kind == "mapping"]
+
+    def _merge(self, mapping: Node, data: dict[str, Json], path: Path) -> None:
+        """Add what isn't there yet: what stands in the mapping itself wins."""
+        nested: list[Node] = []
+        for key, value in mapping.pairs:
+            if key.kind == "scalar" and key.plain and key.text == "<<":
+                nested += self._merged(value, path)
+            elif key.kind == "scalar" and key.text not in data:
+                data[key.text] = self._field(key, value, (*path, key.text))
+        for inner in nested:
+            self._merge(inner, data, path)
+
+    def _key(self, key: Node, path: Path) -> str:
+        """The text of a key; a key that YAML 1.1 takes for something else is a fault, and read as written."""
+        if key.kind != "scalar":
+            message = "a key is a list or a mapping, and must be text"
+            fix = 'put it in quotes if it begins with "[" or "{"'
+            self._fault(codes.TRAP_KEY, key.start, message, path=path, suggestion=fix)
+            return f"? line {key.start.line}, column {key.start.column}"
+        value = resolve(key.text) if key.plain and key.tag is None else key.text
+        if not isinstance(value, str):
+            shown = "null" if value is None else str(value).lower()
+            message = f'the key "{key.text}" is read as {shown} by YAML 1.1, and must be text'
+            fix = f'put it in quotes: "{key.text}"'
+            if key.text.lower() in _EVENT_KEYS:
+                fix = 'write "events" for the changes that a handler hears; for other keys, put it in quotes'
+            self._fault(codes.TRAP_KEY, key.start, message, path=(*path, key.text), suggestion=fix)
+        return key.text
+
+    def _scalar(self, node: Node, path: Path) -> Json:
+        if node.plain and node.tag not in _TEXT_TAGS:
+            value = resolve(node.text)
+            if not isinstance(value, str):
+                return value
+        try:
+            return substitute(node.text, self._environ)
+        except BadReference as error:
+            position = node.position_inside(self._document.source, error.offset)
+            self._fault(
+                codes.BAD_ENVIRONMENT_REFERENCE,
+                position,
+                str(error),
+                path=path,
+                suggestion=error.suggestion,
+            )
+            return node.text
+
+    def _fault(
+        self, code: str, position: Position, message: str, *, path: Path | None, suggestion: str
+    ) -> None:
+        """Keep a fault; what it blames isn't reported again by those who look at the data."""
+        self._document.faults.append(
+            self._document.source.fault(code, position, message, suggestion=suggestion)
+        )
+        if path is not None:
+            self._document.blamed.add(path)

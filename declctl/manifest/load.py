@@ -14,13 +14,11 @@ from declctl.manifest import codes
 from declctl.manifest.build import build
 from declctl.manifest.checks import check
 from declctl.manifest.diagnostics import Diagnostic, in_order
-from declctl.manifest.document import Document, Place
+from declctl.manifest.document import Document, Place, read_document
 from declctl.manifest.json_values import Path
 from declctl.manifest.model import Controller
-from declctl.manifest.reading import read_document
 from declctl.manifest.shape.controller import API_VERSION
-from declctl.manifest.source_text import Position, SourceText
-from declctl.manifest.sources import ManifestSource, decode
+from declctl.manifest.sources import ManifestSource, Position, SourceText, decode
 from declctl.manifest.suggestions import bounded_suggestions, closest
 from declctl.manifest.yaml_nodes import Node, UnreadableYaml, parse_documents
 

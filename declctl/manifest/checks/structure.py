@@ -11,9 +11,8 @@ from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.checks.fitting import fits
 from declctl.manifest.checks.wrong_types import report_wrong_type
-from declctl.manifest.document import Place
+from declctl.manifest.document import Place, resolve
 from declctl.manifest.json_values import Json, Path, dotted, mapping_at
-from declctl.manifest.scalars import resolve
 from declctl.manifest.shape import Schema, notes_of
 from declctl.manifest.suggestions import closest, listed
 

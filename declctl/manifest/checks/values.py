@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from declctl.manifest import codes, names
+from declctl.manifest import codes, values
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.checks.selectors import check_label_selector
 from declctl.manifest.document import Place
@@ -31,7 +31,7 @@ _KEPT_FIELDS = (
 
 
 def check_values(findings: Findings, shape: Schema) -> None:
-    """Report durations, sizes, names, selectors, paths, addresses and entry points that can't be read."""
+    """Report durations, sizes, values, selectors, paths, addresses and entry points that can't be read."""
     for path, value, piece in findings.walk(shape):
         kind = notes_of(piece).get("value")
         if kind is None or findings.is_blamed(path):
@@ -112,16 +112,16 @@ _ADVICE: Mapping[str, str] = {
 
 _CHECKS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "quantity": (codes.BAD_QUANTITY, parse_quantity),
-    "label": (codes.BAD_NAME, names.check_label),
-    "namespace": (codes.BAD_NAME, names.check_namespace),
-    "subdomain": (codes.BAD_NAME, names.check_subdomain),
-    "objectName": (codes.BAD_NAME, names.check_object_name),
-    "fileName": (codes.BAD_NAME, names.check_file_name),
-    "indexName": (codes.BAD_NAME, names.check_index_name),
-    "pluginName": (codes.BAD_NAME, names.check_plugin_name),
-    "kind": (codes.BAD_NAME, names.check_kind),
-    "apiVersion": (codes.BAD_NAME, names.check_api_version),
-    "variable": (codes.BAD_NAME, names.check_variable),
+    "label": (codes.BAD_NAME, values.check_label),
+    "namespace": (codes.BAD_NAME, values.check_namespace),
+    "subdomain": (codes.BAD_NAME, values.check_subdomain),
+    "objectName": (codes.BAD_NAME, values.check_object_name),
+    "fileName": (codes.BAD_NAME, values.check_file_name),
+    "indexName": (codes.BAD_NAME, values.check_index_name),
+    "pluginName": (codes.BAD_NAME, values.check_plugin_name),
+    "kind": (codes.BAD_NAME, values.check_kind),
+    "apiVersion": (codes.BAD_NAME, values.check_api_version),
+    "variable": (codes.BAD_NAME, values.check_variable),
     "fieldSelector": (codes.BAD_FIELD_SELECTOR, _check_field_selector),
     "fieldPath": (codes.BAD_FIELD_PATH, FieldPath.parse),
     "droppedPath": (codes.BAD_FIELD_PATH, _check_dropped_path),

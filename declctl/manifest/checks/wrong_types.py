@@ -2,9 +2,8 @@
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
-from declctl.manifest.document import Place
+from declctl.manifest.document import Place, trap
 from declctl.manifest.json_values import Json, Path, dotted, mapping_at
-from declctl.manifest.scalars import trap
 from declctl.manifest.shape import Schema, notes_of
 
 _WANTED = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.manifest.environment import BadReference, substitute
+from declctl.manifest.document import BadReference, substitute
 
 
 def test_a_reference_is_replaced_anywhere_in_a_text(loaded):

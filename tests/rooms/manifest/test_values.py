@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.manifest import names
+from declctl.manifest import values
 from declctl.manifest.model import Address, EntryPoint
 from declctl.manifest.values import (
     BadValue,
@@ -90,26 +90,26 @@ def test_version_ranges_are_pythons(text):
 @pytest.mark.parametrize("text", ["default", "a", "0", "a-b", "a" * 63])
 def test_good_labels(text):
     """What Kubernetes takes as a namespace."""
-    names.check_label(text)
+    values.check_label(text)
 
 
 @pytest.mark.parametrize("text", ["v1", "v2beta1", "apps/v1", "example.com/v1alpha1", "acme.io/stable"])
 def test_api_versions(text):
     """Also those of custom resources, whose version may be any label."""
-    names.check_api_version(text)
+    values.check_api_version(text)
 
 
 @pytest.mark.parametrize("text", ["web-0", "system:node", "My.Role_1"])
 def test_object_names(text):
     """Names of roles are not DNS names."""
-    names.check_object_name(text)
+    values.check_object_name(text)
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
 def test_bad_labels(text):
     """What Kubernetes doesn't take."""
     with pytest.raises(BadValue):
-        names.check_label(text)
+        values.check_label(text)
 
 
 READERS = [
@@ -118,16 +118,16 @@ READERS = [
     parse_address,
     parse_entry_point,
     check_version_range,
-    names.check_label,
-    names.check_namespace,
-    names.check_subdomain,
-    names.check_index_name,
-    names.check_object_name,
-    names.check_file_name,
-    names.check_plugin_name,
-    names.check_kind,
-    names.check_api_version,
-    names.check_variable,
+    values.check_label,
+    values.check_namespace,
+    values.check_subdomain,
+    values.check_index_name,
+    values.check_object_name,
+    values.check_file_name,
+    values.check_plugin_name,
+    values.check_kind,
+    values.check_api_version,
+    values.check_variable,
 ]
 
 
