@@ -1,14 +1,17 @@
-"""Which cache serves which watch: what may live on under a new plan, and what has to be listed.
+"""The identity of a cache: which watch it serves, what decodes its objects, and how they are kept.
 
-Pure: `plan` asks here what a manifest would cost, and the caches ask here what they shall do.
+Pure: `plan` asks here what a manifest would cost, and the caches ask here what may live on under a new plan,
+and what has to be listed.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from declctl.decoding import MetadataCodec, Projection, Transform
+from declctl.decoding.remaking import Remaking
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
-from declctl.objects import FieldPath
+from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec
 
 _WHOLE = (CacheMode.FRAMES, CacheMode.OBJECTS)  # what is asked of the server is the same
 
@@ -79,3 +82,52 @@ def _both_whole(one: WatchKey, other: WatchKey) -> bool:
 
 def _lies_in(path: FieldPath, other: FieldPath) -> bool:
     return path.steps[: len(other.steps)] == other.steps
+
+
+def codec_of(watch: WatchKey) -> Codec:
+    """How the objects of a watch are kept."""
+    match watch.cache:
+        case CacheMode.OBJECTS:
+            return ObjectCodec(api_version=watch.api_version, kind=watch.kind)
+        case CacheMode.METADATA_ONLY:
+            return MetadataCodec()
+        case CacheMode.FRAMES:
+            return FrameCodec()
+
+
+def projection_of(
+    watch: WatchKey, *, paths: Iterable[FieldPath], transform: Transform | None, codec: Codec
+) -> Projection:
+    """The decoder of a watch, which has the values at some paths at hand."""
+    return Projection(
+        api_version=watch.api_version,
+        kind=watch.kind,
+        metadata_only=watch.cache is CacheMode.METADATA_ONLY,
+        paths=sorted(paths, key=str),
+        drop_fields=_drop_fields(watch),
+        transform=transform,
+        codec=codec,
+    )
+
+
+def remaking(old: Identity, new: Identity, *, before: Projection, after: Projection) -> Remaking:
+    """Makes records as `after` decodes them for `new` out of those that `before` decoded for `old`."""
+    same_codec = before.layout.codec is after.layout.codec
+    same_fields = old.watch.transform.drop_fields == new.watch.transform.drop_fields
+    dropping = _drop_fields(new.watch)
+    # What a transform made may have a field again that was dropped before it, and what stood behind an
+    # element of a list that was dropped has its place now. Neither is to be dropped a second time.
+    once = bool(new.transform) or any(isinstance(step, int) for path in dropping for step in path.steps)
+    return Remaking(
+        after.layout,
+        drop_fields=() if once else dropping,
+        alike=before.layout if same_codec and same_fields else None,
+    )
+
+
+def _drop_fields(watch: WatchKey) -> Sequence[FieldPath]:
+    """The fields that have to be dropped: what the server doesn't send need not be looked for."""
+    paths = [FieldPath.parse(path) for path in watch.transform.drop_fields]
+    if watch.cache is CacheMode.METADATA_ONLY:
+        return [path for path in paths if path.steps[0] == "metadata"]
+    return paths

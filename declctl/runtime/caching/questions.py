@@ -13,9 +13,7 @@ from typing import Protocol
 
 from declctl.errors import ReloadRefused
 from declctl.kit.stacks import foreign_place
-from declctl.runtime.caching.exchanging import exchangeable
-from declctl.runtime.caching.managed_informer import Index, ManagedInformer
-from declctl.runtime.caching.staged_transform import asked_last
+from declctl.runtime.caching.managed_informer import Index, ManagedInformer, asked_last, exchangeable
 from declctl.runtime.threads import in_thread
 
 BATCH = 1000  # objects that a thread is asked about at once; to take in the answers takes about 0.5 ms

@@ -10,9 +10,8 @@ from declctl.decoding import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import Reprojection
 from declctl.objects import FieldPath
-from declctl.runtime.caching.identities import Identity
+from declctl.runtime.caching.identities import Identity, codec_of, projection_of, remaking
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceRequirement, paths_of
-from declctl.runtime.caching.projections import codec_of, projection_of, remaking
 
 _SLICE = 100  # records that are made anew before the loop breathes: some 2 ms, or 5 with fields to drop
 

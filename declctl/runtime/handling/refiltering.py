@@ -18,8 +18,8 @@ from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit.stacks import foreign_place
 from declctl.objects import ChangeType, Record
 from declctl.runtime.caching.informer_pool import ManagedInformer
+from declctl.runtime.caching.managed_informer import asked_last
 from declctl.runtime.caching.questions import BATCH
-from declctl.runtime.caching.staged_transform import asked_last
 from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.moving import Move, Told, difference
 from declctl.runtime.threads import in_thread

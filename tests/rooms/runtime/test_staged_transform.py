@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from declctl.runtime.caching.staged_transform import StagedTransform
+from declctl.runtime.caching.managed_informer import StagedTransform
 from declctl.runtime.threads import in_thread
 
 
