@@ -52,3 +52,27 @@ def test_a_module_is_made_of_what_it_may_find(source: str, found: set[str]):
     """Attributes of packages are its modules; what it imports by computed names may be anything."""
     files = {**FILES, "mine.py": source.encode()}
     assert set(reached(Bundle(".", files), "mine")) >= {"mine.py", *found}
+
+
+def test_what_a_module_is_made_of_takes_one_look_at_all_files():
+    """Not one for each import: of two thousand modules that took seconds, at each edit."""
+    looks = 0
+
+    class Files(dict):
+        def __iter__(self):
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    count = 20
+    modules = {f"p/m{n}.py": f"from p import m{(n + 1) % count}\nimport os".encode() for n in range(count)}
+    found = reached(Bundle("", Files({"p/__init__.py": b"", **modules})), "p.m0")
+    assert len(found) == count + 1
+    assert looks <= 1
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "a.b.c", "m", "a.m", "", "ab"])
+def test_the_packages_of_a_bundle_are_those_that_it_has(name):
+    """Folders of modules, with a front or without."""
+    bundle = Bundle("", dict.fromkeys(["m.py", "a/b/c/x.py", "a/m.py"], b""))
+    assert (name in bundle.packages) == bundle.has_package(name)
