@@ -83,7 +83,9 @@ async def shut_down(
 async def _first(*waits: Awaitable[Any]) -> None:
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # raises what the wait has raised
     finally:
         for task in tasks:
             task.cancel()
