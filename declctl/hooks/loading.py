@@ -6,10 +6,11 @@ seconds and sizes, and would serve yesterday's code after a quick edit.
 """
 
 import importlib
-import itertools
 import logging
 import sys
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,6 +20,9 @@ from declctl.errors import EntryPointError
 from declctl.hooks import faults, processes
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.finding import BundleFinder, NotInBundle
+
+_counting = threading.Lock()
+_made: Counter[int] = Counter()  # by its number, how many generations this process has made
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class GenerationNamespace:
 
     def __init__(self, number: int, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
         self.bundle = bundle
-        self.prefix = _free_prefix(number)
+        self.prefix = _new_prefix(number)
         self._finder = BundleFinder(self.prefix, bundle, rest=rest)
         if faults.NAMESPACE not in sys.modules:
             package = sys.modules[faults.NAMESPACE] = ModuleType(faults.NAMESPACE)
@@ -166,11 +170,14 @@ class GenerationNamespace:
         )
 
 
-def _free_prefix(number: int) -> str:
-    # Several runtimes may live in one process, each with a first generation of its own.
+def _new_prefix(number: int) -> str:
+    """A name that no generation of this process has had: what lives on of an old one is told by its name."""
+    # A refused generation and the one after it have the same number, and so have those of several runtimes.
+    with _counting:
+        _made[number] += 1
+        count = _made[number]
     first = f"{faults.NAMESPACE}.g{number}"
-    others = (f"{first}_{count}" for count in itertools.count(2))
-    return next(name for name in itertools.chain([first], others) if name not in sys.modules)
+    return first if count == 1 else f"{first}_{count}"
 
 
 def _is_part(missing: str | None, name: str) -> bool:

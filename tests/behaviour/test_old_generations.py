@@ -161,8 +161,7 @@ def test_old_code_that_lives_on_is_counted_and_named(
     rig.folder.write("handlers.py", PLAIN)
     assert controller.reload().result == "Applied"
     words = held_by.format(file=rig.folder.path / "handlers.py")
-    # To find a reference all objects of the process are looked at: there are millions where tests run.
-    until("it is found", lambda: _held(controller).get(1), timeout=90)
+    _wait_until_found(controller)
     assert _held(controller) == {1: (words,)}
     assert controller.status().generations_alive == 2
     print_status(controller.status().document(), now=SystemClock().now())
@@ -175,6 +174,15 @@ def test_old_code_that_lives_on_is_counted_and_named(
     _end(rig.board)
     until("it is gone", lambda: controller.status().generations_alive == 1, timeout=20)
     assert not _held(controller)
+
+
+def _wait_until_found(controller) -> None:
+    # To find a reference all objects of the process are looked at: there are many where tests run.
+    try:
+        until("it is found", lambda: _held(controller), timeout=60)
+    except AssertionError as error:
+        error.add_note("\n".join(line.event for line in controller.log.lines))
+        raise
 
 
 def _held(controller) -> dict[int, tuple[str, ...]]:
@@ -205,7 +213,7 @@ def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map)
     refuses = "import declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise OSError('no')\n"
     rig.write(HEAD + THREAD + refuses + "@declctl.hookimpl\ndef declctl_event(): pass\n")
     assert controller.reload().result == "Refused"
-    until("it is found", lambda: _held(controller), timeout=90)
+    _wait_until_found(controller)
     (old,) = controller.status().old_generations
     assert (old.generation, old.refused, controller.status().generations_alive) == (2, True, 1)
     assert old.holders[0].startswith("thread poller (poll at ")

@@ -11,7 +11,8 @@ import weakref
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks.bundle import closure
+from declctl.hooks.bundle import Bundle, closure
+from declctl.hooks.loading import GenerationNamespace
 
 SIBLINGS = {
     "handlers/__init__.py": "from .names import NAME",
@@ -237,3 +238,15 @@ def test_entry_points_name_modules_and_attributes(generation):
     namespace = generation({"a.py": "class Thing: ..."})
     assert namespace.resolve("a").target is namespace.module("a")
     assert namespace.resolve("a:Thing").target is namespace.module("a").Thing
+
+
+@pytest.mark.guarantee("G22")
+def test_no_two_generations_have_the_same_package() -> None:
+    """What a refused generation has left is told from the one after it, which has its number."""
+    first, second = (GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"})) for _ in range(2))
+    first.close()
+    third = GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"}))
+    assert len({first.prefix, second.prefix, third.prefix}) == 3
+    assert third.module("h").mine.__module__ == f"{third.prefix}.h"
+    second.close()
+    third.close()
