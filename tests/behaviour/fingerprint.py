@@ -51,4 +51,4 @@ def _informers(controller: ControllerUnderTest) -> list[tuple[str, int, tuple[st
 
 
 def _unnumbered(module: str) -> str:
-    return re.sub(r"\.g\d+", ".g", module)
+    return re.sub(r"\.g\w+", ".g", module)

@@ -198,9 +198,9 @@ def _is_of(value: Any, prefix: str) -> bool:
         return _is_of(value.__func__, prefix) or _is_of(value.__self__, prefix)
     if kind is FunctionType:
         return _begins(value.__globals__.get("__name__"), prefix)
-    if issubclass(kind, type):
-        return _begins(type.__getattribute__(value, "__dict__").get("__module__"), prefix)
-    return _begins(kind.__dict__.get("__module__"), prefix)
+    of_class = value if issubclass(kind, type) else kind
+    # Not by `of_class.__dict__`, which asks a metaclass, and so foreign code.
+    return _begins(type.__getattribute__(of_class, "__dict__").get("__module__"), prefix)
 
 
 def _begins(name: object, prefix: str) -> bool:
@@ -224,8 +224,13 @@ def _named(value: Any) -> str:
         return _named(value.func)
     if kind is MethodType:
         return _named(value.__func__)
-    named = value if kind in (FunctionType, CoroutineType, GeneratorType) or issubclass(kind, type) else kind
     if kind in (CoroutineType, GeneratorType):
         return str(value.__qualname__)
-    module = without_prefix(str(getattr(named, "__module__", "") or ""))
-    return f"{module}.{named.__qualname__}" if module not in ("", "builtins") else str(named.__qualname__)
+    if kind is FunctionType:
+        module, name = value.__module__, value.__qualname__
+    else:
+        of_class = value if issubclass(kind, type) else kind
+        module = type.__getattribute__(of_class, "__module__")
+        name = type.__getattribute__(of_class, "__qualname__")
+    module = without_prefix(module) if type(module) is str else ""
+    return f"{module}.{name}" if module not in ("", "builtins") else str(name)
