@@ -78,16 +78,16 @@ def _process(status: Status) -> Iterable[Metric]:
     for result in ("Applied", "Unchanged", "Refused", "RolledBack", "Superseded"):
         reloads.add_metric((result,), status.reloads.get(result, 0))
     yield reloads
-    retries = CounterMetricFamily(
-        "declctl_reload_retries", "Reloads that were refused for no fault of the files, and tried again."
+    yield _counter(
+        "declctl_reload_retries",
+        "Reloads that were refused for no fault of the files, and tried again.",
+        status.reload_retries,
     )
-    retries.add_metric((), status.reload_retries)
-    yield retries
-    mismatches = CounterMetricFamily(
-        "declctl_reload_plan_mismatches", "LISTs or WATCHes of a resource that a reload had not planned."
+    yield _counter(
+        "declctl_reload_plan_mismatches",
+        "LISTs or WATCHes of a resource that a reload had not planned.",
+        status.reload_plan_mismatches,
     )
-    mismatches.add_metric((), status.reload_plan_mismatches)
-    yield mismatches
     yield _gauge("declctl_reload_seconds", "How long the last reload took.", status.last_reload_seconds)
     zombies = sum(handler.zombies for handler in status.handlers) + len(status.abandoned)
     yield _gauge(
@@ -95,22 +95,19 @@ def _process(status: Status) -> Iterable[Metric]:
     )
     away = status.server.unreachable_since is not None
     yield _gauge("declctl_server_reachable", "0 while the API server does not answer.", int(not away))
-    for name, documentation, count in (
-        ("declctl_server_outages", "How often the API server did not answer.", status.server.outages),
-        (
-            "declctl_server_rollbacks",
-            "How often the API server's history was another one than before, as after a restore.",
-            status.server.rollbacks,
-        ),
-        (
-            "declctl_file_watch_failures",
-            "Looks at the bundle's files that failed, so that edits were not noticed.",
-            status.file_watch.failures,
-        ),
-    ):
-        counter = CounterMetricFamily(name, documentation)
-        counter.add_metric((), count)
-        yield counter
+    yield _counter(
+        "declctl_server_outages", "How often the API server did not answer.", status.server.outages
+    )
+    yield _counter(
+        "declctl_server_rollbacks",
+        "How often the API server's history was another one than before, as after a restore.",
+        status.server.rollbacks,
+    )
+    yield _counter(
+        "declctl_file_watch_failures",
+        "Looks at the bundle's files that failed, so that edits were not noticed.",
+        status.file_watch.failures,
+    )
     recorded = CounterMetricFamily(
         "declctl_recorded_events",
         "Kubernetes Events of ctx.record_event, by what became of them.",
@@ -245,3 +242,7 @@ def _plugins(plugins: Sequence[LoadedPlugin]) -> Metric:
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:
     return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _counter(name: str, documentation: str, value: float) -> Metric:
+    return CounterMetricFamily(name, documentation, value=value)

@@ -10,6 +10,7 @@ import structlog
 
 from declctl.cli.main import status_of
 from tests.children import share_children
+from tests.rooms.cli import hello
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("KUBECONFIG", "DECLCTL_ADMIN_TOKEN", "DECLCTL_LOAD_PLUGINS", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(name="hello")
+def _hello(folder: Path) -> Path:
+    """The current folder, with a manifest without faults and its handler."""
+    (folder / "manifest.yaml").write_text(hello.MANIFEST)
+    (folder / "handlers.py").write_text(hello.HANDLERS)
+    return folder
 
 
 @pytest.fixture(name="logging_restored", autouse=True)

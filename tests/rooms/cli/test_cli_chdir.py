@@ -3,16 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from declctl.sandbox import SandboxThread
-from declctl.testing import until
+from tests.rooms.cli.running import Running
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -32,43 +29,6 @@ def tell(change):
 """
 
 
-class Running:
-    """`declctl run` with relative paths only, in a process whose folder is that of the bundle's parent."""
-
-    def __init__(self, folder: Path, *command: str) -> None:
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "declctl", "run", *command, "--admin", "127.0.0.1:0"],
-            cwd=folder,
-            env={name: value for name, value in os.environ.items() if name != "KUBECONFIG"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout:
-            self.lines.extend(iter(self.process.stdout.readline, ""))
-
-    def wait_for(self, words: str, times: int = 1) -> None:
-        """Return when so many lines have these words."""
-
-        def said() -> bool:
-            return sum(words in line for line in tuple(self.lines)) >= times
-
-        until(f"{times} x {words!r}", lambda: said() or self.process.poll() is not None, timeout=30)
-        assert said(), "".join(self.lines)
-
-    def close(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(10)
-
-
 @pytest.fixture(name="sandbox")
 def _sandbox() -> Iterator[SandboxThread]:
     with SandboxThread() as sandbox:
@@ -81,11 +41,13 @@ def _start(tmp_path: Path, sandbox: SandboxThread):
     (tmp_path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "handlers.py").write_text(HANDLERS.format(version=1))
+    env = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     begun: list[Running] = []
 
     def start(manifest: str, *options: str, watch: str) -> Running:
         (tmp_path / "app" / "manifest.yaml").write_text(MANIFEST.format(name="first", watch=watch))
-        begun.append(Running(tmp_path, manifest, "--kubeconfig", "kubeconfig", *options))
+        arguments = (manifest, "--kubeconfig", "kubeconfig", *options, "--admin", "127.0.0.1:0")
+        begun.append(Running(tmp_path, *arguments, env=env))
         begun[0].wait_for("maps synced")
         return begun[0]
 

@@ -7,25 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: hello}
-spec:
-  resources: [{name: pods, apiVersion: v1, kind: Pod}]
-  handlers:
-    - name: greet
-      resourceRef: {name: pods}
-      entryPoint: "handlers:on_pod"
-"""
-
-
-@pytest.fixture(name="hello")
-def _hello(folder: Path) -> Path:
-    """A manifest without faults, and its handler."""
-    (folder / "manifest.yaml").write_text(MANIFEST)
-    (folder / "handlers.py").write_text("def on_pod(change):\n    print(change.key)\n")
-    return folder
+from tests.rooms.cli.hello import MANIFEST
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,13 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from declctl.sandbox import SandboxThread
-from declctl.testing import until
+from tests.rooms.cli.running import Running
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -37,47 +33,6 @@ def tell(change):
 """
 
 
-class Running:
-    """`declctl run` in a process of its own, in a folder with its bundle."""
-
-    def __init__(self, folder: Path, kubeconfig: Path, *options: str) -> None:
-        self.folder = folder
-        self.lines: list[str] = []
-        command = [sys.executable, "-u", "-m", "declctl", "run", "manifest.yaml", *options]
-        self.process = subprocess.Popen(
-            [*command, "--admin", "127.0.0.1:0", "--kubeconfig", str(kubeconfig)],
-            cwd=folder,
-            env={**os.environ, "MARK": "from outside"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout:
-            self.lines.extend(iter(self.process.stdout.readline, ""))
-
-    def said(self, words: str) -> list[str]:
-        """The lines with these words."""
-        return [line.strip() for line in tuple(self.lines) if words in line]
-
-    def wait_for(self, words: str, times: int = 1) -> None:
-        """Return when so many lines have these words."""
-        until(f"{times} x {words!r}", lambda: len(self.said(words)) >= times or self._over(), timeout=30)
-        assert len(self.said(words)) >= times, "".join(self.lines)
-
-    def _over(self) -> bool:
-        return self.process.poll() is not None
-
-    def stop(self) -> int:
-        """End it as a kubelet does; its exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-
 def _config_map(name: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
 
@@ -97,14 +52,14 @@ def _start(tmp_path: Path, sandbox: SandboxThread):
     begun: list[Running] = []
 
     def start(*options: str) -> Running:
-        begun.append(Running(tmp_path, kubeconfig, *options))
+        given = ("--admin", "127.0.0.1:0", "--kubeconfig", str(kubeconfig))
+        env = {**os.environ, "MARK": "from outside"}
+        begun.append(Running(tmp_path, "manifest.yaml", *options, *given, env=env))
         return begun[0]
 
     yield start
     for running in begun:
-        running.process.kill()
-        running.process.wait()
-        running._reader.join(10)
+        running.close()
 
 
 def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox) -> None:

@@ -15,18 +15,8 @@ import pytest
 from declctl import transport
 from declctl.errors import UsageError
 from declctl.runtime import runtime as running
+from tests.rooms.cli.hello import MANIFEST
 
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: hello}
-spec:
-  resources: [{name: pods, apiVersion: v1, kind: Pod}]
-  handlers:
-    - name: greet
-      resourceRef: {name: pods}
-      entryPoint: "handlers:on_pod"
-"""
 HANDLER = "def on_pod(change, ctx):\n    print(change.type, change.key)\n    ctx.log.info('seen')\n"
 OBJECTS = """\
 apiVersion: v1
