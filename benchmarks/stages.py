@@ -32,7 +32,7 @@ from declctl import Client
 from declctl.decoding import Projection
 from declctl.decoding.partial import PartialDecoder
 from declctl.hooks.calling import EventTarget, Implementation
-from declctl.informer.applying import Applier
+from declctl.informer.applier import Applier
 from declctl.informer.queues import RealFIFO
 from declctl.informer.stores import Indexer, field_index
 from declctl.kit import KeyedQueue, LoopThread, SystemClock

@@ -1,32 +1,37 @@
-"""The low-level controller: a reflector, a queue and a function that processes it (client-go controller.go).
+"""Controllers: a reflector, a queue and a function that processes it (client-go controller.go).
 
-The shared informer is built on it; alone it serves whoever wants changes without a cache.
+The shared informer is built on `Controller`; alone it serves programs that want changes without a cache.
+`new_informer` makes a cache for one handler. One change is worked on at a time: the cache changes, the
+handler is called, and then comes the next change. For handlers that are slow, that fail, or that come and go
+there is the shared informer.
 """
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Literal
+from typing import Literal, cast
 
 from declctl.decoding import Known, nothing_known
 from declctl.errors import CacheError, QueueClosed
-from declctl.informer.queues import (
-    Bookmark,
-    DeltaFIFO,
-    Entry,
-    Queue,
-    RealFIFO,
-    Replacement,
-    SyncAll,
-)
-from declctl.informer.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
+from declctl.informer.applier import Applier, UidChange, resync_of
+from declctl.informer.event_handlers import ResourceEventHandler
+from declctl.informer.listener import call_handler
+from declctl.informer.queues.delta_fifo import DeltaFIFO
+from declctl.informer.queues.real_fifo import Bookmark, Entry, Queue, RealFIFO, Replacement, SyncAll
+from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
+from declctl.informer.stores.indices import AnyIndexFunc, index_functions
+from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import Clock, Latch, SystemClock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
-from declctl.objects import Record
+from declctl.objects import Delta, Notification, Record
+
+_BREATH = 64  # calls of the handler until the loop may do something else
 
 BATCH = 500  # entries that are processed before the loop may do something else
 _SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go
@@ -242,3 +247,84 @@ def _size(batch: Sequence[Entry]) -> int:
             return 0
         case _:
             return len(batch)
+
+
+def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
+    source: Source,
+    handler: ResourceEventHandler,
+    *,
+    resync_period: float = 0.0,
+    indexers: Mapping[str, AnyIndexFunc] | None = None,
+    queue: QueueKind = "RealFIFO",
+    options: ReflectorOptions = DEFAULT_OPTIONS,
+    on_fault: Callable[[Exception], None] | None = None,
+    uid_change: UidChange = "recreate",
+    clock: Clock | None = None,
+    name: str = "",
+    require_sync: bool = True,
+) -> tuple[Lister, Controller]:
+    """A cache to read, and the controller that fills it while it runs (NewInformer, NewIndexerInformer).
+
+    The handler is called on the loop of `Controller.run`, and awaited if it is asynchronous. When it
+    is called for a change that the watch brought, the cache stands exactly there (client-go 172). A
+    handler that raises ends `run`, which raises the same, so that no change is missed unnoticed
+    (client-go 166). `has_synced` says that the handler was called for all of the first list.
+    `resync_period` is in seconds, 0 for never. A read before `has_synced` raises NotSynced; a handler that
+    reads the cache while the first list comes in asks for it without `require_sync`.
+    """
+    indexer = Indexer(index_functions(indexers or {}))
+    made = make_queue(queue, indexer.known)
+    clock = clock or SystemClock()
+    applier = Applier(indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
+    config = Config(
+        queue=made,
+        source=source,
+        process=_InlineHandler(indexer, applier, handler, clock).process,
+        options=options,
+        full_resync_period=resync_period,
+        on_fault=on_fault,
+        known=indexer.known().get,
+        clock=clock,
+        name=name,
+    )
+    controller = Controller(config)
+    lister = Lister([indexer], name=controller.name, filled_by=(controller,) if require_sync else ())
+    return lister, controller
+
+
+class _InlineHandler:
+    """Changes the cache and calls the handler, one change after the other."""
+
+    def __init__(
+        self, indexer: Indexer, applier: Applier, handler: ResourceEventHandler, clock: Clock
+    ) -> None:
+        self._indexer = indexer
+        self._applier = applier
+        self._handler = handler
+        self._clock = clock
+        self._calls = 0
+
+    async def process(self, batch: Sequence[Entry]) -> None:
+        for told in self._applied(batch, self._clock.now().timestamp()):
+            for notification in told:
+                await self._tell(notification)
+
+    def _applied(self, batch: Sequence[Entry], now: float) -> Iterable[Iterable[Notification]]:
+        match batch:
+            case [Replacement() as replacement]:
+                yield from self._applier.replace(replacement, now)
+            case [Bookmark() as bookmark]:
+                self._indexer.bookmark(bookmark.resource_version)
+            case [SyncAll()]:
+                yield [resync_of(record, now) for record in self._indexer.list()]
+            case _:
+                for delta in batch:
+                    yield self._applier.apply((cast("Delta", delta),), now)
+
+    async def _tell(self, notification: Notification) -> None:
+        result = call_handler(self._handler, notification)
+        if inspect.isawaitable(result):
+            await cast("Awaitable[object]", result)
+        self._calls += 1
+        if self._calls % _BREATH == 0:
+            await asyncio.sleep(0)

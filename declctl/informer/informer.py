@@ -1,37 +1,155 @@
 """The shared informer: reflector → queue → store → listeners, joined (client-go's sharedIndexInformer).
 
-What it promises: the cache converges to the server's state; store and indexes are updated before a
-listener is told; each listener hears, for each object, a subsequence of its states in order; a
-listener that joins late hears the cache first, each object exactly once, then what comes. Between
-objects no order is promised beyond that in which the server told.
+What it promises: the cache converges to the server's state. Store and indexes are updated before a listener
+is told. Each listener receives, for each object, a subsequence of its states in order. A listener that joins
+late receives the cache first, each object exactly once, then what comes. Between objects no order is promised
+beyond that in which the server told.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import cast
 
-from declctl.decoding import Projection, Transform
+from declctl.decoding import Projection, ProjectionStatistics, Transform
 from declctl.errors import CacheError
-from declctl.informer.applying import NO_DIFFERENCES, Applier, UidChange
-from declctl.informer.controller import Config, Controller, QueueKind, alone, make_queue
-from declctl.informer.decoding import Decoding
+from declctl.informer.applier import (
+    NO_DIFFERENCES,
+    Applier,
+    RelistDifferences,
+    Remake,
+    Reprojection,
+    UidChange,
+)
+from declctl.informer.controller import Config, Controller, ControllerStatistics, QueueKind, alone, make_queue
 from declctl.informer.event_handlers import ResourceEventHandler
-from declctl.informer.indexing import AnyIndexFunc, index_functions
-from declctl.informer.informer_statistics import InformerStatistics, informer_statistics
 from declctl.informer.listener import Listener, ProcessorListener, end_workers
-from declctl.informer.processor import Registration, SharedProcessor
-from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
-from declctl.informer.reflector import DEFAULT_OPTIONS, ReflectorOptions
-from declctl.informer.reprojecting import Remake, Reprojection
-from declctl.informer.slices import Slices
-from declctl.informer.source import Source
-from declctl.informer.stores import IndexBuild, Indexer, Lister
+from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
+from declctl.informer.queues.real_fifo import Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector.statistics import ReflectorStatistics
+from declctl.informer.source import Decoding, Source
+from declctl.informer.stores.indices import AnyIndexFunc, IndexBuild, index_functions
+from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock, call_on
 from declctl.kit.callbacks import refuse_async
 from declctl.objects import Delta
+
+
+@dataclass(frozen=True, slots=True)
+class InformerStatistics:
+    """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames.
+
+    `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
+    says that the server does not have the kind, `forbidden` that it does not let us see it.
+    `relist_differences` is what lists after the first have found. What each station says of itself is in
+    `projection` (what was decoded, since the start), `reflector`, `controller` (the queue and its
+    processing) and `processor` (the listeners).
+    """
+
+    name: str
+    synced: bool
+    state: str
+    objects: int
+    bytes: int
+    lists: int
+    watches: int
+    relists: int
+    resource_version: str
+    last_event_age: float | None
+    events: Mapping[str, int]
+    items_listed: int
+    failures: int
+    idle_closes: int
+    error: str | None
+    missing: bool
+    forbidden: bool
+    index_faults: Mapping[str, tuple[int, str | None]]
+    projection: ProjectionStatistics
+    reflector: ReflectorStatistics
+    controller: ControllerStatistics
+    processor: ProcessorStatistics
+    relist_differences: RelistDifferences
+
+
+def informer_statistics(
+    name: str,
+    projection: ProjectionStatistics,
+    indexer: Indexer,
+    controller: Controller,
+    processor: SharedProcessor,
+    relist_differences: RelistDifferences,
+    clock: Clock,
+) -> InformerStatistics:
+    """The figures of this moment."""
+    reflector = controller.reflector.statistics()
+    last = reflector.last_event_at
+    return InformerStatistics(
+        name=name,
+        synced=controller.has_synced,
+        state=reflector.state,
+        objects=len(indexer),
+        bytes=indexer.bytes,
+        lists=reflector.lists,
+        watches=reflector.watches,
+        relists=reflector.relists,
+        resource_version=reflector.resource_version,
+        last_event_age=None if last is None else max(0.0, clock.monotonic() - last),
+        events=reflector.events,
+        items_listed=reflector.items_listed,
+        failures=reflector.failures,
+        idle_closes=reflector.idle_closes,
+        error=reflector.error,
+        missing=reflector.missing,
+        forbidden=reflector.forbidden,
+        index_faults=indexer.index_faults(),
+        projection=projection,
+        reflector=reflector,
+        controller=controller.statistics(),
+        processor=processor.statistics(),
+        relist_differences=relist_differences,
+    )
+
+
+class Slices:
+    """Runs iterators to their end, a step at a time. Used on one loop.
+
+    Work of only one step makes no task, and can be started without a running loop.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Iterator[None]) -> None:
+        """Do the first step now and the others later."""
+        for _ in work:
+            self.start_later(work)
+            return
+
+    def start_later(self, work: Iterator[None]) -> None:
+        """Do each step later: nothing has happened when this returns."""
+        task = asyncio.get_running_loop().create_task(_finish(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Leave undone what is not done."""
+        for task in self._tasks:
+            task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+async def _finish(work: Iterator[None]) -> None:
+    await asyncio.sleep(0)
+    for _ in work:
+        await asyncio.sleep(0)
+
 
 _notices = logging.getLogger("declctl.informer.notices")
 

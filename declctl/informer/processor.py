@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from declctl.informer.applying import Told, resync_of
+from declctl.informer.applier import Told, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record

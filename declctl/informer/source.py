@@ -1,11 +1,25 @@
-"""Where a reflector lists and watches: a protocol, so that the line knows no HTTP."""
+"""Sources: where a reflector lists and watches. A protocol, so that the informers know no HTTP.
+
+`ListWatch` is a pair of functions as a source (client-go's listwatch.go). `Decoding` has the figures of the
+projections that a source has decoded with.
+"""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from declctl.decoding import Known, Projection
+import msgspec
+
+from declctl.decoding import Known, Projection, ProjectionStatistics
 from declctl.objects import ListOptions, ListPage, WatchEvent, WatchOptions
+
+_Options = TypeVar("_Options", ListOptions, WatchOptions)
+ListAnswer = ListPage | Mapping[str, Any] | bytes
+WatchAnswer = Sequence[WatchEvent] | Mapping[str, Any] | bytes
+ListFunc = Callable[[ListOptions], Awaitable[ListAnswer]]
+WatchFunc = Callable[[WatchOptions], AsyncIterator[WatchAnswer]]
 
 Progress = Callable[[], object]
 
@@ -143,3 +157,187 @@ class SharedHealth(Protocol):
 def health_of(source: object) -> ServerHealth | None:
     """How the server of a source is; None for a source that does not say."""
     return source.health if isinstance(source, SharedHealth) else None
+
+
+class TweakListOptions(Protocol):
+    """Changes what is asked for: given the options of a LIST or of a WATCH, returns those to be used.
+
+    `lambda options: dataclasses.replace(options, label_selector="app=web")`
+    """
+
+    def __call__(self, options: _Options, /) -> _Options:
+        """The options to be used."""
+        ...
+
+
+class ListWatch:
+    """A Source made of two functions.
+
+    `list_func` returns a page, as `{"metadata": …, "items": […]}`, as its bytes, or as a ListPage.
+    `watch_func` gives events, each as `{"type": …, "object": …}` or as its bytes, or batches of
+    WatchEvents. What is plain is decoded by `projection`. Both raise the ApiError family.
+
+    `tweak_list_options` is applied to the options of every LIST and every WATCH (client-go's
+    NewFilteredListWatchFromClient). `watch_list` False says that the watches can't begin with
+    everything there is: then they are never asked to.
+    """
+
+    def __init__(
+        self,
+        list_func: ListFunc,
+        watch_func: WatchFunc,
+        *,
+        projection: Projection,
+        description: str = "",
+        tweak_list_options: TweakListOptions | None = None,
+        watch_list: bool = True,
+    ) -> None:
+        self.projection = projection
+        self.description = description or projection.layout.kind
+        self._list = list_func
+        self._watch = watch_func
+        self._tweak = tweak_list_options
+        self._watch_list = watch_list
+
+    def is_watch_list_semantics_unsupported(self) -> bool:
+        """Whether its watches can't begin with everything there is."""
+        return not self._watch_list
+
+    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+        """One page of a LIST."""
+        answer = await self._list(self._tweaked(options))
+        if isinstance(answer, ListPage):
+            return answer
+        return self.projection.page(_bytes(answer), known=known)
+
+    async def watch(
+        self, options: WatchOptions, *, known: Known | None = None
+    ) -> AsyncGenerator[Sequence[WatchEvent], None]:
+        """Events in batches until the function ends."""
+        answers = self._watch(self._tweaked(options))
+        try:
+            async for answer in answers:
+                if isinstance(answer, bytes | Mapping):
+                    line = _bytes(answer)
+                    yield [self.projection.event(line, known=known) if known else self.projection.event(line)]
+                else:
+                    yield answer
+        finally:
+            await stop_listening(answers)
+
+    def _tweaked(self, options: _Options) -> _Options:
+        return options if self._tweak is None else self._tweak(options)
+
+
+class FilteredListWatch:
+    """Another source, asked with other options: `tweak_list_options` is applied to every LIST and WATCH."""
+
+    def __init__(self, source: Source, tweak_list_options: TweakListOptions) -> None:
+        self._source = source
+        self._tweak = tweak_list_options
+
+    @property
+    def projection(self) -> Projection:
+        """The other source's."""
+        return self._source.projection
+
+    @projection.setter
+    def projection(self, projection: Projection) -> None:
+        self._source.projection = projection
+
+    @property
+    def description(self) -> str:
+        """The other source's."""
+        return self._source.description
+
+    @property
+    def health(self) -> ServerHealth | None:
+        """The other source's."""
+        return health_of(self._source)
+
+    def is_watch_list_semantics_unsupported(self) -> bool:
+        """What the other source says."""
+        return not supports_watch_list(self._source)
+
+    async def list(
+        self, options: ListOptions, *, known: Known, progress: Progress = lambda: None
+    ) -> ListPage:
+        """One page of a LIST."""
+        return await list_page(self._source, self._tweak(options), known=known, progress=progress)
+
+    def watch(
+        self, options: WatchOptions, *, known: Known | None = None
+    ) -> AsyncIterator[Sequence[WatchEvent]]:
+        """Events in batches until the server ends the watch."""
+        return self._source.watch(self._tweak(options), known=known)
+
+
+def _bytes(answer: Mapping[str, Any] | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+
+
+class Decoding:
+    """The figures of a source's projections, together: no count of them ever goes back.
+
+    `exchange` is for one thread, `statistics` for any.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._former: tuple[_Former, ...] = ()
+
+    def exchange(self, projection: Projection) -> None:
+        """Let the source decode with another projection from now on.
+
+        The one before finishes the LIST that is under way, and is heard until it has.
+        """
+        before = self._source.projection
+        others = [former for former in self._former if not former.is_of(before)]
+        gone = [former for former in others if former.is_gone]
+        alive = [former for former in others if former not in gone]
+        ended = [_Former(_together([former.statistics() for former in gone]))] if gone else []
+        self._former = (*ended, *alive, _Former(before.statistics(), before))
+        self._source.projection = projection
+
+    def statistics(self) -> ProjectionStatistics:
+        """What was decoded so far; the frames are those of the present projection."""
+        former, current = self._former, self._source.projection
+        # The last of them is the present one for a moment, while they are exchanged.
+        figures = [each.statistics() for each in former if not each.is_of(current)]
+        return _together([*figures, current.statistics()])
+
+
+class _Former:
+    """A projection that was replaced, or what is left of some: their figures.
+
+    It is not kept alive for them: it may hold the code of a generation that is to be forgotten.
+    """
+
+    def __init__(self, figures: ProjectionStatistics, projection: Projection | None = None) -> None:
+        self._figures = figures
+        self._projection = None if projection is None else weakref.ref(projection)
+
+    @property
+    def is_gone(self) -> bool:
+        return self._projection is None or self._projection() is None
+
+    def is_of(self, projection: Projection) -> bool:
+        return self._projection is not None and self._projection() is projection
+
+    def statistics(self) -> ProjectionStatistics:
+        projection = None if self._projection is None else self._projection()
+        if projection is not None:
+            self._figures = projection.statistics()
+        return self._figures
+
+
+def _together(figures: Sequence[ProjectionStatistics]) -> ProjectionStatistics:
+    """The sums; the frames are those of the last one, and so is the fault where it has one."""
+    return replace(
+        figures[-1],
+        objects=sum(each.objects for each in figures),
+        decoded_whole=sum(each.decoded_whole for each in figures),
+        dropped=sum(each.dropped for each in figures),
+        failed=sum(each.failed for each in figures),
+        last_fault=next((each.last_fault for each in reversed(figures) if each.last_fault), None),
+    )

@@ -7,7 +7,7 @@ is what the keyed queue of `kit` is for.
 from typing import TYPE_CHECKING
 
 from declctl.kit.exports import late
-from declctl.workqueue.backoff import (
+from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
     ItemExponentialFailureRateLimiter,
@@ -17,16 +17,14 @@ from declctl.workqueue.backoff import (
 )
 
 if TYPE_CHECKING:
-    from declctl.workqueue.delay import DelayingQueue, Delays
-    from declctl.workqueue.limiting import RateLimitingQueue
+    from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
     from declctl.workqueue.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
     from declctl.workqueue.worker import run_workers
 else:  # `declctl run` needs no more than the back-off
     __getattr__ = late(
         __name__,
         {
-            "delay": ("DelayingQueue", "Delays"),
-            "limiting": ("RateLimitingQueue",),
+            "delay": ("DelayingQueue", "Delays", "RateLimitingQueue"),
             "queue": ("QueueEmpty", "QueueShutDown", "QueueStatistics", "WorkQueue"),
             "worker": ("run_workers",),
         },

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from declctl.kit.callbacks import must_propagate
-from declctl.workqueue.limiting import RateLimitingQueue
+from declctl.workqueue.delay import RateLimitingQueue
 from declctl.workqueue.queue import QueueShutDown
 
 K = TypeVar("K", bound=Hashable)

@@ -29,15 +29,8 @@ CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one", "
 
 # Of no use to an informer that is made by a factory.
 RARE = {
-    "declctl.informer.exclusive",
     "declctl.informer.fake_source",
-    "declctl.informer.list_watch",
-    "declctl.informer.queues.fifo",
-    "declctl.informer.queues.heap",
-    "declctl.informer.stores.expiration_cache",
-    "declctl.informer.stores.mutation_cache",
-    "declctl.informer.stores.undelta_store",
-    "declctl.informer.synctrack",
+    "declctl.informer.stores.caches",
     "declctl.informer.watches",
     "declctl.sandbox",
     "declctl.testing",

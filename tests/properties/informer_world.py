@@ -30,7 +30,7 @@ from declctl.informer import (
     field_index,
     processor,
 )
-from declctl.informer.stores.building import Unasked
+from declctl.informer.stores.indices import Unasked
 from declctl.kit import ManualClock
 from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Record
 from tests.properties.folding import Folding, Handling, State, states

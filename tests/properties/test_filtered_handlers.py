@@ -23,7 +23,7 @@ from declctl.informer import (
     ProcessorListener,
     ResourceEventHandler,
 )
-from declctl.informer.applying import resync_of
+from declctl.informer.applier import resync_of
 from declctl.kit import ManualClock
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Record
 

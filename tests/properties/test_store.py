@@ -23,7 +23,7 @@ from declctl.informer import (
     namespace_index,
 )
 from declctl.informer.stores import IndexBuild
-from declctl.informer.stores.building import Unasked
+from declctl.informer.stores.indices import Unasked
 from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 

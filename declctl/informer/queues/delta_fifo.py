@@ -1,15 +1,27 @@
-"""DeltaFIFO: all pending changes of a key, popped together (client-go's delta_fifo.go, its seeds' contract).
+"""Queues in which each key has one place: DeltaFIFO, FIFO and Heap (client-go's delta_fifo, fifo and heap).
 
-Keys are served in the order in which they were first queued. A replacement is turned into Replaced
-deltas and tombstones when it comes in, by comparing it with what is queued and what is in the
-store. Unlike client-go's it has synced only when the last initial delta was processed.
+A place holds all pending changes of the key (DeltaFIFO), its newest object (FIFO), or a value by its priority
+(Heap).
 """
 
+import heapq
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
-from declctl.informer.queues.queue import Bookmark, Entry, Transformer, Waiting, all_transformed, transformed
+from declctl.errors import QueueClosed
+from declctl.informer.queues.real_fifo import (
+    Bookmark,
+    Entry,
+    Transformer,
+    Waiting,
+    all_transformed,
+    transformed,
+)
 from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
+
+T = TypeVar("T")
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every delta.
 _DELETED, _REPLACED, _SYNC = DeltaType.DELETED, DeltaType.REPLACED, DeltaType.SYNC
@@ -20,7 +32,11 @@ def _nothing() -> Mapping[str, Record]:
 
 
 class DeltaFIFO(Waiting):
-    """The accumulating queue. `known` is what the store holds (client-go's KnownObjects).
+    """All pending changes of a key, popped together. `known` is what the store holds (KnownObjects).
+
+    Keys are served in the order in which they were first queued. A replacement is turned into Replaced
+    deltas and tombstones when it comes in, by comparing it with what is queued and what is in the
+    store. Unlike client-go's it has synced only when the last initial delta was processed.
 
     Used on one loop by one consumer; `pop_batch_nowait` decides, `pop_batch` waits. What was popped
     last counts as known until it is given to `processed`, or until the next pop. `emit_replaced`
@@ -191,3 +207,178 @@ class DeltaFIFO(Waiting):
     def _open_if_synced(self) -> None:
         if not self._initial:
             self.synced.open()
+
+
+class FIFO(Waiting):
+    """A queue of objects, not of changes: whoever pops gets the newest state of each key once.
+
+    A key keeps its place when its object changes, and leaves it when it is deleted. Used on one
+    loop. `synced` opens when `has_synced` turns true.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced = Latch("FIFO")
+        self._items: dict[str, Record] = {}
+        self._populated = False
+        self._initial: set[str] = set()  # keys of the first replacement that are not dealt with yet
+
+    def add(self, record: Record) -> None:
+        """Put an object, in the place that its key has already or at the end."""
+        self._items[record.key] = record
+        self._filled_by_hand()
+        self.wake()
+
+    update = add
+
+    def delete(self, record: Record) -> None:
+        """Take an object out; nothing happens if it isn't there."""
+        waited = self._items.pop(record.key, None)
+        self._filled_by_hand()
+        if waited is not None:
+            self._dealt_with(record.key)
+
+    def replace(self, records: Sequence[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
+        """Hold these objects and no others; those that stay keep their places."""
+        wanted = {record.key: record for record in records}
+        never_popped = self._items.keys() - wanted
+        self._items = {key: wanted[key] for key in self._items if key in wanted} | wanted
+        self._initial = self._initial - never_popped if self._populated else set(wanted)
+        self._populated = True
+        self._open_if_synced()
+        self.wake()
+
+    def get_by_key(self, key: str) -> Record | None:
+        """The object that waits under a key."""
+        return self._items.get(key)
+
+    def list(self) -> list[Record]:
+        """Every object that waits, in order."""
+        return list(self._items.values())
+
+    def list_keys(self) -> Sequence[str]:
+        """Every key that waits, in order."""
+        return list(self._items)
+
+    def pop_nowait(self) -> Record | None:
+        """The object that waits longest; None if there is none."""
+        key = next(iter(self._items), None)
+        return None if key is None else self._items.pop(key)
+
+    async def pop(self) -> Record:
+        """As `pop_nowait`, as soon as there is something; raises QueueClosed."""
+        return await self.until(self.pop_nowait)
+
+    def processed(self, record: Record) -> None:
+        """What was popped has been dealt with."""
+        self._dealt_with(record.key)
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether everything of the first replacement was dealt with; at once if single adds came first."""
+        return self.synced.is_open
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def _filled_by_hand(self) -> None:
+        if not self._populated:
+            self._populated = True
+            self.synced.open()
+
+    def _dealt_with(self, key: str) -> None:
+        if self._initial:
+            self._initial.discard(key)
+            self._open_if_synced()
+
+    def _open_if_synced(self) -> None:
+        if not self._initial:
+            self.synced.open()
+
+
+class Heap(Waiting, Generic[T]):
+    """Values by `key`; the smallest by `order` is popped first, equal ones in the order they came.
+
+    A value that is put again moves to where it belongs. After `close`, adding raises QueueClosed.
+    Used on one loop.
+    """
+
+    def __init__(self, *, key: Callable[[T], str], order: Callable[[T], Any]) -> None:
+        super().__init__()
+        self._key = key
+        self._order = order
+        self._numbers = itertools.count()
+        self._live: dict[str, tuple[int, T]] = {}  # key → number of its entry in the heap, value
+        self._entries: list[tuple[Any, int, str]] = []  # also entries of values that were put again since
+
+    def add(self, value: T) -> None:
+        """Put a value, or move the one of its key (client-go 71, 76)."""
+        self.bulk_add((value,))
+
+    update = add
+
+    def bulk_add(self, values: Iterable[T]) -> None:
+        """Put many, up to the first on which `key` or `order` raises."""
+        if self._closed:
+            raise QueueClosed("the heap is closed: nothing can be added")
+        try:
+            for value in values:
+                number, key = next(self._numbers), self._key(value)
+                heapq.heappush(self._entries, (self._order(value), number, key))
+                self._live[key] = (number, value)
+            self._tidy()
+        finally:
+            self.wake()
+
+    def add_if_not_present(self, value: T) -> None:
+        """Put a value unless there is one of its key, which stays (client-go 74)."""
+        if self._closed or self._key(value) not in self._live:
+            self.add(value)
+
+    def delete(self, key: str) -> None:
+        """Take a value out; raises KeyError if it isn't there (client-go 75)."""
+        del self._live[key]
+        self._tidy()
+
+    def get_by_key(self, key: str) -> T | None:
+        """The value of a key; None if it isn't there."""
+        held = self._live.get(key)
+        return None if held is None else held[1]
+
+    def list(self) -> list[T]:
+        """Every value, in no order."""
+        return [value for _, value in self._live.values()]
+
+    def list_keys(self) -> tuple[str, ...]:
+        """Every key, in no order."""
+        return tuple(self._live)
+
+    def peek(self) -> T | None:
+        """The smallest value, left where it is; None if there is none."""
+        while self._entries:
+            _, number, key = self._entries[0]
+            held = self._live.get(key)
+            if held is not None and held[0] == number:
+                return held[1]
+            heapq.heappop(self._entries)  # it was deleted or put again
+        return None
+
+    def pop_nowait(self) -> T | None:
+        """The smallest value; None if there is none."""
+        value = self.peek()
+        if value is not None:
+            del self._live[heapq.heappop(self._entries)[2]]
+        return value
+
+    async def pop(self) -> T:
+        """As `pop_nowait`, as soon as there is something; raises QueueClosed."""
+        return await self.until(self.pop_nowait)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def _tidy(self) -> None:
+        # What was put again or deleted leaves an entry behind; more of those than values are too many.
+        if len(self._entries) > 2 * len(self._live) + 16:
+            self._entries = [(self._order(value), number, key) for key, (number, value) in self._live.items()]
+            heapq.heapify(self._entries)

@@ -1,7 +1,9 @@
-"""What a fault leads to: the reflector's policy, as pure functions.
+"""The reflector's policy: its states, and the table of what follows each fault.
 
-Each row has a fault, what follows it during a watch, and what follows it during a LIST or a streaming list.
-"wait" is the back-off (`backoff`). Every watch begins at the last version that was seen, if there is one.
+The states are values, and `judge` is a pure function of a fault, a state and the circumstances. Each row of
+the table has a fault, what follows it during a watch, and what follows it during a LIST or a streaming list.
+"wait" is the back-off (`ExponentialBackoff`). Every watch begins at the last version that was seen, if there
+is one.
 
     fault                   during a watch                        during a list
     ----------------------  ------------------------------------  ------------------------------------------
@@ -33,7 +35,11 @@ unless the second one can't fail in the same way: a 410 is waited for if no watc
 the last list.
 """
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
 
 from declctl.errors import (
     ApiError,
@@ -49,11 +55,64 @@ from declctl.errors import (
     Unreachable,
     WatchSilent,
 )
-from declctl.informer.reflector.states import Listing, Starting, State, Streaming, Watching
+from declctl.kit import Clock
 
 _UNREADABLE, _FAILING = 1, 5  # repetitions at one version after which a list goes around it
 _STREAK_SECONDS = 600.0  # between two faults of one streak; longer than what a server may ask us to wait
 _UNFINISHED = 1  # streaming lists that came to no end before the one with which they are given up
+FIRST, FACTOR, LONGEST, QUIET = 0.8, 2.0, 30.0, 120.0  # seconds, as in client-go
+_LONGEST_WHILE_MISSING = 10.0  # seconds: a kind that appears is listed soon after that
+_LONGEST_RETRY_AFTER = 300.0  # seconds: the longest wait that a server can ask for
+_WAIT_SECONDS = 10.0  # between two calls of `on_wait`, as client-go's wait for a bookmark
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Ask for everything, by a streaming list if the server has them. `quorum` as in Listing."""
+
+    quorum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """Open a watch that brings everything first (WatchList), and goes on as a watch."""
+
+    quorum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """List everything, page by page, then watch from the version of the list.
+
+    `quorum` asks for the most recent state. Without it, a state is enough that is not older than the version
+    that was seen.
+    """
+
+    quorum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """Watch from a version."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackingOff:
+    """Wait `seconds` because of `reason`, then go on with `then`.
+
+    `shared`: the server, or the network, has failed. All watches wait for it together, and go on when it is
+    back.
+    """
+
+    reason: str
+    seconds: float
+    then: "State"
+    shared: bool = False
+
+
+State = Starting | Streaming | Listing | Watching | BackingOff
 
 
 class ShortWatch(ApiError):
@@ -207,3 +266,136 @@ class Streak:
         elif isinstance(state, Watching) and (unreadable(fault) or isinstance(fault, ServerError)):
             self._times = self.repeated(version, now) + 1
             self._version, self._last = version, now
+
+
+class Backoff(Protocol):
+    """A schedule of waits. Each reflector has its own, and calls `seconds` once for each fault."""
+
+    def seconds(self, fault: Exception) -> float:
+        """The wait after this fault, in seconds."""
+        ...
+
+
+BackoffFactory = Callable[[Clock], Backoff]
+
+
+class ExponentialBackoff:
+    """`first` seconds, multiplied by `factor` after each fault up to `longest`.
+
+    A wait of d becomes a random one in [d, 2d), so that a thousand clients do not return at the same moment.
+    After `quiet` seconds without a fault the schedule begins at `first` again. Where a server asks for a
+    longer wait (Retry-After), that counts, up to five minutes. While a kind is missing, d is at most ten
+    seconds.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        first: float = FIRST,
+        factor: float = FACTOR,
+        longest: float = LONGEST,
+        quiet: float = QUIET,
+    ) -> None:
+        self._clock = clock
+        self._first, self._factor, self._longest, self._quiet = first, factor, longest, quiet
+        self._next = first
+        self._last = float("-inf")
+
+    def seconds(self, fault: Exception) -> float:
+        """The wait after this fault, in seconds."""
+        now = self._clock.monotonic()
+        if now - self._last > self._quiet:
+            self._next = self._first
+        longest = min(self._longest, _LONGEST_WHILE_MISSING) if isinstance(fault, NotFound) else self._longest
+        base = min(self._next, longest)
+        self._next = min(self._next * self._factor, self._longest)
+        asked = fault.retry_after if isinstance(fault, StatusError) else None
+        wait = max(base * (1 + self._clock.random()), min(asked or 0.0, _LONGEST_RETRY_AFTER))
+        self._last = now + wait
+        return wait
+
+
+class Deadline:
+    """Cancels the body of its `async with`: after `idle` seconds without a `touch`, or `overall` seconds.
+
+    Then leaving the body raises WatchSilent. The body calls `touch` whenever something is received. `strike`
+    ends the body at once, with a fault of the caller's. `on_wait` is called every 10 s while the body runs,
+    with the seconds since the beginning and since the last `touch`. A deadline costs one task, and a `touch`
+    costs none.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        idle: float,
+        overall: float = float("inf"),
+        what: str,
+        on_wait: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._on_wait = on_wait
+        self._idle = idle
+        self._overall = overall
+        self._what = what
+        self._heard = self._began = clock.monotonic()
+        self._struck = False
+        self._fault: Exception | None = None
+        self._body: asyncio.Task[object] | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+        self._cancelling = 0
+
+    def touch(self) -> float:
+        """Something was received now; returns the time of that, on the clock."""
+        self._heard = self._clock.monotonic()
+        return self._heard
+
+    def strike(self, fault: Exception) -> None:
+        """End the body, which then raises `fault`. Outside of the body nothing happens."""
+        if self._body is not None and not self._struck:
+            self._fault, self._struck = fault, True
+            self._body.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._body = asyncio.current_task()
+        assert self._body is not None
+        self._cancelling = self._body.cancelling()
+        self._watchdog = asyncio.create_task(self._watch(self._body))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._body = self._body, None
+        assert body is not None
+        assert self._watchdog is not None
+        self._watchdog.cancel()
+        if not self._struck:
+            return
+        # As asyncio.timeout does: a cancellation from elsewhere goes first.
+        if body.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise self._fault or WatchSilent(self._message()) from error
+
+    async def _watch(self, body: "asyncio.Task[object]") -> None:
+        while (left := self._left()) > 0:
+            if self._on_wait is None:
+                await self._clock.sleep(left)
+                continue
+            await self._clock.sleep(min(left, _WAIT_SECONDS))
+            now = self._clock.monotonic()
+            if self._left() > 0:
+                self._on_wait(now - self._began, now - self._heard)
+        if not self._struck:
+            self._struck = True
+            body.cancel()
+
+    def _left(self) -> float:
+        until = min(self._heard + self._idle, self._began + self._overall)
+        return until - self._clock.monotonic()
+
+    def _message(self) -> str:
+        silent = self._clock.monotonic() - self._heard
+        if silent >= self._idle:
+            return f"{self._what} said nothing, not even a bookmark, for {silent:.0f} s"
+        return f"{self._what} was not complete after {self._overall:.0f} s"

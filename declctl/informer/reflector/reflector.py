@@ -1,8 +1,7 @@
 """The reflector: lists and watches one resource, for ever, and feeds a queue (client-go's reflector.go).
 
-The protocol is a machine of a few states (`states`): `step` takes one to its end and
-returns the next, `run` is the loop around it. What a fault leads to stands in `faults`,
-how a list is asked for in `lists`.
+The protocol is a machine of a few states: `step` takes one to its end and returns the next, `run` is the loop
+around it. The states, and what follows each fault, stand in `faults`; how a list is made stands in `lists`.
 """
 
 import asyncio
@@ -13,26 +12,37 @@ from typing import NamedTuple, Protocol
 
 from declctl.decoding import Known, Projection, nothing_known
 from declctl.errors import ApiError, MalformedAnswer, Unreachable, WatchSilent
-from declctl.informer.reflector.consistency import ConsistencyDetector
 from declctl.informer.reflector.continuity import Continuity, SeenObjects, continuity
-from declctl.informer.reflector.deadline import Deadline
 from declctl.informer.reflector.faults import (
+    BackingOff,
+    BackoffFactory,
     Circumstances,
+    Deadline,
+    ExponentialBackoff,
     HistoryReplaced,
     Inconsistent,
+    Listing,
     RelistRequested,
     ShortWatch,
+    Starting,
+    State,
     Streak,
+    Streaming,
+    Watching,
     doubts_server,
     forget_frames,
     judge,
     unreadable,
 )
-from declctl.informer.reflector.options import DEFAULT_OPTIONS, SHORTEST_WATCH, ReflectorOptions
-from declctl.informer.reflector.pager import ListPager, PagePolicy, list_options
-from declctl.informer.reflector.states import BackingOff, Listing, Starting, State, Streaming, Watching
+from declctl.informer.reflector.lists import (
+    ConsistencyDetector,
+    InitialEvents,
+    ListPager,
+    OpenWatch,
+    PagePolicy,
+    list_options,
+)
 from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
-from declctl.informer.reflector.streams import InitialEvents, OpenWatch
 from declctl.informer.source import ServerHealth, Source, health_of, list_page, supports_watch_list
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
@@ -49,6 +59,7 @@ from declctl.objects import (
     version_order,
 )
 
+SHORTEST_WATCH = 300  # seconds: a server is never asked to end watches sooner
 _SHORT_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
 _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming list is given up
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
@@ -60,6 +71,33 @@ _ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DRO
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
 _LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never among what a watch begins with
 _log = logging.getLogger("declctl.informer")
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectorOptions:
+    """Times are in seconds.
+
+    - `idle_timeout`: a watch that says nothing for so long, not even a bookmark, is opened anew.
+    - `page_size`: objects on a page of a LIST, of every one. None leaves it to client-go's policy:
+      500 on a page where the server reads its storage anyway, and no pages where its watch cache can
+      answer.
+    - `watch_list`: ask for streaming lists. Off: always LIST, then WATCH.
+    - `min_watch_timeout`: the server is asked to end a watch after a random time between this and
+      its double; less than 300 counts as 300.
+    - `backoff`: makes the schedule of waits after faults.
+    - `check_consistency`: after each streaming list, list again at exactly its version and compare
+      (client-go's data consistency detector). It costs a LIST from the server's storage.
+    """
+
+    idle_timeout: float = 90.0
+    page_size: int | None = None
+    watch_list: bool = True
+    min_watch_timeout: int = SHORTEST_WATCH
+    backoff: BackoffFactory = ExponentialBackoff
+    check_consistency: bool = False
+
+
+DEFAULT_OPTIONS = ReflectorOptions()
 
 
 class ReflectorStore(Protocol):

@@ -2,44 +2,43 @@
 
 from typing import TYPE_CHECKING
 
-from declctl.informer.stores.building import IndexBuild
-from declctl.informer.stores.indexer import Indexer
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
     FieldIndex,
     FunctionIndex,
+    IndexBuild,
     IndexFunc,
     field_index,
     function_index,
     namespace_index,
 )
 from declctl.informer.stores.lister import Lister, Views
-from declctl.informer.stores.thread_safe_store import IndexedRecords, ThreadSafeStore
+from declctl.informer.stores.thread_safe_store import IndexedRecords, Indexer, ThreadSafeStore
 from declctl.kit.exports import late
 
 if TYPE_CHECKING:
-    from declctl.informer.stores.expiration_cache import (
+    from declctl.informer.stores.caches import (
         ExpirationCache,
         ExpirationPolicy,
         FakeExpirationPolicy,
+        MutationCache,
         TimestampedEntry,
         TTLPolicy,
+        UndeltaStore,
     )
-    from declctl.informer.stores.mutation_cache import MutationCache
-    from declctl.informer.stores.undelta_store import UndeltaStore
 else:  # no informer uses these
     __getattr__ = late(
         __name__,
         {
-            "expiration_cache": (
+            "caches": (
                 "ExpirationCache",
                 "ExpirationPolicy",
                 "FakeExpirationPolicy",
+                "MutationCache",
                 "TimestampedEntry",
                 "TTLPolicy",
+                "UndeltaStore",
             ),
-            "mutation_cache": ("MutationCache",),
-            "undelta_store": ("UndeltaStore",),
         },
     )
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Protocol, cast, overload
 
 from declctl.errors import NotSynced, UnknownIndex
-from declctl.informer.stores.indexer import Indexer
+from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
 
 

@@ -9,21 +9,60 @@ one that it did not have. `transaction` and a replacement are one step for every
 meanwhile waits for the end.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import TypeVar
 
-from declctl.errors import CacheError, TransactionError, UnknownIndex
-from declctl.informer.stores.building import IndexBuild
+from declctl.errors import CacheError, NoKey, TransactionError, UnknownIndex
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
     Index,
+    IndexBuild,
     IndexFunc,
     namespace_index,
     refuse_no_index,
     values_of,
 )
-from declctl.informer.stores.turnstile import Turnstile
 from declctl.objects import Delta, DeltaType, Record
+
+T = TypeVar("T")
+
+
+class Turnstile:
+    """Entered by the writer for a batch of writes; reads go through `read`.
+
+    A read is made without a lock and costs a few instructions, unless it met a batch: then it is made
+    again, once, when the batch is done. The thread that writes is let in at once, so that an index
+    function may read the store that asks it, and sees what is written so far.
+    """
+
+    __slots__ = ("_lock", "_turns")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._turns = 0  # odd while a batch is written
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._turns += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._turns += 1
+        self._lock.release()
+
+    def read(self, copy: Callable[[], T]) -> T:
+        """What `copy` gives before or after a batch, never within one."""
+        turn = self._turns
+        if not turn & 1:
+            found = copy()
+            if turn == self._turns:
+                return found
+        with self._lock:
+            return copy()
+
 
 _BY_NAMESPACE = namespace_index()
 
@@ -296,3 +335,58 @@ class ThreadSafeStore(IndexedRecords):
     def get(self, key: str) -> Record | None:
         """The record of a key; None if it isn't there."""
         return self.get_by_key(key)
+
+
+class Indexer(IndexedRecords):
+    """Records by key and by index. A reflector can feed it directly, without a queue between them.
+
+    Writing a record whose key is empty raises NoKey and changes nothing.
+    """
+
+    def add(self, record: Record) -> None:
+        """Put a record; its version is reached."""
+        self.put(_key(record), record)
+        self.bookmark(record.resource_version)
+
+    update = add
+
+    def delete(self, record: Record) -> Record | None:
+        """Take a record out, given its final state, whose version is reached.
+
+        Returns what was stored, None if it wasn't there.
+        """
+        held = self.take(_key(record))
+        self.bookmark(record.resource_version)
+        return held
+
+    def replace(self, records: Iterable[Record], resource_version: str = "") -> None:
+        """Hold these records and no others, as of a version."""
+        self.put_all({_key(record): record for record in records}, resource_version)
+
+    def extend(self, deltas: Iterable[Delta]) -> None:
+        """Apply changes in their order."""
+        for delta in deltas:
+            if delta.record is None or delta.out_of_scope:
+                self.take(delta.key)
+            elif delta.type is DeltaType.DELETED:
+                self.delete(delta.record)
+            else:
+                self.add(delta.record)
+
+    def get(self, record: Record) -> Record | None:
+        """What is stored under the key of a record; None if nothing is."""
+        return self.get_by_key(record.key)
+
+    def make(self, change: Delta) -> None:
+        """Make one change of a transaction; raises CacheError if it can't be made."""
+        if not change.key:
+            raise NoKey("a change has no key", change)
+        if change.record is not None and change.record.key != change.key:
+            raise CacheError(f"a change of {change.key} has the record of {change.record.key or 'no key'}")
+        super().make(change)
+
+
+def _key(record: Record) -> str:
+    if not record.key:
+        raise NoKey("a record has no key", record)
+    return record.key

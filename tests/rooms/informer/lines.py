@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO
-from declctl.informer.applying import Applier, RelistDifferences, resync_of
+from declctl.informer.applier import Applier, RelistDifferences, resync_of
 from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
 from declctl.objects import Delta, Notification, Record
 from tests.rooms.informer.shapes import record

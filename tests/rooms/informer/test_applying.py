@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO, RelistDifferences
-from declctl.informer.applying import Applier
+from declctl.informer.applier import Applier
 from declctl.informer.queues import Replacement
 from declctl.objects import ChangeReason, ChangeType, Delta, DeltaType
 from tests.rooms.informer.lines import Line as QueuedLine

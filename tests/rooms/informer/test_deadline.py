@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from declctl.errors import WatchSilent
-from declctl.informer.reflector.deadline import Deadline
+from declctl.informer.reflector.faults import Deadline
 from declctl.kit import ManualClock
 
 

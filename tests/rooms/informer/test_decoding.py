@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.decoding import Projection
-from declctl.informer.decoding import Decoding
+from declctl.informer.source import Decoding
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from declctl.decoding import Projection
-from declctl.informer.stores.expiration_cache import (
+from declctl.informer.stores.caches import (
     ExpirationCache,
     FakeExpirationPolicy,
     TimestampedEntry,

@@ -22,8 +22,13 @@ from declctl.informer import (
     new_informer,
 )
 from declctl.informer.stores import FakeExpirationPolicy
-from declctl.informer.watches import RetryWatcher, informer_watcher, until, until_with_sync
-from declctl.informer.watches.until import until_without_retry
+from declctl.informer.watches import (
+    RetryWatcher,
+    informer_watcher,
+    until,
+    until_with_sync,
+    until_without_retry,
+)
 from declctl.kit import ManualClock
 from declctl.objects import ListOptions, ListPage
 from tests.rooms.informer.reflecting import bench

@@ -8,9 +8,9 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import CacheError, UnknownIndex
 from declctl.informer import DeletedFinalStateUnknown
-from declctl.informer.applying import Applier
+from declctl.informer.applier import Applier
 from declctl.informer.stores import Indexer, field_index
-from declctl.informer.stores.mutation_cache import MutationCache
+from declctl.informer.stores.caches import MutationCache
 from declctl.kit import ManualClock
 from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Record
 

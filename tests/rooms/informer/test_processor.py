@@ -6,7 +6,7 @@ import pytest
 
 from declctl.informer import SharedProcessor
 from declctl.informer import processor as module
-from declctl.informer.applying import Additions
+from declctl.informer.applier import Additions
 from declctl.kit import ManualClock
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 from tests.rooms.informer.shapes import Recorder, record

@@ -19,14 +19,17 @@ from declctl.errors import (
 from declctl.informer.reflector.faults import (
     Circumstances,
     Inconsistent,
+    Listing,
     NoInitialEventsEnd,
     RelistRequested,
     ShortWatch,
+    Starting,
     Streak,
+    Streaming,
     Verdict,
+    Watching,
     judge,
 )
-from declctl.informer.reflector.states import Listing, Starting, Streaming, Watching
 
 AT = Circumstances("10")
 AGAIN = Watching("10")

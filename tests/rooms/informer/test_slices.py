@@ -2,7 +2,7 @@
 
 import asyncio
 
-from declctl.informer.slices import Slices
+from declctl.informer.informer import Slices
 
 
 def test_what_needs_one_step_is_done_at_once_and_needs_no_loop():

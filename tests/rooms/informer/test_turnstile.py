@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.informer.stores.turnstile import Turnstile
+from declctl.informer.stores.thread_safe_store import Turnstile
 
 
 def test_a_read_that_met_no_batch_is_made_once():

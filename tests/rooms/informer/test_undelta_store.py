@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from declctl.decoding import Projection
-from declctl.informer.stores.undelta_store import UndeltaStore
+from declctl.informer.stores.caches import UndeltaStore
 from declctl.objects import Delta, DeltaType, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")

@@ -1,7 +1,7 @@
-"""How long to wait before something is tried again.
+"""Rate limiters: how long to wait before something is tried again.
 
-Each class says when, none of them waits: that is the queue's business. The limiters carry
-client-go's names and semantics (client-go util/workqueue/default_rate_limiters.go).
+Each class says when, and none of them waits: that is the queue's business. The limiters carry client-go's
+names and semantics (client-go util/workqueue/default_rate_limiters.go).
 """
 
 import threading

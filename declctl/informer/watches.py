@@ -1,0 +1,376 @@
+"""Watches for programs: events one by one, without a handler (client-go's tools/watch).
+
+`RetryWatcher` is a watch that survives its connection, `InformerWatcher` an informer that is read as a watch.
+The `until` functions wait for something to happen.
+
+These take conditions, which are functions of an event. Conditions are met in their order, each by a later
+event than the one before it. The event that meets the last is returned; without conditions it is None, at
+once. What a condition raises is raised. `timeout` is in seconds, None for no limit. An asynchronous condition
+raises TypeError, because a coroutine counts as true.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from declctl.errors import Expired, Forbidden, MalformedAnswer, TimedOut, Unauthorized, UsageError, WatchEnded
+from declctl.informer.informer import AnyIndexFunc, SharedIndexInformer
+from declctl.informer.processor import Registration
+from declctl.informer.reflector.faults import Deadline, ExponentialBackoff
+from declctl.informer.source import Source, stop_listening
+from declctl.informer.stores.lister import Lister
+from declctl.kit import Clock, KeyedQueue, SystemClock
+from declctl.kit.callbacks import plain, refuse_async
+from declctl.objects import ChangeType, EventType, Notification, ObjectView, WatchEvent, WatchOptions, merge
+
+_SHORTEST_ROUND = 1.0  # seconds from the start of a watch to that of the next, as in client-go
+_SHORTEST_WATCH, _WATCH_SPREAD = 300, 300  # seconds that the server is asked to keep a watch open
+_T = TypeVar("_T")
+_log = logging.getLogger("declctl.informer")
+_LIMIT = 64 * 1024 * 1024  # bytes of frames that wait for the reader
+_TYPES = {
+    ChangeType.ADDED: EventType.ADDED,
+    ChangeType.MODIFIED: EventType.MODIFIED,
+    ChangeType.RESYNC: EventType.MODIFIED,
+    ChangeType.DELETED: EventType.DELETED,
+}
+
+
+class ObjectEvent(NamedTuple):
+    """One event.
+
+    `type` is ADDED, MODIFIED or DELETED; DROPPED only where the source has a transform that dropped
+    the object. Of what is DELETED `obj` is the last state that is known.
+    """
+
+    type: EventType
+    obj: ObjectView
+
+
+class RetryWatcher:
+    """What happens after a version: every event once, however often the server ends the watch.
+
+    An async iterator for one reader; leaving it as a context manager stops it. The next watch goes
+    on from the last event, at the earliest 1 s after the last one began, after a fault later and
+    later, up to a minute or what the server asks for. Reading raises Expired when the server says in
+    the stream that the version is too old, and Forbidden or Unauthorized; then it has ended. Every
+    other fault is logged, and the watch tried again.
+
+    There is no task and no buffer beyond what came in one read of the connection: a reader that is
+    slow or gone holds up the server, not the memory. While it is read, a watch that says nothing
+    for `idle_timeout` seconds, not even a bookmark, is opened anew. Used on one loop.
+    """
+
+    def __init__(
+        self, source: Source, resource_version: str, *, clock: Clock | None = None, idle_timeout: float = 90.0
+    ) -> None:
+        if resource_version in ("", "0"):
+            raise UsageError(
+                f"a RetryWatcher can't begin at version {resource_version!r}: "
+                "it needs one from which the watch can be resumed, such as that of a list"
+            )
+        self.resource_version = resource_version  # of the newest event that was read
+        self._source = source
+        self._clock: Clock = clock or SystemClock()
+        self._idle_timeout = idle_timeout
+        self._backoff = ExponentialBackoff(self._clock)
+        self._ready: deque[WatchEvent] = deque()
+        self._watch: AsyncIterator[Sequence[WatchEvent]] | None = None
+        self._open = False  # the server has accepted it
+        self._next_round = float("-inf")
+        self._reading: asyncio.Future[Any] | None = None
+        self._stopped = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ObjectEvent:
+        while not self._stopped:
+            if not self._ready:
+                await self._read()
+                continue
+            event = self._ready.popleft()
+            if not event.resource_version:
+                await self.stop()
+                raise MalformedAnswer(f"{self._source.description}: an event of a WATCH has no version")
+            self.resource_version = event.resource_version
+            if event.record is not None:
+                return ObjectEvent(event.type, ObjectView(event.record))
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, or has ended with an error."""
+        return self._stopped
+
+    async def stop(self) -> None:
+        """End it, whether somebody reads or not; returns when its connection is closed. Twice is harmless."""
+        self._stopped = True
+        self._ready.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self._close()
+
+    async def _read(self) -> None:
+        """One batch, into `_ready`."""
+        if self._watch is None:
+            await self._unless_stopped(self._clock.sleep(self._next_round - self._clock.monotonic()))
+            if self._stopped:
+                return
+            self._begin()
+        assert self._watch is not None
+        batch: Sequence[WatchEvent] | None = None
+        try:
+            async with Deadline(self._clock, idle=self._idle_timeout, what="the watch"):
+                batch = await self._unless_stopped(anext(self._watch, None))
+        except Exception as fault:  # noqa: BLE001 - what a source raises is judged
+            await self._failed(fault)
+        finally:
+            if batch is None:  # it has ended, failed, or whoever reads was cancelled: it is resumed
+                await self._close()
+        if batch is not None:
+            self._open = True
+            self._ready.extend(batch)
+
+    def _begin(self) -> None:
+        self._open = False
+        self._next_round = self._clock.monotonic() + _SHORTEST_ROUND
+        seconds = _SHORTEST_WATCH + int(self._clock.random() * _WATCH_SPREAD)
+        self._watch = self._source.watch(
+            WatchOptions(resource_version=self.resource_version, timeout_seconds=seconds)
+        )
+
+    async def _failed(self, fault: Exception) -> None:
+        # A 410 before the watch is open may be that of a server that is just starting (client-go 219).
+        if isinstance(fault, Forbidden | Unauthorized) or (isinstance(fault, Expired) and self._open):
+            await self.stop()
+            raise fault
+        wait = self._backoff.seconds(fault)
+        self._next_round = max(self._next_round, self._clock.monotonic() + wait)
+        _log.warning("%s: %s; the watch is resumed", self._source.description, fault)
+
+    async def _unless_stopped(self, work: Awaitable[_T]) -> _T | None:
+        """What `work` gives; None if this is stopped meanwhile."""
+        reading = self._reading = asyncio.ensure_future(work)
+        try:
+            return await reading
+        except asyncio.CancelledError:
+            reader = asyncio.current_task()
+            if self._stopped and (reader is None or not reader.cancelling()):
+                return None
+            if reader is not None and not reader.cancelling():
+                # Something that the source awaits was cancelled: it would end the reader silently.
+                raise MalformedAnswer("the source raised CancelledError") from None
+            raise
+        finally:
+            self._reading = None
+
+    async def _close(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await stop_listening(watch)
+
+
+class InformerWatcher:
+    """What an informer tells, as events: what is there as ADDED, then what happens.
+
+    A delete that the watch missed is DELETED with the last state that is known. Unlike a watch it
+    needs no version, and survives an expired one: the informer lists again, and the difference is
+    told. An async context manager, and in it an async iterator for one reader, which ends when the
+    informer does, and raises what ended it. Beyond 64 MiB of events that wait for the reader,
+    those of one object are merged. Used on one loop.
+
+    `informer` may be a shared one that somebody else runs; with `runs` it is this watcher's own,
+    which runs from the beginning of the block to its end.
+    """
+
+    def __init__(
+        self, informer: SharedIndexInformer, *, runs: bool = False, clock: Clock | None = None
+    ) -> None:
+        self.informer = informer
+        self._runs = runs
+        self._queue: KeyedQueue[Notification] = KeyedQueue(
+            clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, limit=_LIMIT
+        )
+        self._changed = asyncio.Event()
+        self._registration: Registration | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def __aenter__(self) -> Self:
+        self._registration = self.informer.add_listener(self, resync_period=0.0)
+        self.informer.ended.on_open(self._changed.set)
+        if self._runs:
+            self._task = asyncio.create_task(self.informer.run(), name=f"watch {self.informer.name}")
+            self._task.add_done_callback(lambda _: self._changed.set())  # it may fail before it runs
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ObjectEvent:
+        while not self._stopped:
+            item = self._queue.take()
+            if item is not None:
+                self._queue.done(item)
+                return ObjectEvent(_TYPES[item.value.type], ObjectView(item.value.record))
+            if self._task is not None and self._task.done():
+                self._task.result()
+            if self.informer.is_stopped:
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        raise StopAsyncIteration
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Take what the informer tells."""
+        self._queue.add_all([(each.key, each) for each in notifications])
+        self._changed.set()
+
+    @property
+    def lister(self) -> Lister:
+        """The cache; it is ahead of what was read here."""
+        return self.informer.lister
+
+    async def stop(self) -> None:
+        """Tell no more, drop what waits, and end the informer if it is one's own. Twice is harmless."""
+        self._stopped = True
+        self._queue.clear()
+        self._changed.set()
+        if self._registration is not None:
+            self._registration.remove()
+            self.informer.ended.forget(self._changed.set)
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+def informer_watcher(
+    source: Source, *, indexers: Mapping[str, AnyIndexFunc] | None = None, clock: Clock | None = None
+) -> InformerWatcher:
+    """A watch with an informer of its own, which its block runs; `indexers` are those of its cache."""
+    informer = SharedIndexInformer(source, name=source.description, clock=clock, indexers=indexers)
+    return InformerWatcher(informer, runs=True, clock=clock)
+
+
+Condition = Callable[[ObjectEvent], bool]
+
+
+async def until(
+    resource_version: str,
+    source: Source,
+    *conditions: Condition,
+    timeout: float | None = None,
+    clock: Clock | None = None,
+) -> ObjectEvent | None:
+    """Watch from a version on, across closed connections, until every condition was met.
+
+    Raises TimedOut, and as RetryWatcher does: UsageError for a version that can't be resumed from,
+    Expired, Forbidden, Unauthorized.
+    """
+    progress = _Progress(conditions)
+    async with RetryWatcher(source, resource_version, clock=clock) as events:
+        return await _within(progress.consume(events), timeout, clock or SystemClock(), progress.missing)
+
+
+async def until_with_sync(
+    source: Source,
+    precondition: Callable[[Lister], bool] | None,
+    *conditions: Condition,
+    timeout: float | None = None,
+    clock: Clock | None = None,
+) -> ObjectEvent | None:
+    """List and watch, across expired versions, until every condition was met.
+
+    `precondition` is asked once, of the cache that has synced: if it is met already, None is
+    returned. Without one nothing waits for the sync. Raises TimedOut.
+    """
+    progress = _Progress(conditions)
+    refuse_async(precondition, "the precondition of until_with_sync")
+    async with informer_watcher(source, clock=clock) as events:
+
+        async def work() -> ObjectEvent | None:
+            if precondition is not None and await _met(precondition, events):
+                return None
+            return await progress.consume(events)
+
+        def late() -> str:
+            if precondition is not None and not events.informer.has_synced:
+                return f"{source.description} had not synced ({events.informer.why_not_synced()})"
+            return progress.missing()
+
+        return await _within(work(), timeout, clock or SystemClock(), late)
+
+
+async def until_without_retry(
+    events: AsyncIterator[ObjectEvent],
+    *conditions: Condition,
+    timeout: float | None = None,
+    clock: Clock | None = None,
+) -> ObjectEvent | None:
+    """Read events until every condition was met. Raises WatchEnded when they end before, and TimedOut."""
+    progress = _Progress(conditions)
+    return await _within(progress.consume(events), timeout, clock or SystemClock(), progress.missing)
+
+
+class _Progress:
+    """Which of the conditions were met."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        for number, condition in enumerate(conditions, 1):
+            refuse_async(condition, f"condition {number}")
+        self._conditions = conditions
+        self._met = 0
+
+    async def consume(self, events: AsyncIterator[ObjectEvent]) -> ObjectEvent | None:
+        if not self._conditions:
+            return None
+        async for event in events:
+            if plain(self._conditions[self._met](event), f"condition {self._met + 1}"):
+                self._met += 1
+                if self._met == len(self._conditions):
+                    return event
+        raise WatchEnded(f"the watch has ended: {self.missing()}")
+
+    def missing(self) -> str:
+        """What is waited for."""
+        return f"condition {self._met + 1} of {len(self._conditions)} was not met"
+
+
+async def _met(precondition: Callable[[Lister], bool], events: InformerWatcher) -> bool:
+    await events.informer.synced.wait()
+    return bool(plain(precondition(events.lister), "the precondition of until_with_sync"))
+
+
+async def _within(
+    work: Coroutine[Any, Any, _T], timeout: float | None, clock: Clock, missing: Callable[[], str]
+) -> _T:
+    if timeout is None:
+        return await work
+    task, late = asyncio.create_task(work), asyncio.create_task(clock.sleep(timeout))
+    try:
+        await asyncio.wait({task, late}, return_when="FIRST_COMPLETED")
+        if task.done():
+            return task.result()
+    finally:
+        task.cancel()
+        late.cancel()
+        await asyncio.wait({task, late})
+    raise TimedOut(f"{missing()} within {timeout:g} s")
