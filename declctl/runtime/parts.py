@@ -11,9 +11,8 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.mutations import MutationChecks
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.handling.door import ClusterDoor
+from declctl.runtime.handling.context import ClusterDoor, EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions

@@ -18,7 +18,7 @@ from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject, Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.handling.figures import HandlerStatistics
+from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 from declctl.runtime.runtime import RunOptions, Runtime

@@ -1,17 +1,220 @@
-"""What one generation makes of a handler."""
+"""What one generation puts into a handler's slot: its functions, filter, policy and tally.
 
+A filter is client-go's FilteringResourceEventHandler with the transitions: an object that begins to pass is
+Added, one that ceases to pass is Deleted. It judges a change when that is delivered, after merging.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from declctl.hooks.calling import EventTarget
 from declctl.kit import LoopThread
-from declctl.manifest.model import Delivery, InitialSync
+from declctl.manifest.model import Delivery, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan
-from declctl.objects import ChangeType
+from declctl.objects import (
+    Change,
+    ChangeReason,
+    ChangeType,
+    FieldPath,
+    LabelSelector,
+    Notification,
+    ObjectView,
+    Record,
+)
+from declctl.objects.changed_paths import ChangedPaths
 from declctl.runtime.handling.context import HandlerEnvironment
-from declctl.runtime.handling.figures import Tally
-from declctl.runtime.handling.filtering import Filter
 from declctl.workqueue import Backoff
+
+_DURATIONS_KEPT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStatistics:
+    """One handler in `status`; times are in seconds.
+
+    delivered + merged + dropped + filtered + what waits for its first delivery = changes, and of what was
+    delivered each has succeeded, has failed, runs, or backs off. `disabled` handlers are not called, as
+    their plugin could not be loaded: their changes are dropped.
+    """
+
+    name: str
+    generation: int
+    synced: bool
+    delivered: int
+    succeeded: int
+    failed: int
+    retried: int
+    merged: int
+    dropped: int
+    filtered: int
+    queued: int
+    running: int
+    zombies: int
+    p95_seconds: float
+    last_error: str | None
+    replayed: int = 0
+    last_error_type: str | None = None
+    disabled: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of a slot since the process started, and how long its newest calls took.
+
+    Used under the slot's lock.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    filtered: int = 0
+    zombies: int = 0
+    last_error: str | None = None
+    last_error_type: str | None = None
+    durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
+
+    def p95(self) -> float:
+        """How long all but the slowest twentieth of the newest calls took at most, in seconds."""
+        durations = sorted(self.durations)
+        return durations[int(len(durations) * 0.95)] if durations else 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The calls that one generation has made of a handler, and how many of them failed; retries count.
+
+    A call counts when it returns, or as failed when its `timeout` is over. `longest` is how long a call took
+    at most, in seconds, without those that timed out. `inherited` counts the failures of changes that had
+    failed on another generation first, by the number of that. Used under the slot's lock.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    last_error: str | None = None
+    longest: float = 0.0
+    inherited: dict[int, int] = field(default_factory=dict[int, int])
+
+    def without_inherited(self, generation: int) -> "Tally":
+        """The same without failures of changes that had failed on that generation already, or on an older."""
+        inherited = sum(count for first, count in self.inherited.items() if first <= generation)
+        return Tally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
+
+    @property
+    def ratio(self) -> float:
+        """The share that failed; 0 of no calls."""
+        return self.failed / self.calls if self.calls else 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.calls + other.calls, self.failed + other.failed, other.last_error or self.last_error
+        )
+
+    def __str__(self) -> str:
+        return f"{self.failed} of {self.calls} calls"
+
+
+_ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
+
+Accepts = Callable[[ObjectView], bool]
+
+
+class Judged(NamedTuple):
+    """A change, and what a filter has made of it."""
+
+    change: Notification
+    told: Notification
+
+
+class Filter:
+    """A handler's filter in one generation; any thread may ask it.
+
+    `events` are those that the handler hears, `accepts` is the user's function. Raises what that raises,
+    and nothing else.
+    """
+
+    def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
+        self.spec = spec
+        self.events = frozenset(ChangeType(name) for name in events)
+        self._selector = LabelSelector.parse(spec.label_selector) if spec.label_selector else None
+        self._accepts = accepts
+        paths = [FieldPath.parse(path) for path in spec.changed_paths]
+        self._changed = ChangedPaths(paths) if paths else None
+
+    @property
+    def judges_objects(self) -> bool:
+        """Whether objects enter and leave it."""
+        return self._selector is not None or self._accepts is not None
+
+    @property
+    def heeded(self) -> frozenset[ChangeType]:
+        """The changes that it has to see for the handler to hear its events: entering is a Modified."""
+        if self.judges_objects and self.events & {_ADDED, _DELETED}:
+            return self.events | {_MODIFIED}
+        return self.events
+
+    def passes(self, obj: ObjectView) -> bool:
+        """Whether an object is in it."""
+        if self._selector is not None and not self._selector.matches(obj.labels):
+            return False
+        return self._accepts is None or self._accepts(obj)
+
+    def judge(
+        self, change: Notification, obj: ObjectView, old: ObjectView | None, told: Notification | None = None
+    ) -> Notification | None:
+        """What the handler is told of a change; None for nothing.
+
+        `obj` and `old` are views of the change's records. `told` is what the handler has already failed
+        on, where that was merged with something newer: it may know of it, so it can't be taken back.
+        """
+        made = self._judged(change, obj, old, told)
+        return made if made is not None and made.type in self.events else None
+
+    def _judged(
+        self, change: Notification, obj: ObjectView, old: ObjectView | None, told: Notification | None
+    ) -> Notification | None:
+        if change.type is _DELETED:
+            # One that was merged with a Modified is known by how it was before that.
+            known = told is not None or self.passes(obj if change.old is None else ObjectView(change.old))
+            return change if known else None
+        now = self.passes(obj)
+        if told is not None:
+            return _again(change, told, now=now)
+        if change.type is not _MODIFIED or change.old is None:
+            return change if now else None
+        before = self.passes(old or ObjectView(change.old))
+        if before and now:
+            same = self._changed is not None and not self._changed.differ(change.old, change.record)
+            return None if same else change
+        if now:
+            return _entering(change)
+        return _leaving(change, change.old) if before else None
+
+
+def entering_or_leaving(change: Change, told: Notification) -> Change:
+    """What a hook receives of a change that a filter has made another of."""
+    return msgspec.structs.replace(
+        change, type=told.type, obj=ObjectView(told.record), old=None, initial=False, reason=told.reason
+    )
+
+
+def _again(change: Notification, told: Notification, *, now: bool) -> Notification:
+    if not now:
+        return told if told.type is _DELETED else _leaving(change, told.record)
+    if told.type in (_ADDED, _DELETED) and change.type is _MODIFIED:
+        return _entering(change)
+    return change
+
+
+def _entering(change: Notification) -> Notification:
+    return Notification(_ADDED, change.record, reason=change.reason, received_at=change.received_at)
+
+
+def _leaving(change: Notification, last: Record) -> Notification:
+    return Notification(_DELETED, last, reason=ChangeReason.OUT_OF_SCOPE, received_at=change.received_at)
 
 
 class Intake(NamedTuple):

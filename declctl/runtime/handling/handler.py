@@ -19,19 +19,19 @@ from declctl.kit import Clock, KeyedQueue
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeReason, ChangeType, Notification, ObjectView, Record, merge
-from declctl.runtime.handling.binding import Binding
+from declctl.runtime.handling.binding import Binding, HandlerStatistics, Judged
 from declctl.runtime.handling.context import HandlerContext, Memo
-from declctl.runtime.handling.failing import (
+from declctl.runtime.handling.invocations import (
+    Calls,
     FailureLog,
+    Invocation,
+    call_on,
     identity,
     not_synced_by,
     tell_waiting,
     type_failed,
     what_failed,
 )
-from declctl.runtime.handling.figures import HandlerStatistics
-from declctl.runtime.handling.filtering import Judged
-from declctl.runtime.handling.invocations import Calls, Invocation, call_on
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 

@@ -1,37 +1,187 @@
-"""The slots: every handler by its name, how a commit gives them new bindings, and how old ones drain.
+"""All slots by the names of their handlers; what a commit does to them, and how old epochs drain.
 
 `prepare` makes all that a commit takes over, while a generation is staged. `commit` runs on the
 machinery loop between two deltas: it calls no user code, does no I/O and waits for nothing, so that
-no handler can see an event with its new code that another sees with its old code.
+no handler can see an event with its new code that another sees with its old code. `until_ready` returns in
+the turn of the loop in which a commit is consistent.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from declctl.errors import ReloadRefused
+from declctl.informer import Registration
 from declctl.kit import Clock
 from declctl.kit.keyed_queue import EpochCounter
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.handling.freshness import FreshnessProof
+from declctl.runtime.caching.questions import Question, ask, ask_the_rest
 from declctl.runtime.handling.handler import Binding, Handler
-from declctl.runtime.handling.moving import Move
-from declctl.runtime.handling.placing import (
-    Ended,
-    Place,
-    Prepared,
-    Shared,
-    Slot,
-    Transfer,
-    Undrained,
-    proofs_of,
-    transfer_of,
-)
+from declctl.runtime.handling.relocation import FreshnessProof, Gap, Move, Refilter, may_differ
 from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+
+Shared = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], Move]
+"""Moves by the caches that are left and those that are come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a generation puts a handler: its binding, and the informers it listens to."""
+
+    binding: Binding
+    informers: Sequence[ManagedInformer]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A handler, its workers, and its registrations with informers."""
+
+    handler: Handler
+    workers: WorkerPool
+    registrations: dict[ManagedInformer, Registration] = field(
+        default_factory=dict[ManagedInformer, Registration]
+    )
+
+    def hears_kind_of(self, place: Place) -> bool:
+        """Whether objects of the caches there are what those of its own are."""
+        return {c.identity.group_kind for c in self.registrations} == {
+            c.identity.group_kind for c in place.informers
+        }
+
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether it was told all that its caches held first."""
+        return all(registration.given.is_open for registration in self.registrations.values())
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether it has still to hear of what was in a cache when it came to it."""
+        return any(registration.is_joining for registration in self.registrations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A handler that goes to other caches, or hears of other objects of the same.
+
+    It leaves those that are `gone`. Of those that `come` it hears what `move` says, and then what
+    happens; the `missing` tell it all that they hold, when they are filled.
+    """
+
+    slot: Slot
+    place: Place
+    gone: Sequence[ManagedInformer]
+    come: Sequence[ManagedInformer]
+    missing: Sequence[ManagedInformer]
+    move: Move | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A slot's epoch that a commit has ended, to be drained.
+
+    `closing` says that the handler is gone.
+    """
+
+    slot: Slot
+    epoch: int
+    closing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Undrained:
+    """What a handler was not through with when an old generation was waited for no longer.
+
+    `waiting` changes waited: they went to the new code, or were dropped where the handler was `removed`.
+    `running` calls had not returned.
+    """
+
+    handler: str
+    waiting: int
+    running: int
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a commit takes over: made aside, so that it is short, and dropped if it comes to nothing.
+
+    `table` has all slots as they will be. Of those, `fresh` are new, and `staying` expect new bindings: some
+    take other changes than before (`taking`), some get other workers (`pools`) or another resync period
+    (`retimed`, seconds). `leaving` are not in it. `ended` are the epochs of all that were there before; the
+    backlog of those that are `stranded` goes to the new code at once, as the old code can't be called.
+    `proofs` are what `transfers` wait for.
+    """
+
+    table: Mapping[str, Slot]
+    fresh: Sequence[tuple[Slot, Place]]
+    staying: Sequence[Slot]
+    taking: Sequence[tuple[Slot, Binding]]
+    pools: Sequence[tuple[Slot, WorkerPool]]
+    retimed: Sequence[tuple[Slot, float]]
+    transfers: Sequence[Transfer]
+    leaving: Sequence[Slot]
+    ended: Sequence[Ended]
+    stranded: Sequence[Ended]
+    proofs: Sequence[FreshnessProof]
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """Each move once."""
+        return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
+
+    @property
+    def new_pools(self) -> Sequence[WorkerPool]:
+        """All workers that were made for it."""
+        return (*(slot.workers for slot, _ in self.fresh), *(workers for _, workers in self.pools))
+
+
+def transfer_of(
+    slot: Slot,
+    place: Place,
+    *,
+    same_code: bool,
+    shared: Shared,
+) -> Transfer | None:
+    """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
+    before, old, new = tuple(slot.registrations), slot.handler.binding.filter, place.binding.filter
+    if _begins_anew(slot, place):
+        # Its changes were dropped meanwhile: it hears all that is there, as a handler that is added.
+        return Transfer(slot, place, gone=before, come=(), missing=tuple(place.informers), move=None)
+    gone = tuple(cached for cached in before if cached not in place.informers)
+    added = tuple(cached for cached in place.informers if cached not in slot.registrations)
+    come = tuple(cached for cached in added if cached.informer.has_synced)
+    missing = tuple(cached for cached in added if cached not in come)
+    move: Move | None = None
+    if may_differ(old, new, same_code=same_code):
+        after = [cached for cached in place.informers if cached not in missing]
+        move = Refilter(slot.handler.name, old, new, before=before, after=after)
+    elif gone or come:
+        move = shared.setdefault((gone, come), Move(gone, come))
+    return Transfer(slot, place, gone, come, missing, move) if move is not None or missing else None
+
+
+def proofs_of(kept: Iterable[tuple[Slot, Place]]) -> Sequence[FreshnessProof]:
+    """What has to be proven before these handlers may go where they are put: one proof for each way there."""
+    ways: dict[tuple[tuple[ManagedInformer, ...], ManagedInformer], list[str]] = {}
+    for slot, place in kept:
+        before = tuple(slot.registrations)
+        if before and not _begins_anew(slot, place):
+            for cached in place.informers:
+                if cached not in slot.registrations:
+                    ways.setdefault((before, cached), []).append(slot.handler.name)
+    return [FreshnessProof(names, before, cached) for (before, cached), names in ways.items()]
+
+
+def _begins_anew(slot: Slot, place: Place) -> bool:
+    """Whether a handler was disabled, so that it has heard of nothing."""
+    return bool(slot.handler.binding.target.disabled) and not place.binding.target.disabled
+
 
 _DRAIN_CHECK = 0.02  # seconds between two looks at what is left of an old generation
 
@@ -362,3 +512,130 @@ def _attach(slot: Slot, place: Place, informers: Iterable[ManagedInformer], *, i
 def _detach(slot: Slot, caches: Iterable[ManagedInformer]) -> None:
     for cached in tuple(caches):
         slot.registrations.pop(cached).remove()
+
+
+_CHECK = 0.005  # seconds between two looks
+_CATCH_UP_SECONDS = 2.0  # that caches have to catch up by themselves
+_LONGEST_HOLD = 1.0  # seconds
+
+
+async def follow(moves: Sequence[Move], *, timeout: float) -> None:
+    """Compare all that is cached.
+
+    Raises ReloadRefused where a filter raises, or all of them take longer than `timeout` seconds.
+    """
+    for move in moves:
+        for _ in move.begin():
+            await asyncio.sleep(0)
+    await ask(_refilters(moves), timeout=timeout)
+
+
+async def until_ready(
+    moves: Sequence[Move],
+    proofs: Sequence[FreshnessProof],
+    slots: Iterable[Slot],
+    indexes: Sequence[Question] = (),
+    *,
+    clock: Clock,
+    timeout: float,
+) -> None:
+    """Return when handlers may be moved, all is known that they have to hear, and `indexes` are complete.
+
+    None may be moved into its past: the `proofs` have to succeed. None of these `slots` may still be hearing
+    of what was in its caches when it came. Both is waited for, for `timeout` seconds. Raises ReloadRefused
+    as `follow` does, and CacheLags.
+    """
+    slots, questions = tuple(slots), (*indexes, *_refilters(moves))
+    began = clock.monotonic()
+    chase = _Chase(clock)
+    while True:
+        waited = clock.monotonic() - began
+        joining = next((slot for slot in slots if slot.is_joining), None)
+        gap = _first_gap(proofs)
+        if joining is None and gap is None:
+            if any(question.stale for question in questions):
+                await ask(questions, timeout=timeout)
+                await ask_the_rest(questions)
+            if _first_gap(proofs) is None:
+                return  # nothing has come in meanwhile: this is the moment
+        elif waited >= timeout:
+            if gap is not None:
+                raise gap.refusal(timeout)
+            assert joining is not None
+            message = f"{joining.handler.name} has not heard of all objects yet, after {timeout:g} s"
+            raise ReloadRefused("NotSynced", message)
+        elif joining is None and gap is not None and chase.is_endless(gap):
+            await ask(questions, timeout=timeout)
+            if await _caught_up_while_held(proofs, questions, clock=clock):
+                return
+            chase.begin_anew()
+        else:
+            await clock.sleep(_CHECK)
+
+
+class _Chase:
+    """How caches catch up with others that go on. Where one does not by itself, it is listed.
+
+    It may never end: while one is listed, more is heard, or objects change faster than it takes them in.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._late: Gap | None = None  # the first that there was after two seconds
+        self._requested: dict[ManagedInformer, float] = {}  # when a list was requested last
+
+    def begin_anew(self) -> None:
+        """Let caches catch up by themselves once more."""
+        self._began, self._late = self._clock.monotonic(), None
+
+    def request_relist(self, gap: Gap) -> None:
+        """Have the cache listed, which is enough as a rule: it is done every two seconds at most."""
+        now = self._clock.monotonic()
+        if now - self._requested.get(gap.target, float("-inf")) >= _CATCH_UP_SECONDS:
+            self._requested[gap.target] = now
+            gap.target.informer.request_relist()
+
+    def is_endless(self, gap: Gap) -> bool:
+        """Whether caches have closed an older gap, and there is this one now."""
+        if not gap.key:
+            self.request_relist(gap)
+        elif self._clock.monotonic() - self._began >= _CATCH_UP_SECONDS:
+            if self._late is not None and self._late.is_closed:
+                return True
+            self._late = self._late or gap
+            self.request_relist(self._late)
+        return False
+
+
+async def _caught_up_while_held(
+    proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
+) -> bool:
+    """Let caches catch up while those that they follow take in nothing: until the next turn of the loop.
+
+    Returns whether they have caught up, after a second at most.
+    """
+    began = clock.monotonic()
+    targets = {proof.target for proof in proofs}
+    with ExitStack() as held:
+        for source in dict.fromkeys(source for proof in proofs for source in proof.sources):
+            if source not in targets:
+                held.enter_context(source.informer.held())
+        for proof in proofs:
+            if (gap := proof.gap) is not None:
+                gap.target.informer.request_relist()
+        while _first_gap(proofs) is not None:
+            if clock.monotonic() - began >= _LONGEST_HOLD:
+                return False
+            await clock.sleep(_CHECK)
+        if any(question.stale for question in questions):
+            await ask_the_rest(questions)
+        return _first_gap(proofs) is None
+
+
+def _first_gap(proofs: Iterable[FreshnessProof]) -> Gap | None:
+    return next((gap for proof in proofs if (gap := proof.gap) is not None), None)
+
+
+def _refilters(moves: Sequence[Move]) -> Sequence[Refilter]:
+    return [move for move in moves if isinstance(move, Refilter)]

@@ -31,8 +31,8 @@ from declctl.runtime.checking.declared import Declaration, Fault
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode, load_code
 from declctl.runtime.checking.registrations import RegistrationWatch
+from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnvironment, Listers, Memo
-from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Place

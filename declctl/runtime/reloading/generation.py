@@ -15,7 +15,7 @@ from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import Listers
-from declctl.runtime.handling.placing import Place
+from declctl.runtime.handling.slots import Place
 from declctl.runtime.reloading.changes import PlanSnapshot
 from declctl.runtime.reloading.outcome import Imports
 

@@ -16,8 +16,7 @@ from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Record
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.inputs import digest_of
-from declctl.runtime.handling.placing import Slot
-from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.slots import Slot, Slots
 from declctl.runtime.log import Log
 
 _SLICE = 100

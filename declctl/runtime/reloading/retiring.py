@@ -8,8 +8,7 @@ from declctl.hooks.faults import told
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.informer_pool import ResourceRequirement
-from declctl.runtime.handling.placing import Ended, Undrained
-from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.slots import Ended, Slots, Undrained
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.assembly import RuntimeServices
 from declctl.runtime.reloading.generation import Generation

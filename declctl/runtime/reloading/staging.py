@@ -9,10 +9,8 @@ from declctl.kit import Clock, breathe, to_its_end
 from declctl.manifest import Diagnostic
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.check import Checked
-from declctl.runtime.handling.following import follow, until_ready
-from declctl.runtime.handling.freshness import CacheLags, FreshnessProof
-from declctl.runtime.handling.placing import Prepared
-from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
+from declctl.runtime.handling.slots import Prepared, Slots, follow, until_ready
 from declctl.runtime.reloading.assembly import Assembled, RuntimeServices, assemble, assemble_again
 from declctl.runtime.reloading.changes import Step, changes
 from declctl.runtime.reloading.generation import Generation

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.figures import Tally
+from declctl.runtime.handling.binding import Tally
 from declctl.runtime.reloading.generation import Generation
 
 _HANGS_SECONDS = 30.0  # a call that takes longer hangs, unless the old code took a tenth of it or more

@@ -12,8 +12,8 @@ from declctl.kit import Clock
 from declctl.manifest import Plan
 from declctl.runtime.caching.decoding import decoding_of
 from declctl.runtime.caching.informer_pool import InformerPool, ResourceRequirement
+from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.recorder import EventRecorder
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import Kind, needing_restart

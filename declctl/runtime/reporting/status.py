@@ -13,8 +13,8 @@ from declctl.kit import Clock
 from declctl.objects import Mutation
 from declctl.runtime.caching.decoding import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
-from declctl.runtime.handling.figures import HandlerStatistics
-from declctl.runtime.handling.recorder import RecordedEvents
+from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.retries import RetryStatus

@@ -16,8 +16,8 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Record
+from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerEnvironment, Listers
-from declctl.runtime.handling.filtering import Filter
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.testing import BundleDir, Logged
 

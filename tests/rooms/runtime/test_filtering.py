@@ -11,7 +11,7 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.predicates import predicate
 from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification
-from declctl.runtime.handling.filtering import Filter
+from declctl.runtime.handling.binding import Filter
 from tests.rooms.runtime.conftest import rebind
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType

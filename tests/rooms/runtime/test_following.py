@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.handling.following import until_ready
-from declctl.runtime.handling.freshness import CacheLags, FreshnessProof
+from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
+from declctl.runtime.handling.slots import until_ready
 from tests.rooms.runtime.moving_caches import MadeUpCache
 
 

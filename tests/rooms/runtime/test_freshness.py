@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.objects import ChangeType, LabelSelector
-from declctl.runtime.handling.freshness import FreshnessProof
-from declctl.runtime.handling.moving import Move
+from declctl.runtime.handling.relocation import FreshnessProof, Move
 from tests.rooms.runtime.conftest import make_record
 from tests.rooms.runtime.moving_caches import MadeUpCache, begun
 

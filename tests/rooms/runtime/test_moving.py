@@ -1,7 +1,7 @@
 """A handler moves from some caches to others: what it hears (G15). When it may move: `test_freshness`."""
 
 from declctl.objects import ChangeType
-from declctl.runtime.handling.moving import Move
+from declctl.runtime.handling.relocation import Move
 from tests.rooms.runtime.moving_caches import MadeUpCache, begun
 
 

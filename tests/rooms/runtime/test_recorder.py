@@ -4,7 +4,7 @@ import asyncio
 
 from declctl.errors import Forbidden, Unreachable
 from declctl.objects import ObjectView
-from declctl.runtime.handling.recorder import EventRecorder, RecordedEvents
+from declctl.runtime.handling.context import EventRecorder, RecordedEvents
 
 
 class _Server:

@@ -16,9 +16,9 @@ from declctl.kit import ManualClock
 from declctl.manifest.model import EntryPoint, FilterSpec
 from declctl.objects import ChangeType
 from declctl.runtime.caching.questions import ask_the_rest
-from declctl.runtime.handling.filtering import Filter
+from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler import Handler
-from declctl.runtime.handling.refiltering import Refilter, may_differ
+from declctl.runtime.handling.relocation import Refilter, may_differ
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind
 from tests.rooms.runtime.moving_caches import MadeUpCache, begun

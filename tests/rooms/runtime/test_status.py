@@ -5,7 +5,7 @@ import json
 import pytest
 
 from declctl.manifest import Diagnostic
-from declctl.runtime.handling.figures import Counts
+from declctl.runtime.handling.binding import Counts
 from declctl.runtime.reloading.outcome import Imports, Outcome, Result
 from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running

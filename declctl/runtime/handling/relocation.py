@@ -1,0 +1,431 @@
+"""Relocation: a handler that lives on goes to other caches, or gets another filter.
+
+A `Move` knows which objects differ between the old caches and the new ones, a `Refilter` also which objects
+enter or leave the filter. Both are kept current while a reload is staged, so that the commit compares
+nothing. A `FreshnessProof` shows that a new cache is at least as new as what the handler has received from
+the old ones: no handler goes back in time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from declctl.decoding.selective import SelectiveReader
+from declctl.errors import FilterFailed, ReloadRefused
+from declctl.informer import Registration
+from declctl.kit.stacks import foreign_place
+from declctl.objects import (
+    NO_ORDER,
+    ChangeReason,
+    ChangeType,
+    LabelSelector,
+    Notification,
+    Record,
+    version_order,
+)
+from declctl.runtime.caching.informer_pool import ManagedInformer
+from declctl.runtime.caching.managed_informer import asked_last
+from declctl.runtime.caching.questions import BATCH
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.threads import in_thread
+
+_SLICE = 500  # objects that are compared before the loop may do something else
+
+Told = tuple[Notification, ...]
+
+
+class Move:
+    """What a handler hears that leaves some caches for others: true differences only.
+
+    From `begin` to `close` it listens to all of them, and compares each object of which they tell.
+    Used on the machinery loop; several handlers may share one.
+    """
+
+    def __init__(self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer]) -> None:
+        self.before = tuple(before)
+        self.after = tuple(after)
+        self._told: dict[str, Told] = {}  # of objects that differ
+        self._registrations: list[Registration] = []
+
+    def begin(self) -> Iterator[None]:
+        """Follow the caches from now on, and compare all that they hold, a slice at a time."""
+        caches = tuple(dict.fromkeys((*self.before, *self.after)))
+        for cached in caches:
+            registration = cached.informer.add_listener(self, resync_period=0.0, initial=False)
+            self._registrations.append(registration)
+        for cached in caches:
+            keys = iter(tuple(cached.informer.indexer.known()))
+            while part := tuple(islice(keys, _SLICE)):
+                self.compare(part)
+                yield
+
+    def close(self) -> None:
+        """Follow the caches no longer."""
+        for registration in self._registrations:
+            registration.remove()
+        self._registrations.clear()
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Something has happened to these objects in one of the caches."""
+        self.compare([notification.key for notification in notifications])
+
+    def compare(self, keys: Iterable[str]) -> None:
+        """What is told of these objects, as they are now."""
+        for key in keys:
+            old, new = self.held(key)
+            self.tell(key, difference(old, new))
+
+    def held(self, key: str) -> tuple[Record | None, Record | None]:
+        """An object as the old caches have it, and as the new ones do."""
+        return _held(self.before, key), _held(self.after, key)
+
+    def tell(self, key: str, told: Told) -> None:
+        """This, and nothing else, is told of an object."""
+        if told:
+            self._told[key] = told
+        else:
+            self._told.pop(key, None)
+
+    @property
+    def told(self) -> list[Notification]:
+        """What a handler has to hear if it is moved now, that has heard of all that the old caches hold."""
+        return [notification for told in self._told.values() for notification in told]
+
+
+def difference(old: Record | None, new: Record | None, *, was: bool | None = True, now: bool = True) -> Told:
+    """What is told of an object, from what was known of it to what it is; either may be out of sight.
+
+    `was` and `now` say whether a filter let it pass. `was` is None where the filter raised: the handler may
+    not know the object, so that no Deleted is told.
+    """
+    known = old if was is not False else None
+    passing = new if now else None
+    if known is not None and passing is not None and known.uid == passing.uid:
+        if _version(passing) <= _version(known):
+            return ()
+        return (Notification(ChangeType.MODIFIED, passing, known, reason=ChangeReason.RELIST),)
+    told: list[Notification] = []
+    if known is not None and was:
+        told.append(Notification(ChangeType.DELETED, known, reason=ChangeReason.OUT_OF_SCOPE))
+    if passing is not None:
+        told.append(Notification(ChangeType.ADDED, passing, initial=True, reason=ChangeReason.INITIAL))
+    return tuple(told)
+
+
+def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
+    for cached in caches:
+        record = cached.informer.indexer.held(key)
+        if record is not None:
+            return record
+    return None
+
+
+def _version(record: Record) -> tuple[int, str]:
+    return version_order(record.resource_version)
+
+
+_Order = tuple[int, str]
+
+
+class CacheLags(ReloadRefused):
+    """A cache has not caught up in time. `target` is that cache."""
+
+    def __init__(self, message: str, target: ManagedInformer) -> None:
+        super().__init__("CacheLags", message)
+        self.target = target
+
+
+class _Answer(Enum):
+    """Whether a cache will be told of a change that another one has told."""
+
+    COMES = auto()  # one of the two states is in its scope
+    UNKNOWN = auto()  # a field selector is not judged
+    IF_HELD = auto()  # neither state is in its scope: it is told if it holds an older state
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What a cache has yet to see: a version, and the object that changed then.
+
+    `key` is empty for what was heard before staging began: which objects that were is not known.
+    """
+
+    target: ManagedInformer
+    version: str
+    key: str
+    handlers: Sequence[str]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the cache has reached the version by now."""
+        return _reached(self.target) >= version_order(self.version)
+
+    def refusal(self, seconds: float) -> CacheLags:
+        """Why nothing can be moved, after so many seconds: the same words while the cache stays there."""
+        informer = self.target.informer
+        at = informer.indexer.last_store_sync_resource_version
+        why = informer.statistics().error or "its watch brings nothing newer"
+        message = (
+            f"{', '.join(self.handlers)} would go back in time: after {seconds:g} s the cache of "
+            f"{self.target.identity.watch} is at version {at}, and newer ones were heard: {why}"
+        )
+        return CacheLags(message, self.target)
+
+
+class FreshnessProof:
+    """Proves that the cache `target` has seen all that some handlers have heard from the caches `sources`.
+
+    From `begin` to `close` it listens to the sources. Begin before a new target is listed: the list is as new
+    as what was heard by then, and of what is heard later the objects are known. Used on the machinery loop.
+
+    Two things are not proven. Where resource versions are no numbers, there is never a gap. And an object
+    that comes from the scope of the target to that of a source just then, of which only the source has
+    heard, is taken for one that the target never held.
+    """
+
+    def __init__(
+        self, handlers: Sequence[str], sources: Iterable[ManagedInformer], target: ManagedInformer
+    ) -> None:
+        self.handlers = handlers
+        self.sources = tuple(sources)
+        self.target = target
+        self._scope = _Scope(target)
+        self._floor = NO_ORDER  # the version that had been heard when it began
+        self._due: dict[str, tuple[_Order, _Answer]] = {}  # by key, the last change that was heard since
+        self._registrations: list[Registration] = []
+
+    def begin(self) -> None:
+        """Note what has been heard, and what is from now on."""
+        self._floor = self._heard
+        for source in self.sources:
+            listener = _SourceListener(self, source)
+            registration = source.informer.add_listener(listener, resync_period=0.0, initial=False)
+            self._registrations.append(registration)
+
+    def close(self) -> None:
+        """Note no more. Twice is harmless."""
+        for registration in self._registrations:
+            registration.remove()
+        self._registrations.clear()
+
+    def note(self, source: ManagedInformer, notification: Notification) -> None:
+        """Handlers hear this from one of the sources."""
+        record, old = notification.record, notification.old
+        if notification.type is ChangeType.RESYNC or not self._scope.reaches(record):
+            return
+        version = version_order(record.resource_version)
+        if notification.type is ChangeType.DELETED and notification.reason is not ChangeReason.WATCH:
+            # The record is the last one that was seen. The object was deleted later, by this version.
+            version = version_order(source.informer.last_sync_resource_version)
+        found = {self._scope.covers(state) for state in (record, old or record)}
+        if True in found:
+            self._due[record.key] = version, _Answer.COMES
+        elif None in found:
+            self._due[record.key] = version, _Answer.UNKNOWN
+        elif record.key not in self._due:
+            self._due[record.key] = version, _Answer.IF_HELD
+
+    @property
+    def gap(self) -> Gap | None:
+        """What the target has yet to see; None if it is as new as what was heard."""
+        seen, heard = _reached(self.target), self._heard
+        if NO_ORDER in (seen, heard):
+            return None
+        if heard < self._floor:  # the server was put back to a backup: what was heard before is no history
+            self._floor = heard
+            self._due.clear()
+        if seen < self._floor:
+            return Gap(self.target, self._floor[1], "", self.handlers)
+        for key, (version, answer) in tuple(self._due.items()):
+            if seen < version and not self._has_passed(key, version, answer):
+                return Gap(self.target, version[1], key, self.handlers)
+            del self._due[key]
+        return None
+
+    def _has_passed(self, key: str, version: _Order, answer: _Answer) -> bool:
+        held = self.target.informer.indexer.held(key)
+        if held is None:
+            return answer is _Answer.IF_HELD
+        return version_order(held.resource_version) >= version
+
+    @property
+    def _heard(self) -> _Order:
+        return max(map(_reached, self.sources), default=NO_ORDER)
+
+
+def _reached(cached: ManagedInformer) -> _Order:
+    """The version that a cache is at."""
+    return version_order(cached.informer.indexer.last_store_sync_resource_version)
+
+
+class _SourceListener:
+    """Tells a proof what one of its sources tells."""
+
+    def __init__(self, proof: FreshnessProof, source: ManagedInformer) -> None:
+        self._proof = proof
+        self._source = source
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Something has happened in the source."""
+        for notification in notifications:
+            self._proof.note(self._source, notification)
+
+
+class _Scope:
+    """Which objects a cache holds, as far as its watch says."""
+
+    def __init__(self, cached: ManagedInformer) -> None:
+        watch = cached.identity.watch
+        self._namespace = watch.namespace
+        self._has_fields = bool(watch.field_selector)  # a field selector is not judged
+        self._labels = LabelSelector.parse(watch.label_selector) if watch.label_selector else None
+
+    def reaches(self, record: Record) -> bool:
+        """Whether it may ever hold this object: objects keep their namespace."""
+        return self._namespace in (None, record.object_key.namespace)
+
+    def covers(self, record: Record) -> bool | None:
+        """Whether it holds an object in this state; None if that is not known."""
+        if self._labels is not None and not self._labels.matches(record.labels):
+            return False
+        return None if self._has_fields else True
+
+
+class Pair(NamedTuple):
+    """An object as the old caches have it, and as the new ones do: the same one, if they are the same."""
+
+    key: str
+    old: Record | None
+    new: Record | None
+
+
+class Refilter(Move):
+    """A move of one handler from one filter to another, and maybe to other caches.
+
+    Either filter may be missing. `judge` may be called by any thread, all else by the machinery loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        old: Filter | None,
+        new: Filter | None,
+        *,
+        before: Iterable[ManagedInformer],
+        after: Iterable[ManagedInformer],
+    ) -> None:
+        super().__init__(before, after)
+        self.name = name
+        self._leaving = old
+        self._entering = new
+        self._reader = SelectiveReader()
+        self._heard = frozenset(ChangeType) if new is None else new.events
+        self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
+        self._at = ""  # the key of the object of which they were asked last
+        self._thread: int | None = None  # the one that asks them, or asked them last
+        self._place = ""  # where in foreign code it was when nobody waited for it any longer
+        self._given_up = False
+
+    def compare(self, keys: Iterable[str]) -> None:
+        """The filters have to be asked of these objects."""
+        for key in keys:
+            old, new = self.held(key)
+            if old is None and new is None:
+                self.tell(key, ())
+                self._stale.pop(key, None)
+            else:
+                self._stale[key] = None
+
+    @property
+    def stale(self) -> int:
+        """How many objects there are of which the filters have not been asked as they are now."""
+        return len(self._stale)
+
+    @property
+    def caches(self) -> Sequence[ManagedInformer]:
+        """Whose objects these are."""
+        return (*self.before, *self.after)
+
+    async def ask_some(self) -> None:
+        """Have some of those judged in a thread. Cancelling stops it after the object that it is at.
+
+        Raises ReloadRefused where the new filter raises.
+        """
+        pairs = self.unjudged()
+
+        def judge() -> Sequence[tuple[Pair, Told]]:
+            self._thread = threading.get_ident()
+            return self.judge(pairs)
+
+        try:
+            judged = await in_thread(judge, name="declctl-filter", what=f"the filter of {self.name}")
+        except asyncio.CancelledError:
+            self._place = foreign_place(self._thread)
+            self._given_up = True
+            raise
+        self.settle(judged)
+
+    def refusal(self, why: str) -> ReloadRefused:
+        """FilterTimeout, with the function and the object that it was asked about last."""
+        return ReloadRefused(
+            "FilterTimeout", f"the filter of {self.name} {why}{asked_last(self._at, self._place)}"
+        )
+
+    def unjudged(self) -> list[Pair]:
+        """Some of those."""
+        return [Pair(key, *self.held(key)) for key in islice(self._stale, BATCH)]
+
+    def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Told]]:
+        """What is told of these; raises ReloadRefused where the new filter raises."""
+        judged: list[tuple[Pair, Told]] = []
+        for pair in pairs:
+            if self._given_up:
+                break
+            self._at = pair.key
+            judged.append((pair, self._judged(pair)))
+        return judged
+
+    def settle(self, judged: Iterable[tuple[Pair, Told]]) -> None:
+        """Take in what was judged, as far as the objects are what they were then."""
+        for pair, told in judged:
+            if self.held(pair.key) == (pair.old, pair.new):
+                self.tell(pair.key, told)
+                self._stale.pop(pair.key, None)
+
+    def _judged(self, pair: Pair) -> Told:
+        told = difference(
+            pair.old,
+            pair.new,
+            was=pair.old is not None and self._was(pair.old),
+            now=pair.new is not None and self._is(pair.new),
+        )
+        return tuple(msgspec.structs.replace(n, judged=True) for n in told if n.type in self._heard)
+
+    def _was(self, record: Record) -> bool | None:
+        try:
+            return self._leaving is None or self._reader.ask(self._leaving.passes, record)
+        except FilterFailed:
+            return None
+
+    def _is(self, record: Record) -> bool:
+        try:
+            return self._entering is None or self._reader.ask(self._entering.passes, record)
+        except FilterFailed as failure:
+            message = f"{self.name}: {failure} on {record.key}"
+            raise ReloadRefused("FilterFailed", message) from failure
+
+
+def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bool:
+    """Whether two filters may say something else of an object; `changedPaths` judge pairs alone."""
+    before, after = (_what_judges(each) for each in (old, new))
+    return before != after or (before[1] is not None and not same_code)
+
+
+def _what_judges(judge: Filter | None) -> tuple[str, object]:
+    return ("", None) if judge is None else (judge.spec.label_selector, judge.spec.entry_point)
