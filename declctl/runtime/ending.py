@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import RuntimeServices, lifecycle_context
+from declctl.runtime.reloading.generation import RuntimeServices, lifecycle_context
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.observer import Observer

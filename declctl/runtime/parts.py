@@ -16,9 +16,9 @@ from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.options import RunOptions
-from declctl.runtime.reloading.assembly import RuntimeServices
 from declctl.runtime.reloading.attempts import Attempts
 from declctl.runtime.reloading.files import FileWatchHealth
+from declctl.runtime.reloading.generation import RuntimeServices
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import Outcome
 from declctl.runtime.reloading.reload import Reloader

@@ -25,7 +25,7 @@ from declctl.runtime.caching.renewing import become, widen
 from declctl.runtime.log import Log
 
 __all__ = ["Identity", "Index", "InformerPool", "ManagedInformer", "ResourceRequirement"]
-_SLICE = 500  # objects that the build of an index by field looks at before the loop breathes
+_INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at before the loop breathes
 
 
 @dataclass(eq=False)
@@ -146,7 +146,7 @@ class InformerPool:
             staged[cached, index.internal] = StagedIndex(cached, index, resource=resource.plan.name)
             return True
         build = cached.informer.build_index(index.internal, index.function)
-        while not build.step(_SLICE):
+        while not build.step(_INDEXED_AT_ONCE):
             await asyncio.sleep(0)
         return True
 

@@ -14,7 +14,7 @@ from declctl.runtime.caching.informer_pool import InformerPool
 
 _EVERY = 1.0  # seconds, as in client-go
 _PART = 100  # objects of a cache that are looked at each time: some 3 ms
-_SLICE = 20  # objects until the loop may do something else
+_CHECKED_AT_ONCE = 20  # objects until the loop may do something else
 _KEPT = 100  # of the newest changes
 
 
@@ -47,9 +47,9 @@ class MutationChecks:
     async def _look_at(self, detector: MutationDetector) -> None:
         left = _PART
         while left > 0:
-            self._found.extend(detector.look(_SLICE))
+            self._found.extend(detector.look(_CHECKED_AT_ONCE))
             if detector.at_end_of_round:
                 return
             if not self._thorough:
-                left -= _SLICE
+                left -= _CHECKED_AT_ONCE
             await asyncio.sleep(0)

@@ -9,20 +9,18 @@ Nothing is started here and nothing that runs is touched, except that informers 
 import asyncio
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from declctl.errors import ApiError, ManifestErrors, NotFound, ReloadRefused
 from declctl.informer import field_index, function_index
 from declctl.kit import Breath, Clock, LoopThread, breathe
 from declctl.manifest import Plan, plan
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
-from declctl.objects import GroupVersionKind, Resource
+from declctl.objects import GroupVersionKind
 from declctl.runtime.caching.informer_pool import (
     Identity,
     Index,
-    InformerPool,
     ManagedInformer,
     ResourceRequirement,
 )
@@ -32,43 +30,12 @@ from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode, load_code
 from declctl.runtime.checking.registrations import RegistrationWatch
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.context import Listers
 from declctl.runtime.handling.handler import Binding
-from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Place
-from declctl.runtime.log import Log
-from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.generation import Generation, RuntimeServices
 from declctl.runtime.reloading.outcome import Imports
 from declctl.runtime.threads import in_thread
-
-
-class Discovery(Protocol):
-    """What is needed of the transport: which scope a kind has."""
-
-    async def discover(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind; raises NotFound while there is none."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeServices:
-    """What every generation is wired to."""
-
-    discovery: Discovery
-    caches: InformerPool
-    cluster: Cluster
-    loops: HandlerLoops
-    log: Log
-    user_log: Any
-    dry_run: bool = False
-
-    def world(
-        self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
-    ) -> HandlerEnvironment:
-        """What the contexts of one handler of one generation share."""
-        return HandlerEnvironment(
-            handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +184,6 @@ def _binding(
     found = handler.filter
     made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
     return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
-
-
-def lifecycle_context(
-    name: str, generation: Generation, memo: Memo, around: RuntimeServices
-) -> HandlerContext:
-    """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
-    config = generation.foreign.plugin_configs.get(name)
-    world = around.world(name, generation.number, listers=generation.listers, config=config)
-    return HandlerContext(world, lambda: memo)
 
 
 async def _scoped(resource: ResourcePlan, around: RuntimeServices) -> ResourcePlan:

@@ -10,8 +10,7 @@ from declctl.errors import ReloadRefused
 from declctl.hooks.calling import Implementation
 from declctl.hooks.faults import told_with_place
 from declctl.runtime.handling.context import Memo
-from declctl.runtime.reloading.assembly import RuntimeServices, lifecycle_context
-from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.generation import Generation, RuntimeServices, lifecycle_context
 from declctl.runtime.reloading.lifecycle import Lifecycle
 from declctl.runtime.reloading.outcome import Outcome
 

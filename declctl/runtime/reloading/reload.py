@@ -23,14 +23,13 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import RuntimeServices
-from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.generation import Generation, RuntimeServices
 from declctl.runtime.reloading.holders import OldGeneration
 from declctl.runtime.reloading.lifecycle import Lifecycle
-from declctl.runtime.reloading.outcome import EXHAUSTED, Outcome, Result
+from declctl.runtime.reloading.outcome import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.reloading.outdated import outdated
 from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
-from declctl.runtime.reloading.refusing import not_in_memory, refusal
+from declctl.runtime.reloading.refusing import refusal
 from declctl.runtime.reloading.replaying import Replays
 from declctl.runtime.reloading.retiring import Retiring
 from declctl.runtime.reloading.staging import WARM_CHECK, Staged, Staging
@@ -70,7 +69,7 @@ class Reloader:
         self._owners = PluginLifetimes(around, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
         self._retiring = Retiring(around, self._owners, slots, clock=clock, log=log)
-        self._staging = Staging(around, self._owners, slots, self._retiring, clock=clock)
+        self._staging = Staging(around, self._owners, slots, let_go=self._let_go, clock=clock)
 
     @property
     def alive(self) -> Mapping[int, Generation]:
@@ -260,6 +259,11 @@ class Reloader:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
         return self._owners.memo(name)
 
+    async def _let_go(self, generation: Generation) -> None:
+        """Undo what was made of a generation that is not committed."""
+        timeout = generation.plan.reload.drain_timeout
+        await self._retiring.let_go(generation, timeout=timeout, linger=0.0)
+
     def _read(self) -> tuple[Checked, str]:
         checked = read_files(self._files)
         if checked.exhausted is not None:
@@ -352,3 +356,17 @@ class Reloader:
             seconds=self._clock.monotonic() - began,
             diagnostics=tuple(d for d in refused.diagnostics if isinstance(d, Diagnostic)),
         )
+
+
+def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None) -> Outcome:
+    """The generation that somebody wants back is not loaded; says which one is, and why no other."""
+    there = trial.kept.generation.number if trial is not None else None
+    wanted = "no earlier generation" if number is None else f"generation {number}"
+    message = f"{wanted} is not in memory: " if number is not None else f"{wanted} is in memory: "
+    if there is not None:
+        message += f"generation {there} is"
+    elif not active.plan.reload.probation_period:
+        message += "one is kept for spec.reload.probationPeriod, and that is not set"
+    else:
+        message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
+    return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)

@@ -10,8 +10,7 @@ from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.handling.slots import Ended, Slots, Undrained
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.assembly import RuntimeServices
-from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.generation import Generation, RuntimeServices
 from declctl.runtime.reloading.holders import OldGeneration, RetiredCode, find_holders
 from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
 from declctl.runtime.reloading.trial import Kept

@@ -1,7 +1,7 @@
 """Stage: a generation is made ready beside the one that runs. Whatever fails, that one never knew."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from declctl.errors import Forbidden, ManifestErrors, NotFound, ReloadRefused, Unauthorized
@@ -11,14 +11,13 @@ from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.check import Checked
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
 from declctl.runtime.handling.slots import Prepared, Slots, follow, until_ready
-from declctl.runtime.reloading.assembly import Assembled, RuntimeServices, assemble, assemble_again
+from declctl.runtime.reloading.assembly import Assembled, assemble, assemble_again
 from declctl.runtime.reloading.changes import Step, changes
-from declctl.runtime.reloading.generation import Generation
+from declctl.runtime.reloading.generation import Generation, RuntimeServices
 from declctl.runtime.reloading.outdated import changed_states, outdated
 from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
 from declctl.runtime.reloading.refusing import refusal
 from declctl.runtime.reloading.replaying import code_of, recoded, wanting
-from declctl.runtime.reloading.retiring import Retiring
 
 WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
 
@@ -45,14 +44,14 @@ class Staging:
         around: RuntimeServices,
         owners: PluginLifetimes,
         slots: Slots,
-        retiring: Retiring,
         *,
+        let_go: Callable[[Generation], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._around = around
         self._owners = owners
         self._slots = slots
-        self._retiring = retiring
+        self._let_go = let_go  # undoes what was made of a generation that is not committed
         self._clock = clock
 
     async def first(self, checked: Checked) -> Staged:
@@ -169,7 +168,7 @@ class Staging:
         return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:
-        await self._retiring.let_go(generation, timeout=generation.plan.reload.drain_timeout, linger=0.0)
+        await self._let_go(generation)
         await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
 
 
