@@ -17,7 +17,7 @@ from declctl.admin.process import Controlled, Reading, Told
 from declctl.errors import MalformedAnswer
 from declctl.kit.text import one_line
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
-from declctl.runtime.reloading.outcome import STOPPING
+from declctl.runtime.reloading.changes import STOPPING
 from declctl.runtime.reporting.status import Status
 
 

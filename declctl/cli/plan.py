@@ -163,7 +163,7 @@ def _print(found: "Planned") -> None:
     line()
     line(_footer(found))
     if found.restart_required:
-        from declctl.runtime.reloading.outcome import takes_effect
+        from declctl.runtime.reloading.changes import takes_effect
 
         line(f"RESTART REQUIRED: {takes_effect(found.restart_required)}")
     if told := _imports(found):
@@ -195,7 +195,7 @@ def _footer(found: "Planned") -> str:
 
 def _imports(found: "Planned") -> str:
     """What the import took, if a reload is slow because of it."""
-    from declctl.runtime.reloading.outcome import Imports, shown_seconds
+    from declctl.runtime.reloading.changes import Imports, shown_seconds
 
     twice = Imports(found.import_seconds, found.import_seconds)
     if not twice.are_slow:

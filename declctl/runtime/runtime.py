@@ -1,15 +1,19 @@
-"""The process: start, serve, reload, stop.
+"""The process: its parts, start, serve, reload, stop.
 
-The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one,
-synchronous hooks in threads; the main thread only waits for signals.
+The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one, synchronous hooks
+in threads; the main thread only waits for signals. `Parts` are what outlives generations: made and connected
+there, started here. At the end `Ending` drains, tears down and closes them in order.
 """
 
 import asyncio
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.informer import Lister
@@ -17,34 +21,251 @@ from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.objects import Mutation
-from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.ending import DRAIN_SECONDS, shut_down, unless_stopped, until_done
+from declctl.runtime.handling.context import ClusterDoor, EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.options import RunOptions
-from declctl.runtime.parts import Parts, wire
 from declctl.runtime.planning.running import Running, running
-from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.outcome import NOT_IN_MEMORY, Outcome, Result
-from declctl.runtime.reloading.probation import Probation
-from declctl.runtime.reloading.reload import Reloader
-from declctl.runtime.reloading.triggers import Triggers
-from declctl.runtime.reporting.history import History
-from declctl.runtime.reporting.observer import Observer
+from declctl.runtime.reloading.attempts import Attempts, Triggers
+from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.files import FileWatchHealth
+from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices, lifecycle_context
+from declctl.runtime.reloading.reload import Probation, Reloader
+from declctl.runtime.reloading.retries import ReloadRetries
+from declctl.runtime.reporting.reporter import Announcer, History, Observer
 from declctl.runtime.reporting.status import Status
-from declctl.runtime.signals import SignalHandlers
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
 
 __all__ = ["Front", "RunOptions", "Runtime"]
-
+T = TypeVar("T")
+DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
+_HOOK_SECONDS = 60.0
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
-
 _FLUSH_SECONDS = 2.0
+
+
+class SignalHandlers:
+    """SIGTERM and Ctrl-C stop, a second Ctrl-C ends at once, SIGHUP reloads; put back afterwards.
+
+    Does nothing in a thread that isn't the main one, where Python allows no signal handlers.
+    """
+
+    def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
+        self._stop = stop
+        self._hangup = hangup
+        self._asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._on_stop)
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._hangup())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_stop(self, number: int, _: object) -> None:
+        self._asked += 1
+        if self._asked > 1 and number == signal.SIGINT:
+            raise SystemExit(130)
+        if self._asked == 1:
+            self._stop()
+
+
+class RunOptions(msgspec.Struct, frozen=True):
+    """What `declctl run` was asked for.
+
+    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
+    compares every object of caches with `mode: Objects` each second, instead of a part of them.
+    `exec_on_restart` ends it in order when a reload finds something that needs a new process.
+    """
+
+    manifest: str
+    watch: bool | None = None
+    exec_on_restart: bool = False
+    once: bool = False
+    timeout: float = 60.0
+    dry_run: bool = False
+    mutation_detector: bool = False
+
+
+async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | None:
+    """Return what `work` returns, or None if `stopping` is set first: then the work is cancelled, and undone.
+
+    Raises what the work raises.
+    """
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait([task])
+        # What it raises now comes of being given up, which nobody has to be told.
+        is_done = not task.cancelled() and task.exception() is None
+        return task.result() if is_done else None
+    finally:
+        task.cancel()
+        stop.cancel()
+
+
+async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
+    """Wait until every object has been dealt with, for `timeout` seconds at most, or somebody stops it.
+
+    Returns the exit status: 1 if it was not done, or handlers have given up on changes.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            await _first(observer.at_rest(), stopping.wait())
+    except TimeoutError:
+        log.error(f"not done after {timeout:g} s: {observer.missing()}")
+        return 1
+    failed = observer.failed_handlers()
+    if failed:
+        log.error(f"changes were given up on: {failed}")
+    return 1 if failed else 0
+
+
+async def shut_down(
+    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: RuntimeServices, *, log: Log
+) -> None:
+    """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
+    generation = reloader.active
+    running, waited = await slots.stop(DRAIN_SECONDS)
+    if running:
+        log.warning(f"not waited for any longer: {', '.join(running)}")
+    if waited:
+        each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
+        log.warning(
+            f"{sum(waited.values()):,} changes that waited are dropped: {each}; the next start tells every "
+            "object that is there again, but not which ones were deleted",
+            dropped=sum(waited.values()),
+        )
+    if generation is None:
+        return
+    await lifecycle.call_each(
+        generation.foreign.lifecycle("declctl_shutdown"),
+        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
+        loop=generation.loop,
+        timeout=_HOOK_SECONDS,
+    )
+    await reloader.close(timeout=_HOOK_SECONDS)
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # raises what the wait has raised
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a process consists of besides its generations: each knows those above it."""
+
+    recorder: EventRecorder
+    caches: InformerPool
+    mutations: MutationChecks
+    slots: Slots
+    around: RuntimeServices
+    lifecycle: Lifecycle
+    reloader: Reloader
+    observer: Observer
+    announcer: Announcer
+    attempts: Attempts
+    retries: ReloadRetries
+    file_watch: FileWatchHealth
+    finished: Callable[[Outcome, bool], Awaitable[None]]  # hears each outcome, and whether somebody asked
+
+
+def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
+    name: str,
+    files: InputFiles,
+    client: Client,
+    *,
+    options: RunOptions,
+    tasks: asyncio.TaskGroup,
+    loops: HandlerLoops,
+    children: PreflightPool,
+    history: History,
+    restart: Callable[[str], None],
+    clock: Clock,
+    log: Log,
+    user_log: Any = None,
+) -> Parts:
+    """The parts of the controller of that name. Called on the machinery loop.
+
+    `user_log` is the structlog logger that `ctx.log` is bound from. Asynchronous hooks run on `loops`;
+    `restart` is the announcer's. Informers run in `tasks`.
+    """
+    recorder = EventRecorder(client, component=name, clock=clock, log=log)
+    caches = InformerPool(client, tasks=tasks, clock=clock, log=log)
+    mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
+    slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
+    around = RuntimeServices(
+        discovery=client,
+        caches=caches,
+        cluster=ClusterDoor(client, recorder),
+        loops=loops,
+        log=log,
+        user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
+        dry_run=options.dry_run,
+    )
+    lifecycle = Lifecycle(log)
+    reloader = Reloader(
+        files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
+    )
+    server = client.health.status
+    retries = ReloadRetries(clock)
+    file_watch = FileWatchHealth(clock=clock, log=log)
+    observer = Observer(
+        name,
+        reloader,
+        caches=caches,
+        slots=slots,
+        loops=loops,
+        recorder=recorder,
+        server=server,
+        retries=retries,
+        file_watch=file_watch.status,
+        clock=clock,
+        log=log,
+    )
+    announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
+
+    async def finished(outcome: Outcome, asked: bool) -> None:
+        if retries.heard(outcome) or asked:
+            await announcer.attempted(outcome, asked)
+
+    attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
+    return Parts(
+        recorder,
+        caches,
+        mutations,
+        slots,
+        around,
+        lifecycle,
+        reloader,
+        observer,
+        announcer,
+        attempts,
+        retries,
+        file_watch,
+        finished,
+    )
 
 
 class Runtime:

@@ -19,7 +19,7 @@ from declctl.kit import Clock
 from declctl.objects import KubeObject, Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.reloading.outcome import Outcome
+from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread

@@ -9,7 +9,7 @@ import pytest
 
 from declctl.cli.report import print_status
 from declctl.kit import SystemClock
-from declctl.runtime.reloading import retiring
+from declctl.runtime.reloading import retirement
 from declctl.testing import until
 
 PLAIN = "import blackboard\ndef tell(change): blackboard.tell('told', 2)\n"
@@ -67,7 +67,7 @@ import atexit, gc, sys
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.loading import GenerationNamespace
 from declctl.runtime.checking.registrations import RegistrationWatch
-from declctl.runtime.reloading.holders import RetiredCode, find_holders
+from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 code = b"import atexit\\ndef bye(): pass\\natexit.register(bye)\\n"
 watch, namespace = RegistrationWatch(), GenerationNamespace(1, Bundle("app", {"h.py": code}))
 namespace.module("h")
@@ -84,7 +84,7 @@ import gc, weakref
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.loading import GenerationNamespace
 from declctl.runtime.checking.registrations import Registrations
-from declctl.runtime.reloading.holders import RetiredCode, find_holders
+from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 class Registry:
     pass
 registry, namespace = Registry(), GenerationNamespace(1, Bundle("app", {"h.py": b"def mine(): pass\\n"}))
@@ -114,8 +114,8 @@ class Registry:
 @pytest.fixture(autouse=True)
 def _tidy(board, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the handlers of these tests leave behind is ended, and sweeps follow each other soon."""
-    monkeypatch.setattr(retiring, "_SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(retiring, "_SWEEP_INTERVAL", 0.2)
+    monkeypatch.setattr(retirement, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(retirement, "_SWEEP_INTERVAL", 0.2)
     board.registry = Registry()
     root = list(logging.getLogger().handlers)
     yield

@@ -1,31 +1,181 @@
-"""The caches: one informer for each distinct watch, shared by whoever uses it, and outliving generations.
+"""The pool: one informer for each distinct watch, shared by all that want it, and outliving generations.
 
-This is where a plan's watches become sources (of the transport), projections (of the objects) and
-informers (of the line). A watch that a new generation still wants goes on untouched; one that
-nobody wants any longer lingers, then closes.
+A plan's watches become sources (of the transport), projections (of the objects) and informers here. A watch
+that a new generation still wants goes on untouched; an unwanted one lingers, then closes. Records that are to
+be kept another way are made anew in slices, while the cache goes on.
+
+`MutationDetection` finds code that changes what all readers share (`mode: Objects`): it looks at a part of
+the objects each second, so that it costs next to nothing; with KUBE_CACHE_MUTATION_DETECTOR=true (client-go's
+variable), and in tests, at all of them.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from declctl.informer import FieldIndex, Lister, Reprojection, SourceProvider
+from declctl.decoding import Projection
+from declctl.errors import CacheError, ReloadRefused
+from declctl.informer import FieldIndex, InformerStatistics, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
-from declctl.runtime.caching.asking import Asked, Asking
-from declctl.runtime.caching.identities import Identity, matched
+from declctl.objects import FieldPath, Mutation, MutationDetector
+from declctl.runtime.caching.identities import Identity, codec_of, matched, projection_of, remaking
 from declctl.runtime.caching.managed_informer import (
+    Asked,
+    Asking,
     Index,
     ManagedInformer,
     ResourceRequirement,
+    StagedIndex,
+    ask,
     detector_of,
     make_cached,
+    paths_of,
 )
-from declctl.runtime.caching.questions import StagedIndex, ask
-from declctl.runtime.caching.renewing import become, widen
 from declctl.runtime.log import Log
 
 __all__ = ["Identity", "Index", "InformerPool", "ManagedInformer", "ResourceRequirement"]
+_REPROJECTED_AT_ONCE = 100  # records before the loop may do something else: 2 ms, or 5 with fields to drop
 _INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at before the loop breathes
+_EVERY = 1.0  # seconds, as in client-go
+_PART = 100  # objects of a cache that are looked at each time: some 3 ms
+_CHECKED_AT_ONCE = 20  # objects until the loop may do something else
+_KEPT = 100  # of the newest changes
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingStatus:
+    """The decoder of one resource over all its watches; everything but the ratio is a count since the start.
+
+    - `objects` were read: `projected` ones in part, which is all that is needed of most, `whole` ones by
+      decoding all of them. Where there is a transform, that is so for every object; else these are
+      `unexpected`: they have a field that is not of the type it should be.
+    - `unread` objects can't be decoded beyond their metadata, and are cached and delivered as they came.
+    - `dropped` objects were left out of the cache by the transform, `failed` ones because it raised or
+      could not be applied; `last_fault` says why.
+    - `frame_ratio` is how many times smaller the objects are in memory than on the wire, 0 before there
+      was any; `trainings` were made for that, which gave `dictionaries`.
+    """
+
+    objects: int = 0
+    whole: int = 0
+    unexpected: int = 0
+    unread: int = 0
+    dropped: int = 0
+    failed: int = 0
+    last_fault: str | None = None
+    frame_ratio: float = 0.0
+    trainings: int = 0
+    dictionaries: int = 0
+
+    @property
+    def projected(self) -> int:
+        """How many were read in part."""
+        return self.objects - self.whole
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "objects": self.objects,
+            "projected": self.projected,
+            "whole": self.whole,
+            "unexpected": self.unexpected,
+            "unread": self.unread,
+            "dropped": self.dropped,
+            "failed": self.failed,
+            "lastFault": self.last_fault,
+            "frameRatio": round(self.frame_ratio, 3),
+            "trainings": self.trainings,
+            "dictionaries": self.dictionaries,
+        }
+
+
+def decoding_of(parts: Sequence[InformerStatistics], *, transformed: bool) -> DecodingStatus:
+    """The figures of some watches together. `transformed` says whether their objects pass a transform."""
+    decoders = [part.projection for part in parts]
+    whole = sum(each.decoded_whole for each in decoders)
+    return DecodingStatus(
+        objects=sum(each.objects for each in decoders),
+        whole=whole,
+        unexpected=0 if transformed else whole,
+        unread=sum(part.reflector.kept_raw for part in parts),
+        dropped=sum(each.dropped for each in decoders),
+        failed=sum(each.failed for each in decoders),
+        last_fault=next((each.last_fault for each in decoders if each.last_fault), None),
+        frame_ratio=_ratio(parts),
+        trainings=sum(each.frames.trainings for each in decoders),
+        dictionaries=sum(each.frames.dictionaries for each in decoders),
+    )
+
+
+def _ratio(parts: Sequence[InformerStatistics]) -> float:
+    """That of each watch, by how many objects it holds."""
+    known = [part for part in parts if part.projection.frames.ratio]
+    objects = sum(part.objects for part in known)
+    if not objects:
+        return known[0].projection.frames.ratio if known else 0.0
+    return sum(part.projection.frames.ratio * part.objects for part in known) / objects
+
+
+async def become(
+    cached: ManagedInformer, identity: Identity, users: Sequence[ResourceRequirement]
+) -> Reprojection:
+    """The records as a cache of that identity would hold them, made aside: nothing has changed yet.
+
+    It has at hand what indexes of its `users` read. Raises ReloadRefused if a record can't be made.
+    """
+    same_codec = identity.watch.cache is cached.identity.watch.cache
+    after = projection_of(
+        identity.watch,
+        paths=paths_of(users),
+        transform=cached.transform,
+        codec=cached.codec if same_codec else codec_of(identity.watch),
+    )
+    reprojection = _begun(cached, identity, after)
+    await _completed(cached, reprojection)
+    return reprojection
+
+
+async def widen(cached: ManagedInformer, users: Sequence[ResourceRequirement]) -> None:
+    """Let a cache have at hand what indexes of its users read; for everybody else it stays as it was.
+
+    So it need not wait for a commit: each record takes its place as soon as it is made. Raises
+    ReloadRefused if one can't be made. Where it comes to nothing, those that were made become in the next
+    slices what they were.
+    """
+    before = cached.informer.source.projection
+    paths = paths_of(users)
+    if paths <= _at_hand(before):
+        return
+    after = projection_of(cached.identity.watch, paths=paths, transform=cached.transform, codec=cached.codec)
+    if _at_hand(after) <= _at_hand(before):
+        return  # the others stand in every record, or can't be had without decoding
+    reprojection = _begun(cached, cached.identity, after)
+    cached.informer.take_over_first(reprojection)
+    try:
+        await _completed(cached, reprojection)
+    except BaseException:
+        if not reprojection.is_over:
+            cached.informer.take_over(_begun(cached, cached.identity, before))
+        raise
+
+
+def _begun(cached: ManagedInformer, identity: Identity, after: Projection) -> Reprojection:
+    remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
+    return cached.informer.begin_reprojection(after, remake)
+
+
+async def _completed(cached: ManagedInformer, reprojection: Reprojection) -> None:
+    try:
+        while not reprojection.step(_REPROJECTED_AT_ONCE):
+            await asyncio.sleep(0)
+    except CacheError as fault:
+        raise ReloadRefused("ReprojectFailed", f"{cached.identity.watch}: {fault}") from fault
+
+
+def _at_hand(projection: Projection) -> KeysView[FieldPath]:
+    return projection.layout.positions.keys()
 
 
 @dataclass(eq=False)
@@ -292,3 +442,40 @@ def _by_identity(wanted: Iterable[ResourceRequirement]) -> dict[Identity, list[R
         for identity in resource.identities:
             users.setdefault(identity, []).append(resource)
     return users
+
+
+class MutationChecks:
+    """The detectors of all caches, run on the machinery loop. `thorough` looks at every object each time."""
+
+    def __init__(self, caches: InformerPool, *, clock: Clock, thorough: bool) -> None:
+        self._caches = caches
+        self._clock = clock
+        self._thorough = thorough
+        self._found: deque[Mutation] = deque(maxlen=_KEPT)
+
+    @property
+    def found(self) -> Sequence[Mutation]:
+        """The newest changes that were found and put right."""
+        return tuple(self._found)
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self._clock.sleep(_EVERY)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look at a part of each cache, or at all of it."""
+        for cached in self._caches.all():
+            if cached.mutations is not None:
+                await self._look_at(cached.mutations)
+
+    async def _look_at(self, detector: MutationDetector) -> None:
+        left = _PART
+        while left > 0:
+            self._found.extend(detector.look(_CHECKED_AT_ONCE))
+            if detector.at_end_of_round:
+                return
+            if not self._thorough:
+                left -= _CHECKED_AT_ONCE
+            await asyncio.sleep(0)

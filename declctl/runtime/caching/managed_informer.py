@@ -1,19 +1,21 @@
 """One cache: an informer over one watch, its records kept in one way, and what generations want of it.
 
 Two generations may define an index or a transform alike, and the cache of the first serves the second. The
-first is forgotten all the same, and what its functions would import after that is not there any more: so they
-are exchanged for those of the second, which do the same.
+code of the first is freed all the same, and its functions could import nothing after that: so they are
+exchanged for those of the second, which do the same.
 
-While a cache fills for a staged generation, its transform runs in a thread, not on the loop.
+Foreign code of a staged generation has never run here: its transform and its index functions are asked in
+threads, under a deadline, while the loop goes on. Objects that change meanwhile are asked about again; for
+the last few, the caches take in nothing for a moment, so that nothing is left to ask at the commit.
 """
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from declctl.decoding import Transform
 from declctl.errors import ReloadRefused
@@ -21,6 +23,7 @@ from declctl.informer import (
     FieldIndex,
     FunctionIndex,
     IndexFunc,
+    InformerStatistics,
     ReflectorOptions,
     SharedIndexInformer,
     SourceProvider,
@@ -39,6 +42,76 @@ from declctl.runtime.threads import in_thread
 
 A = TypeVar("A")
 R = TypeVar("R")
+T = TypeVar("T")
+BATCH = 1000  # objects that a thread is asked about at once; to take in the answers takes about 0.5 ms
+_MOST_BATCHES = 10  # of what has changed meanwhile; then caches are held, so that it comes to an end
+_LONGEST_HOLD = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """LISTs and WATCHes of all caches since a generation was prepared, and in words what was not planned.
+
+    Planned are one LIST and one WATCH for each new cache, and none for those that live on, but what they were
+    asked to list.
+    """
+
+    lists: int = 0
+    watches: int = 0
+    unplanned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The figures of the caches that lived when a generation was prepared."""
+
+    before: Mapping[SharedIndexInformer, InformerStatistics] = field(
+        default_factory=dict[SharedIndexInformer, InformerStatistics]
+    )
+
+    @classmethod
+    def begin(cls, living: Iterable[SharedIndexInformer]) -> "Asking":
+        """Look at what lives on."""
+        return cls({informer: informer.statistics() for informer in living})
+
+    def until_now(self, informers: Iterable[SharedIndexInformer]) -> Asked:
+        """What was asked since; `informers` are those that there are now."""
+        lists, watches, unplanned = 0, 0, list[str]()
+        for informer in informers:
+            figures, before = informer.statistics(), self.before.get(informer)
+            then = _counts(before) if before is not None else (0, 0)
+            more = tuple(now - earlier for now, earlier in zip(_counts(figures), then, strict=True))
+            lists, watches = lists + more[0], watches + more[1]
+            planned = (0, 0) if before is not None else _of_a_first_list(figures)
+            if _relists_requested(figures) > (_relists_requested(before) if before is not None else 0):
+                planned = more
+            unplanned += (f"{informer.name}: {what}" for what in _differences(more, planned))
+        return Asked(lists, watches, tuple(unplanned))
+
+
+def _counts(figures: InformerStatistics) -> tuple[int, int]:
+    return figures.lists, figures.watches
+
+
+def _relists_requested(figures: InformerStatistics) -> int:
+    return figures.reflector.relists_requested
+
+
+def _of_a_first_list(figures: InformerStatistics) -> tuple[int, int]:
+    """One LIST and one WATCH, which may be one request; a server that can't do that has refused one before.
+
+    A kind that the server does not have is asked for until it appears.
+    """
+    if figures.missing:
+        return _counts(figures)
+    refused = not figures.reflector.streams and figures.watches > 1
+    return 1, 1 + refused
+
+
+def _differences(found: tuple[int, ...], planned: tuple[int, ...]) -> Iterator[str]:
+    for name, count, expected in zip(("LIST", "WATCH"), found, planned, strict=True):
+        if count != expected:
+            yield f"{count} {name} instead of {expected}"
 
 
 class Exchangeable(Generic[A, R]):
@@ -61,9 +134,6 @@ def exchange(there: IndexFunc, function: IndexFunc) -> None:
     """Let what `exchangeable` made call another function from now on, of the same definition."""
     if isinstance(there, FunctionIndex) and isinstance(function, FunctionIndex):
         there.function = function.function
-
-
-T = TypeVar("T")
 
 
 class _GivenUp(BaseException):
@@ -314,3 +384,107 @@ def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
         for index in user.indexes
         if isinstance(index.function, FieldIndex)
     )
+
+
+class Question(Protocol):
+    """What foreign code has to be asked about all objects of some caches. Used on the machinery loop."""
+
+    @property
+    def caches(self) -> Sequence[ManagedInformer]:
+        """Whose objects these are."""
+        ...
+
+    @property
+    def stale(self) -> int:
+        """How many objects there are about which it has not been asked as they are now."""
+        ...
+
+    async def ask_some(self) -> None:
+        """Ask in a thread about at most BATCH of them. Cancelling leaves the thread behind."""
+        ...
+
+    def refusal(self, why: str) -> ReloadRefused:
+        """What to raise where it does not come to an end; `why` ends a sentence about it."""
+        ...
+
+
+async def ask(questions: Iterable[Question], *, timeout: float) -> None:
+    """Ask about all that is cached; little is left that has changed meanwhile.
+
+    Raises ReloadRefused after `timeout` seconds in all, and what `ask_some` raises.
+    """
+    question: Question | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            for question in questions:
+                late = 0  # batches of what has changed meanwhile
+                while question.stale and late < _MOST_BATCHES:
+                    late += question.stale < BATCH
+                    await question.ask_some()
+    except TimeoutError as error:
+        assert question is not None
+        raise question.refusal(f"took longer than {timeout:g} s") from error
+
+
+async def ask_the_rest(questions: Sequence[Question]) -> None:
+    """Ask about all that is left, while the caches take in nothing: until the next turn of the loop.
+
+    So whoever commits in this turn, does so with nothing stale. Raises as `ask` does, after a second.
+    """
+    question: Question | None = None
+    with ExitStack() as held:
+        for cached in dict.fromkeys(c for question in questions if question.stale for c in question.caches):
+            held.enter_context(cached.informer.held())
+        try:
+            async with asyncio.timeout(_LONGEST_HOLD):
+                for question in questions:
+                    while question.stale:
+                        await question.ask_some()
+        except TimeoutError as error:
+            assert question is not None
+            why = f"is slower than objects change: for the last of them {_LONGEST_HOLD:g} s were too short"
+            raise question.refusal(why) from error
+
+
+class StagedIndex:
+    """An index over a cache that lives: built by a thread, kept current until the commit, then `publish`ed.
+
+    `resource` is the name of the resource that it is declared for.
+    """
+
+    def __init__(self, cached: ManagedInformer, index: Index, *, resource: str) -> None:
+        self.caches = (cached,)
+        self.internal = index.internal
+        self._what = f"the index {index.name} of {resource}"
+        self._build = cached.informer.build_index(index.internal, exchangeable(index.function))
+        self._thread: int | None = None  # of the last question
+        self._place = ""  # where in foreign code that was when nobody waited for it any longer
+
+    @property
+    def stale(self) -> int:
+        """How many objects are not in it as they are now."""
+        return self._build.stale
+
+    async def ask_some(self) -> None:
+        """Index some of them. Cancelling gives the index up."""
+        unasked = self._build.unasked(BATCH)
+
+        def ask() -> Sequence[str | tuple[str, ...]]:
+            self._thread = threading.get_ident()
+            return self._build.ask(unasked)
+
+        try:
+            values = await in_thread(ask, name="declctl-index", what=self._what)
+        except asyncio.CancelledError:
+            self._place = foreign_place(self._thread)
+            self._build.give_up()
+            raise
+        self._build.enter(unasked, values)
+
+    def refusal(self, why: str) -> ReloadRefused:
+        """IndexTimeout, with the function and the object that it was asked about last."""
+        return ReloadRefused("IndexTimeout", f"{self._what} {why}{asked_last(self._build.at, self._place)}")
+
+    def publish(self) -> None:
+        """Let it be read, at the commit. Nothing is computed where nothing is stale."""
+        self._build.finish()

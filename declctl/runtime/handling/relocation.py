@@ -30,8 +30,7 @@ from declctl.objects import (
     version_order,
 )
 from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.caching.managed_informer import asked_last
-from declctl.runtime.caching.questions import BATCH
+from declctl.runtime.caching.managed_informer import BATCH, asked_last
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.threads import in_thread
 

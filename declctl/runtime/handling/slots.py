@@ -19,7 +19,7 @@ from declctl.kit.keyed_queue import EpochCounter
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.caching.questions import Question, ask, ask_the_rest
+from declctl.runtime.caching.managed_informer import Question, ask, ask_the_rest
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.relocation import FreshnessProof, Gap, Move, Refilter, may_differ
 from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool, WorkerPool

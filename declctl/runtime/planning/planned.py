@@ -17,7 +17,7 @@ from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.leaving import Matching, judges_otherwise, leaving
 from declctl.runtime.planning.running import Comparable, masked
 from declctl.runtime.reloading.changes import Kind, PlanSnapshot, Step, changes, kept, needing_restart
-from declctl.runtime.reloading.replaying import code_of, recoded
+from declctl.runtime.reloading.staging import code_of, recoded
 
 
 @dataclass(frozen=True, slots=True)

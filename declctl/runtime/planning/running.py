@@ -21,8 +21,7 @@ from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.outdated import outdated
-from declctl.runtime.reloading.replaying import code_of
+from declctl.runtime.reloading.staging import code_of, outdated
 
 
 class RunningCache(msgspec.Struct, frozen=True):

@@ -1,14 +1,24 @@
-"""One generation: an immutable set of handlers, indexers and plugins, made from one bundle.
+"""One generation: an immutable set of handlers, indexers and plugins; its life-cycle hooks.
 
-It is made aside, prepared, committed, drained and retired; nothing in it changes meanwhile.
+A generation is staged, prepared, committed, drained and retired; nothing in it changes meanwhile. Its life-
+cycle hooks are called one after the other, off the machinery loop, each within a time limit.
+
+Handler files belong to one generation, and to the generations that a rollback makes of it. An installed
+plugin is one object for all generations that have it with the same version and config: `PluginLifetimes`
+prepares it once and tears it down when its last generation goes.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 
+from declctl.errors import ReloadRefused
+from declctl.hooks.awaiting import call_async
+from declctl.hooks.calling import Implementation, call
+from declctl.hooks.faults import told_with_place
 from declctl.kit import LoopThread
 from declctl.manifest import Plan
 from declctl.manifest.plan import watches_of
@@ -23,8 +33,10 @@ from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnv
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Place
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import PlanSnapshot
-from declctl.runtime.reloading.outcome import Imports
+from declctl.runtime.reloading.changes import Imports, Outcome, PlanSnapshot
+from declctl.runtime.threads import in_thread
+
+_CANCELLED_SECONDS = 5.0
 
 
 class Discovery(Protocol):
@@ -94,3 +106,216 @@ def lifecycle_context(
     config = generation.foreign.plugin_configs.get(name)
     world = around.world(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(world, lambda: memo)
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A life-cycle hook that raised or took too long."""
+
+    hook: str
+    plugin: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        if self.error.__cause__ is None:
+            return str(self.error)
+        return f"{self.hook} of {self.plugin} raised {told_with_place(self.error.__cause__)}"
+
+
+class Lifecycle:
+    """Calls hooks for the runtime.
+
+    Synchronous ones in a thread, asynchronous ones on the `loop` of their generation.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def call_each(
+        self,
+        implementations: Iterable[Implementation],
+        arguments: Callable[[Implementation], Mapping[str, object]],
+        *,
+        loop: LoopThread,
+        timeout: float,
+    ) -> list[Failed]:
+        """Call all of them, in their order.
+
+        One that fails doesn't keep the others from being called.
+        """
+        failed: list[Failed] = []
+        for implementation in implementations:
+            try:
+                await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
+            except Exception as error:  # noqa: BLE001 - foreign code: told, and left to the caller to judge
+                failed.append(Failed(implementation.hook, implementation.plugin, error))
+        for failure in failed:
+            self._log.error(str(failure), hook=failure.hook, plugin=failure.plugin)
+        return failed
+
+    async def call(
+        self,
+        implementation: Implementation,
+        arguments: Mapping[str, object],
+        *,
+        loop: LoopThread,
+        timeout: float,
+    ) -> object:
+        """Call one; returns what it returns. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
+
+        An asynchronous hook is not called while its loop is blocked: that is a TimeoutError at once. A
+        synchronous hook that takes too long can't be stopped: its thread is left behind. Whoever is cancelled
+        waits for it, for 5 seconds at most: what undoes a hook should not run beside it.
+        """
+        what = f"{implementation.hook} of {implementation.plugin}"
+        if implementation.is_async and loop.is_blocked:
+            raise TimeoutError(f"{what} was not called: another `async def` blocks the loop that it runs on")
+        work = asyncio.ensure_future(self._work(implementation, arguments, loop))
+        try:
+            done, _ = await asyncio.wait([work], timeout=timeout)
+        except asyncio.CancelledError:
+            if implementation.is_async:
+                work.cancel()
+            await asyncio.wait([work], timeout=_CANCELLED_SECONDS)
+            raise
+        finally:
+            work.cancel()
+            work.add_done_callback(_looked_at)
+        if not done:
+            raise TimeoutError(f"{what} took longer than {timeout:g} s")
+        return work.result()
+
+    async def _work(
+        self, implementation: Implementation, arguments: Mapping[str, object], loop: LoopThread
+    ) -> object:
+        if implementation.is_async:
+            return await asyncio.wrap_future(loop.submit(call_async(implementation, arguments)))
+        name = f"declctl-{implementation.hook}"
+        return await in_thread(
+            lambda: call(implementation, arguments),
+            name=name,
+            what=f"{implementation.hook} of {implementation.plugin}",
+        )
+
+
+def _looked_at(work: asyncio.Future[object]) -> None:
+    """What a hook raises after its time is over is nobody's business."""
+    if not work.cancelled():
+        work.exception()
+
+
+class PluginLifetimes:
+    """The generations that are staged or committed and have not been torn down, the oldest first.
+
+    Used on the machinery loop; it calls their life-cycle hooks.
+    """
+
+    def __init__(self, around: RuntimeServices, lifecycle: Lifecycle) -> None:
+        self._around = around
+        self._lifecycle = lifecycle
+        self._owners: list[Generation] = []
+        self._memos: dict[str, Memo] = {}  # by plugin or entry point
+
+    def all(self) -> Sequence[Generation]:
+        """Every one of them."""
+        return tuple(self._owners)
+
+    def memo(self, name: str) -> Memo:
+        """What a plugin or an entry point remembers in its life-cycle hooks."""
+        return self._memos.setdefault(name, Memo())
+
+    def enter(self, generation: Generation) -> None:
+        """It is being staged: what it uses is not torn down from now on."""
+        self._owners.append(generation)
+
+    async def leave(self, generation: Generation, *, timeout: float) -> bool:
+        """It goes: tear down what nobody else uses, `timeout` seconds for each hook.
+
+        Returns whether it was the last that used its code.
+        """
+        self._owners.remove(generation)
+        if self._is_loaded(generation):
+            return False
+        kept = self._plugins_elsewhere(generation)
+        await self._lifecycle.call_each(
+            [i for i in generation.foreign.lifecycle("declctl_teardown") if i.plugin not in kept],
+            lambda i: self._arguments(i, generation),
+            loop=generation.loop,
+            timeout=timeout,
+        )
+        return True
+
+    async def prepare(self, generation: Generation, *, after: Generation | None) -> None:
+        """Call what a generation wants called before it is committed; raises ReloadRefused.
+
+        The first of all starts up. Code that is loaded already is prepared, and has its state.
+        """
+        if after is None:
+            await self._call_all(generation, "declctl_startup", "StartupFailed")
+        await self._call_all(
+            generation, "declctl_prepare", "PrepareFailed", but=self._prepared(generation, after)
+        )
+        if after is not None and not self._is_loaded(generation):
+            await self._hand_over_state(after, generation)
+
+    async def tell(self, generation: Generation, outcome: Outcome, *, timeout: float) -> None:
+        """Call `declctl_reload` with the outcome of an attempt."""
+        implementations = generation.foreign.lifecycle("declctl_reload")
+        await self._lifecycle.call_each(
+            implementations, lambda _: {"outcome": outcome}, loop=generation.loop, timeout=timeout
+        )
+
+    async def _call_all(
+        self, generation: Generation, hook: str, reason: str, *, but: frozenset[str] = frozenset()
+    ) -> None:
+        failed = await self._lifecycle.call_each(
+            [i for i in generation.foreign.lifecycle(hook) if i.plugin not in but],
+            lambda i: self._arguments(i, generation),
+            loop=generation.loop,
+            timeout=generation.plan.reload.warm_timeout,
+        )
+        if failed:
+            raise ReloadRefused(reason, "; ".join(str(failure) for failure in failed))
+
+    async def _hand_over_state(self, old: Generation, new: Generation) -> None:
+        exporters = {i.plugin: i for i in old.foreign.lifecycle("declctl_export_state")}
+        timeout, kept = new.plan.reload.warm_timeout, new.foreign.same_plugins(old.foreign)
+        for importer in new.foreign.lifecycle("declctl_import_state"):
+            exporter = exporters.get(importer.plugin)
+            if exporter is None or importer.plugin in kept:
+                continue
+            try:
+                state = await self._lifecycle.call(exporter, {}, loop=old.loop, timeout=timeout)
+                arguments = {"state": state, "from_generation": old.number}
+                await self._lifecycle.call(importer, arguments, loop=new.loop, timeout=timeout)
+            except Exception as error:
+                why = str(error) if error.__cause__ is None else told_with_place(error.__cause__)
+                message = f"the state of {importer.plugin} was not handed over: {why}"
+                raise ReloadRefused("StateNotImported", message) from error
+
+    def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:
+        """Who is prepared already as this generation wants it.
+
+        A plugin that was last prepared with another config is not, whoever had it with this one before.
+        """
+        other = generation.foreign.reconfigured(after.foreign) if after is not None else frozenset[str]()
+        if self._is_loaded(generation):
+            everybody = {i.plugin for i in generation.foreign.lifecycle("declctl_prepare")}
+            return frozenset(everybody - other)
+        return self._plugins_elsewhere(generation) - other
+
+    def _is_loaded(self, generation: Generation) -> bool:
+        """Whether another one has the very same code."""
+        return any(other.foreign is generation.foreign for other in self._others(generation))
+
+    def _plugins_elsewhere(self, generation: Generation) -> frozenset[str]:
+        """The installed plugins that another one uses as this one does."""
+        return frozenset[str]().union(
+            *(generation.foreign.same_plugins(other.foreign) for other in self._others(generation))
+        )
+
+    def _others(self, generation: Generation) -> Sequence[Generation]:
+        return [other for other in self._owners if other is not generation]
+
+    def _arguments(self, implementation: Implementation, generation: Generation) -> dict[str, object]:
+        name = implementation.plugin
+        return {"ctx": lifecycle_context(name, generation, self.memo(name), self._around)}

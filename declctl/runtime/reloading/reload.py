@@ -1,13 +1,14 @@
 """The walk of one edit, from files to commit: settle → read → check → stage → commit → drain → retire.
 
-Everything that can fail happens before the commit and touches nothing that runs; the commit can't
-fail. A start is the same walk without an old generation: its caches fill after the commit, and its
-handlers begin when they are full.
+Everything that can fail happens before the commit and touches nothing that runs; the commit can't fail. A
+start is the same walk without an old generation: its caches fill after the commit, and its handlers begin
+when they are full. After the commit, `Probation` watches the calls of the new code, and goes back if they
+fail or hang.
 """
 
 import asyncio
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,18 +24,14 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.generation import Generation, RuntimeServices
-from declctl.runtime.reloading.holders import OldGeneration
-from declctl.runtime.reloading.lifecycle import Lifecycle
-from declctl.runtime.reloading.outcome import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
-from declctl.runtime.reloading.outdated import outdated
-from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
-from declctl.runtime.reloading.refusing import refusal
-from declctl.runtime.reloading.replaying import Replays
-from declctl.runtime.reloading.retiring import Retiring
-from declctl.runtime.reloading.staging import WARM_CHECK, Staged, Staging
-from declctl.runtime.reloading.trial import Conduct, Kept, Trial
+from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.generation import Generation, Lifecycle, PluginLifetimes, RuntimeServices
+from declctl.runtime.reloading.probation import Conduct, Kept, Trial, Verdict
+from declctl.runtime.reloading.retirement import OldGeneration, Retiring
+from declctl.runtime.reloading.staging import WARM_CHECK, Replays, Staged, Staging, outdated, refusal
 from declctl.runtime.threads import in_thread
+
+_LOOK_SECONDS = 0.25
 
 
 class Reloader:
@@ -370,3 +367,37 @@ def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None
     else:
         message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
     return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)
+
+
+class Probation:
+    """Ends the trial of each new generation, one way or the other. Used on the machinery loop.
+
+    `finished` hears the outcome when the generation before has come back, or could not.
+    """
+
+    def __init__(
+        self, reloader: Reloader, *, finished: Callable[[Outcome, bool], Awaitable[None]], clock: Clock
+    ) -> None:
+        self._reloader = reloader
+        self._finished = finished
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Judge the generation that runs, if it is on trial."""
+        trial = self._reloader.trial
+        if trial is None:
+            return
+        verdict, why = trial.verdict(self._reloader.conduct(trial), now=self._clock.monotonic())
+        if verdict is Verdict.PASSED:
+            self._reloader.passed(trial)
+        elif verdict is Verdict.BREACHED:
+            del trial  # nothing may hold the generation that goes while its outcome is told
+            outcome = (await self._reloader.rollback(why=why, asked=False)).as_rollback()
+            if outcome.result is not Result.UNCHANGED:
+                await self._finished(outcome, False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from declctl.kit import Clock
-from declctl.runtime.reloading.outcome import RETRIED, Outcome, Result
+from declctl.runtime.reloading.changes import RETRIED, Outcome, Result
 
 _FIRST_SECONDS = 10.0
 _LONGEST_SECONDS = 300.0

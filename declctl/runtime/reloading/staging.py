@@ -1,25 +1,414 @@
-"""Stage: a generation is made ready beside the one that runs. Whatever fails, that one never knew."""
+"""Staging: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
+
+    manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
+    handler files → LoadedCode ───┘  handlers  → Binding → slots (queue, workers), listening to the informers
+
+`assemble` is the wiring diagram: it starts nothing, and only counts informers as used. `Staging` then calls
+`declctl_prepare`, fills new caches, builds new indexes, and prepares all that the commit takes over.
+`Replays` gives a handler with new code the cache again where its manifest asks for that: in slices, each when
+nothing else waits for the handler, and each object as it is then.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from declctl.errors import Forbidden, ManifestErrors, NotFound, ReloadRefused, Unauthorized
-from declctl.kit import Clock, breathe, to_its_end
-from declctl.manifest import Diagnostic
-from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.checking.check import Checked
+from declctl.errors import (
+    ApiError,
+    EntryPointError,
+    Forbidden,
+    ManifestErrors,
+    NotFound,
+    ReloadRefused,
+    Unauthorized,
+)
+from declctl.hooks.bundle import Bundle, reached
+from declctl.hooks.plugins import find
+from declctl.informer import field_index, function_index
+from declctl.kit import Breath, Clock, LoopThread, breathe, to_its_end
+from declctl.manifest import Diagnostic, Plan, plan
+from declctl.manifest.model import Replay
+from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
+from declctl.objects import GroupVersionKind, Record
+from declctl.runtime.caching.informer_pool import (
+    Identity,
+    Index,
+    ManagedInformer,
+    ResourceRequirement,
+)
+from declctl.runtime.checking.check import Checked, diagnose
+from declctl.runtime.checking.declared import Declaration, Fault
+from declctl.runtime.checking.inputs import Inputs, digest_of
+from declctl.runtime.checking.loaded_code import READY, LoadedCode, LoadedPlugin, load_code
+from declctl.runtime.checking.registrations import RegistrationWatch
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.context import Listers
+from declctl.runtime.handling.handler import Binding
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
-from declctl.runtime.handling.slots import Prepared, Slots, follow, until_ready
-from declctl.runtime.reloading.assembly import Assembled, assemble, assemble_again
-from declctl.runtime.reloading.changes import Step, changes
-from declctl.runtime.reloading.generation import Generation, RuntimeServices
-from declctl.runtime.reloading.outdated import changed_states, outdated
-from declctl.runtime.reloading.plugin_lifetimes import PluginLifetimes
-from declctl.runtime.reloading.refusing import refusal
-from declctl.runtime.reloading.replaying import code_of, recoded, wanting
+from declctl.runtime.handling.slots import Place, Prepared, Slot, Slots, follow, until_ready
+from declctl.runtime.log import Log
+from declctl.runtime.reloading.changes import Imports, Kind, Step, changes
+from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
+from declctl.runtime.threads import in_thread
 
+_REASONS = {
+    "DCL042": "SyntaxError",
+    "DCL043": "ImportFailed",
+    "DCL044": "ImportFailed",
+    "DCL045": "ImportTimeout",
+    "DCL087": "RestartRequired",
+}
+_SLICE = 100
+_PAUSE_SECONDS = 0.01
 WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
+
+
+def outdated(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
+    """A step `RestartRequired` for each plugin of which another version is installed than is loaded.
+
+    Looks at the disk.
+    """
+    return tuple(step for plugin in plugins if plugin.state == READY for step in _outdated(plugin))
+
+
+def changed_states(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> Iterator[Step]:
+    """A step `Swap` for each plugin that can be loaded now and could not be before, or the reverse."""
+    was = {plugin.name: plugin.state for plugin in before}
+    for plugin in after:
+        if plugin.name in was and was[plugin.name] != plugin.state:
+            detail = "can be loaded now" if plugin.state == READY else f"disabled: {plugin.reason}"
+            yield Step(Kind.SWAP, f"plugin {plugin.name}", detail)
+
+
+def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
+    try:
+        installed = find(plugin.name, None).version
+    except EntryPointError:
+        yield Step(Kind.RESTART, f"plugin {plugin.name}", f"{plugin.version} is loaded, none is installed")
+        return
+    if installed != plugin.version:
+        detail = f"{plugin.version} is loaded, {installed} is installed"
+        yield Step(Kind.RESTART, f"plugin {plugin.name}", detail)
+
+
+def refusal(checked: Checked) -> ReloadRefused:
+    """The errors as one refusal: the first in words, the others counted."""
+    errors = checked.errors
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    message = f"{first.file}:{first.line}: {first.message}{more}"
+    return ReloadRefused(_REASONS.get(first.code, "Invalid"), message, checked.diagnostics)
+
+
+def wanting(plan: Plan) -> tuple[HandlerPlan, ...]:
+    """The handlers that want a replay when their code has changed."""
+    return tuple(handler for handler in plan.handlers if handler.replay is Replay.ON_CODE_CHANGE)
+
+
+def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
+    """The handlers of a plan that want a replay, were there `before`, and whose code is not what it was.
+
+    Their code is the function or module that they name, with all that it imports beside the manifest.
+    """
+    after = _code_of([handler for handler in wanting(plan) if handler.name in before], bundle)
+    return tuple(name for name, code in after.items() if before[name] != code)
+
+
+def code_of(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
+    """A digest of the code of each handler."""
+    return _code_of(plan.handlers, bundle)
+
+
+def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, str]:
+    modules: dict[str, str] = {}  # what they are made of is worked out once for each
+    found: dict[str, str] = {}
+    for handler in handlers:
+        entry = handler.entry_point
+        if entry is None:
+            found[handler.name] = f"plugin {handler.plugin}"  # new code of it needs a new process
+            continue
+        if entry.module not in modules:
+            modules[entry.module] = digest_of(reached(bundle, entry.module).items())
+        found[handler.name] = f"{entry} {modules[entry.module]}"
+    return found
+
+
+class Replays:
+    """The replays that are under way, at most one for each handler. Used on the machinery loop."""
+
+    def __init__(self, slots: Slots, *, clock: Clock, log: Log) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._log = log
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Tell these handlers the cache again; one that is being told begins anew. Returns at once."""
+        for name in names:
+            slot = self._slots.slot(name)
+            if slot is None:
+                continue
+            if (before := self._tasks.get(name)) is not None:
+                before.cancel()
+            task = asyncio.get_running_loop().create_task(self._replay(slot), name=f"replay {name}")
+            self._tasks[name] = task
+            task.add_done_callback(lambda done, name=name: self._over(name, done))
+
+    def close(self) -> None:
+        """Tell no more: the process ends."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _replay(self, slot: Slot) -> None:
+        before = slot.handler.replayed
+        for cached in tuple(slot.registrations):
+            for keys in _slices(list(cached.informer.indexer.known())):
+                while cached in slot.registrations and slot.handler.queue.statistics().waiting:
+                    await self._clock.sleep(_PAUSE_SECONDS)
+                if cached not in slot.registrations:
+                    break  # it listens to another cache now, or is gone
+                slot.handler.replay(_records(slot, cached, keys), self._clock.now().timestamp())
+                await asyncio.sleep(0)
+        told = slot.handler.replayed - before
+        self._log.info(
+            f"{slot.handler.name}: {told:,} objects replayed to its new code", handler=slot.handler.name
+        )
+
+    def _over(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+
+
+def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    each = iter(keys)
+    while part := tuple(islice(each, _SLICE)):
+        yield part
+
+
+def _records(slot: Slot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
+    """What is there of these, but for what a handler that has joined a moment ago has still to hear of."""
+    pending = slot.registrations[cached].pending or ()
+    found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
+    return [record for record in found if record is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A generation, and the informers that it is the first to use: they are not started yet."""
+
+    generation: Generation
+    fresh: Sequence[ManagedInformer]
+
+
+class _Import:
+    """An import that may be given up while it runs: what it makes after that is forgotten at once."""
+
+    def __init__(self, declaration: Declaration, number: int) -> None:
+        self._declaration = declaration
+        self._number = number
+        self._deciding = threading.Lock()
+        self._given_up = False
+        self._made: LoadedCode | None = None
+
+    def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
+        watch = RegistrationWatch()
+        foreign, faults = load_code(self._declaration, number=self._number, rest=Breath())
+        if foreign is not None:
+            foreign.registrations = watch.registrations()
+            foreign.share()
+        with self._deciding:
+            self._made = foreign
+            if self._given_up and foreign is not None:
+                foreign.close()
+        return foreign, faults
+
+    def give_up(self) -> None:
+        """Nobody waits for it any longer."""
+        with self._deciding:
+            self._given_up = True
+            if self._made is not None:
+                self._made.close()
+
+
+async def assemble(checked: Checked, number: int, around: RuntimeServices, *, clock: Clock) -> Assembled:
+    """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
+
+    `clock` times the import.
+    """
+    assert checked.inputs is not None
+    assert checked.declaration is not None
+    inputs = checked.inputs
+    # Imports are user code, and user code never runs on this loop.
+    build = _Import(checked.declaration, number)
+    limit = inputs.loaded.controller.reload.warm_timeout
+    await breathe()
+    began = clock.monotonic()
+    try:
+        async with asyncio.timeout(limit):
+            foreign, faults = await in_thread(build, name="declctl-import", what="the import of the handlers")
+    except TimeoutError as error:
+        build.give_up()
+        raise ReloadRefused(
+            "ImportTimeout", f"importing the handlers took longer than {limit:g} s"
+        ) from error
+    except asyncio.CancelledError:
+        build.give_up()
+        raise
+    if foreign is None:
+        raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
+    is_foreign = checked.declaration.is_foreign
+    imports = Imports(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
+    try:
+        await breathe()
+        resolved = plan(inputs.loaded.controller)
+        resources = [await _scoped(resource, around) for resource in resolved.resources]
+        await breathe()
+        code = _Code(inputs, foreign)
+        wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
+        loop = await around.loops.responsive()
+        return _assembled(number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop)
+    except BaseException:
+        foreign.close()
+        raise
+
+
+async def assemble_again(loaded: Generation, number: int, around: RuntimeServices) -> Assembled:
+    """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
+    loop = await around.loops.responsive()
+    wanted = tuple(replace(resource) for resource in loaded.wanted)
+    return _assembled(
+        number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around, imports=Imports(), loop=loop
+    )
+
+
+def _assembled(  # noqa: PLR0913 - all that it is made of
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: LoadedCode,
+    wanted: tuple[ResourceRequirement, ...],
+    around: RuntimeServices,
+    *,
+    imports: Imports,
+    loop: LoopThread,
+) -> Assembled:
+    fresh = around.caches.prepare(wanted)
+    try:
+        generation = _generation(
+            number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop
+        )
+        return Assembled(generation, fresh)
+    except BaseException:
+        around.caches.release(wanted, linger=0.0)
+        raise
+
+
+def _generation(  # noqa: PLR0913 - as above
+    number: int,
+    inputs: Inputs,
+    resolved: Plan,
+    foreign: LoadedCode,
+    wanted: tuple[ResourceRequirement, ...],
+    around: RuntimeServices,
+    *,
+    imports: Imports,
+    loop: LoopThread,
+) -> Generation:
+    listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
+    informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
+    places = {
+        handler.name: Place(
+            _binding(number, handler, foreign, listers, around, loop), informers[handler.resource]
+        )
+        for handler in resolved.handlers
+    }
+    return Generation(number, inputs, resolved, foreign, wanted, listers, places, imports, loop)
+
+
+def _binding(
+    number: int,
+    handler: HandlerPlan,
+    foreign: LoadedCode,
+    listers: Listers,
+    around: RuntimeServices,
+    loop: LoopThread,
+) -> Binding:
+    config = foreign.configs.get(handler.name)
+    world = around.world(handler.name, number, listers=listers, config=config)
+    found = handler.filter
+    made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
+    return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
+
+
+async def _scoped(resource: ResourcePlan, around: RuntimeServices) -> ResourcePlan:
+    """The plan of a resource, with the namespaces left out where its kind has none."""
+    if resource.namespaces is None:
+        return resource
+    key = resource.watches[0]
+    try:
+        found = await around.discovery.discover(GroupVersionKind.of(key.api_version, key.kind))
+    except NotFound:
+        return resource  # the kind may appear later; its informer says so until then
+    except ApiError as error:
+        around.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
+        return resource
+    if found.namespaced:
+        return resource
+    if not resource.namespaces_inherited:
+        around.log.warning(
+            f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
+        )
+    return resource.without_namespaces()
+
+
+class _Code:
+    """Stamps for what code has made: they change whenever that code does, or a plugin's version."""
+
+    def __init__(self, inputs: Inputs, foreign: LoadedCode) -> None:
+        self._inputs = inputs
+        self._foreign = foreign
+
+    def of(self, origin: str | None) -> str:
+        """Of the module that an entry point names, with all that it imports; without one, of all code."""
+        module = (origin or "").partition(":")[0]
+        code = self._inputs.modules.get(module, self._inputs.code)
+        return _stamp(code, self._foreign.versions, self._inputs.forced)
+
+    def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
+        """Of what transforms the objects of a watch; empty if nothing does. As `PlanSnapshot.identities`."""
+        if resource.name not in self._foreign.transforms:
+            return ""
+        by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
+        entry = watch.transform.entry_point
+        return self.of(None if by_hooks or entry is None else entry.module)
+
+
+def _wanted(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> ResourceRequirement:
+    transform = foreign.transforms.get(resource.name)
+    return ResourceRequirement(
+        plan=resource,
+        identities=tuple(Identity(watch, code.of_transform(resource, watch)) for watch in resource.watches),
+        indexes=tuple(_indexes(resource, foreign, code)),
+        transform=transform,
+    )
+
+
+def _indexes(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Iterator[Index]:
+    for each in resource.indexers:
+        if each.field_path is not None:
+            yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
+    for each in foreign.indexers.get(resource.name, ()):
+        yield Index(
+            each.name, f"{each.name}@{each.origin}#{code.of(each.origin)}", function_index(each.function)
+        )
+
+
+def _stamp(code: str, versions: str, forced: int) -> str:
+    """What changes whenever the user's code or a plugin's version does, or a reload is forced."""
+    return hashlib.sha256(f"{code}\0{versions}\0{forced}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any, cast
 from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
 from declctl.objects import Mutation
-from declctl.runtime.caching.decoding import DecodingStatus
+from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.holders import OldGeneration
+from declctl.runtime.reloading.retirement import OldGeneration
 from declctl.runtime.reloading.retries import RetryStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus

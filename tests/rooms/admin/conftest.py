@@ -15,7 +15,7 @@ from declctl.informer import RelistDifferences
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Address, AdminSpec, Controller
 from declctl.objects import ObjectKey
-from declctl.runtime.caching.decoding import DecodingStatus
+from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.handling.handler import HandlerStatistics

@@ -7,7 +7,7 @@ import pytest
 
 from declctl.admin import serve
 from declctl.manifest.model import Address
-from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.changes import Outcome, Result
 
 LOOPBACK = Address("127.0.0.1", 0)
 

@@ -16,7 +16,7 @@ from declctl.runtime.caching.identities import Identity
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running import Comparable, RunningCache, masked
 from declctl.runtime.reloading.changes import Kind, Step
-from declctl.runtime.reloading.replaying import code_of
+from declctl.runtime.reloading.staging import code_of
 from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
 from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 

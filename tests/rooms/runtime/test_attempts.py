@@ -9,8 +9,8 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.reloading.attempts import Attempts
+from declctl.runtime.reloading.changes import Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
-from declctl.runtime.reloading.outcome import Outcome, Result
 from declctl.testing.logged import Logged
 from tests.rooms.runtime.watching import inline
 

@@ -7,8 +7,8 @@ import pytest
 
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
-from declctl.runtime.caching.decoding import DecodingStatus, decoding_of
-from declctl.runtime.reporting.observer import joined
+from declctl.runtime.caching.informer_pool import DecodingStatus, decoding_of
+from declctl.runtime.reporting.reporter import joined
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"spec":%b}' % (

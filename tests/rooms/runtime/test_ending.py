@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from declctl.runtime.ending import until_done
+from declctl.runtime.runtime import until_done
 
 
 def test_a_fault_while_it_is_waited_for_rest_is_raised(log) -> None:

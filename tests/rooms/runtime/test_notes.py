@@ -8,9 +8,8 @@ import pytest
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects import Difference, Mutation
-from declctl.runtime.caching.decoding import DecodingStatus
-from declctl.runtime.reporting.notes import Notes
-from declctl.runtime.reporting.observer import joined
+from declctl.runtime.caching.informer_pool import DecodingStatus
+from declctl.runtime.reporting.reporter import Notes, joined
 from tests.rooms.informer.shapes import pod
 
 

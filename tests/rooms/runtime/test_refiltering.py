@@ -15,7 +15,7 @@ from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
 from declctl.manifest.model import EntryPoint, FilterSpec
 from declctl.objects import ChangeType
-from declctl.runtime.caching.questions import ask_the_rest
+from declctl.runtime.caching.managed_informer import ask_the_rest
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler import Handler
 from declctl.runtime.handling.relocation import Refilter, may_differ

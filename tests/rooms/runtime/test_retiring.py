@@ -9,8 +9,8 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.checking.registrations import Registrations
-from declctl.runtime.reloading import retiring
-from declctl.runtime.reloading.retiring import Retiring
+from declctl.runtime.reloading import retirement
+from declctl.runtime.reloading.retirement import Retiring
 
 _TURNS = 20  # of the loop: more than a sweep without threads takes
 
@@ -42,10 +42,10 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retiring:
     caches = SimpleNamespace(all=nothing, drop_indexes=nothing, release=nothing)
     around: Any = SimpleNamespace(caches=caches, loops=SimpleNamespace(all=nothing, keep=nothing))
     owners: Any = SimpleNamespace(leave=leave, all=nothing)
-    monkeypatch.setattr(retiring, "_SWEEP_SECONDS", 0.0)
-    monkeypatch.setattr(retiring, "_SWEEP_INTERVAL", 0.0)
-    monkeypatch.setattr(retiring, "give_memory_back", nothing)
-    monkeypatch.setattr(retiring, "find_holders", lambda *_, **__: ("a thread",))
+    monkeypatch.setattr(retirement, "_SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(retirement, "_SWEEP_INTERVAL", 0.0)
+    monkeypatch.setattr(retirement, "give_memory_back", nothing)
+    monkeypatch.setattr(retirement, "find_holders", lambda *_, **__: ("a thread",))
     return Retiring(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
 
 
@@ -75,7 +75,7 @@ def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
         at_once -= 1
         return found
 
-    monkeypatch.setattr(retiring, "in_thread", in_thread)
+    monkeypatch.setattr(retirement, "in_thread", in_thread)
 
     async def scenario() -> None:
         await _let_go(retired, first)
@@ -103,7 +103,7 @@ def test_a_sweep_that_fails_is_told_and_made_again(
             raise faults.pop()
         return call()
 
-    monkeypatch.setattr(retiring, "in_thread", in_thread)
+    monkeypatch.setattr(retirement, "in_thread", in_thread)
 
     async def scenario() -> None:
         await _let_go(retired, _Code(1))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.reloading.outcome import Outcome, Result
+from declctl.runtime.reloading.changes import Outcome, Result
 from declctl.runtime.reloading.retries import ReloadRetries
 
 

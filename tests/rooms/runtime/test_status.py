@@ -6,7 +6,7 @@ import pytest
 
 from declctl.manifest import Diagnostic
 from declctl.runtime.handling.binding import Counts
-from declctl.runtime.reloading.outcome import Imports, Outcome, Result
+from declctl.runtime.reloading.changes import Imports, Outcome, Result
 from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running
 

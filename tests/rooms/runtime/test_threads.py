@@ -7,7 +7,7 @@ import pytest
 
 from declctl.hooks.calling import Implementation
 from declctl.kit import LoopThread
-from declctl.runtime.reloading.lifecycle import Lifecycle
+from declctl.runtime.reloading.generation import Lifecycle
 from declctl.runtime.threads import AbandonedCall, abandoned_calls, in_thread
 from declctl.testing import until
 

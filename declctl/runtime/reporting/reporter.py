@@ -1,34 +1,145 @@
-"""Watches what runs and says so.
+"""The reporter: reads what runs, keeps what came of each attempt to reload, says both in log and status.
 
-One line when a resource syncs, conditions, and the status document.
+`History` keeps the newest outcomes for `declctl history`. `Observer` writes one line when a resource syncs,
+derives conditions, and makes the status document. The announcer hands each outcome to the log, to status and
+to hooks.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
 
 from declctl.informer import InformerStatistics, RelistDifferences
-from declctl.kit import Clock
+from declctl.kit import Clock, breathe
 from declctl.manifest import Plan
-from declctl.runtime.caching.decoding import decoding_of
-from declctl.runtime.caching.informer_pool import InformerPool, ResourceRequirement
+from declctl.runtime.caching.informer_pool import InformerPool, ResourceRequirement, decoding_of
 from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import Kind, needing_restart
+from declctl.runtime.reloading.changes import STOPPING, Kind, Outcome, Result, needing_restart, takes_effect
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.outcome import STOPPING, Outcome, Result, takes_effect
+from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reloading.retries import ReloadRetries
-from declctl.runtime.reporting.notes import Notes, not_synced
 from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
+_KEPT = 100
 _LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
 _SILENCE = 60.0  # seconds until the log says again that a resource has not synced
+_HOOK_SECONDS = 60.0
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One attempt, and when it was over."""
+
+    at: datetime
+    outcome: Outcome
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        told = self.outcome.document()
+        del told["diagnostics"]  # the newest stand in the condition; of all of them there may be many
+        return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **told}
+
+
+class History:
+    """The newest 100 attempts; those that came to nothing, as nothing had changed, are not among them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: deque[Entry] = deque(maxlen=_KEPT)
+
+    def add(self, outcome: Outcome) -> None:
+        """An attempt is over."""
+        if outcome.result is not Result.UNCHANGED:
+            self._entries.append(Entry(self._clock.now(), outcome))
+
+    def document(self) -> list[dict[str, Any]]:
+        """As JSON has it; the oldest first."""
+        return [entry.document() for entry in self._entries]
+
+
+class Notes:
+    """Remembers what was told, so that what goes on all the time is a few lines and not a flood."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str, str], int] = {}
+
+    def of(self, resource: ResourceStatus) -> Iterator[str]:
+        """What is new and worth a line, each with its resource, what happened, how often and why."""
+        if self._is_news((resource.name, "", "mutations"), resource.mutations):
+            yield f"{resource.name}: {_mutated(resource)}"
+        decoding = resource.decoding
+        if self._is_news((resource.name, "", "transform"), decoding.failed):
+            left_out = f"{_objects(decoding.failed)} left out of the cache"
+            yield f"{resource.name}: {left_out}; the last: {decoding.last_fault}"
+        for part in resource.informers:
+            for subject, times, text in _notable(part):
+                if self._is_news((resource.name, part.name, subject), times):
+                    yield f"{resource.name}: {text}"
+
+    def _is_news(self, key: tuple[str, str, str], times: int) -> bool:
+        if not times or times < 2 * self._told.get(key, 0):
+            return False
+        self._told[key] = times
+        return True
+
+
+def not_synced(resource: ResourceStatus) -> str:
+    """That a resource can't be read yet, why, and what to do."""
+    so_far = f"{resource.items_listed:,} objects so far"
+    return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
+
+
+def _advice(resource: ResourceStatus) -> str:
+    waiting = [part for part in resource.informers if not part.synced]
+    if any(part.forbidden for part in waiting):
+        return (
+            "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
+            "by itself"
+        )
+    if any(part.missing for part in waiting):
+        return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+    return "it goes on by itself"
+
+
+def _mutated(resource: ResourceStatus) -> str:
+    return (
+        f"{_objects(resource.mutations)} changed in the cache by a reader, and put right; the last: "
+        f"{resource.last_mutation}. With cache.mode Objects all readers share an object: change what "
+        "obj.to_dict() gives"
+    )
+
+
+def _notable(part: InformerStatistics) -> Iterator[tuple[str, int, str]]:
+    """What is counted, how often it was, and how to say it."""
+    reflector, slow = part.reflector, part.controller.slow
+    last = f"the last: {reflector.last_oddity}"
+    yield "skipped", reflector.skipped, f"{_objects(reflector.skipped)} skipped; {last}"
+    yield "raw", reflector.kept_raw, f"{_objects(reflector.kept_raw)} kept unread; {last}"
+    longest = f"for {part.controller.longest:.2f} s at most"
+    why = "an index function or a transform is slow"
+    yield "slow", slow, f"processing held up other changes {_times(slow)}, {longest}: {why}"
+    for index, (times, fault) in part.index_faults.items():
+        name = index.partition("@")[0]
+        yield f"index {index}", times, f"index {name} failed {_times(times)}; the last: {fault}"
+
+
+def _objects(number: int) -> str:
+    return "1 object was" if number == 1 else f"{number:,} objects were"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
 
 
 class Observer:
@@ -342,3 +453,82 @@ def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
         slow=sum(part.controller.slow for part in parts),
         informers=parts,
     )
+
+
+class Told(Protocol):
+    """Who calls the hooks of the active generation: a reloader."""
+
+    active: Generation | None
+
+    async def tell(self, outcome: Outcome, *, timeout: float) -> None:
+        """Call `declctl_reload` with the outcome."""
+        ...
+
+
+class Announcer:
+    """Tells everybody of outcomes. Used on the machinery loop.
+
+    `restart` is called, with the reasons, after an attempt that has found what only a new process does.
+    """
+
+    def __init__(
+        self,
+        reloader: Told,
+        observer: Observer,
+        *,
+        history: History,
+        log: Log,
+        restart: Callable[[str], None],
+    ) -> None:
+        self._reloader = reloader
+        self._observer = observer
+        self._history = history
+        self._log = log
+        self._restart = restart
+
+    async def attempted(self, outcome: Outcome, asked: bool) -> None:
+        """An attempt has ended; `asked` says whether somebody waits for it.
+
+        The observer hears of it before anything else can run: no status has the generation without its
+        condition.
+        """
+        was_stale = self._observer.is_stale
+        self._observer.reloaded(outcome)
+        self._history.add(outcome)
+        await breathe()
+        self._say(outcome, asked=asked)
+        if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
+            number = outcome.generation
+            self._log.info(f"generation {number} is what the files say again", generation=number)
+        told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
+        if self._reloader.active is not None and outcome.result in told:
+            await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
+        steps = [str(step) for step in outcome.steps if step.kind is Kind.RESTART]
+        if outcome.reason == "RestartRequired":
+            steps.append(outcome.message)
+        if steps:
+            self._restart("; ".join(steps))
+
+    def not_attempted(self, outcome: Outcome) -> None:
+        """Nothing was tried: who asked for it is told, and nobody else."""
+        self._history.add(outcome)
+        self._log.warning(outcome.line, reason=outcome.reason, suggestion=outcome.advice)
+
+    def _say(self, outcome: Outcome, *, asked: bool) -> None:
+        if outcome.result is Result.APPLIED:
+            log = self._log.warning if outcome.unplanned else self._log.info
+            log(outcome.line, generation=outcome.generation)
+            for warning in outcome.diagnostics:
+                self._log.warning(str(warning), suggestion=warning.suggestion)
+        elif outcome.result is Result.ROLLED_BACK:
+            log = self._log.info if asked else self._log.error
+            log(outcome.line, generation=outcome.generation, reason=outcome.reason, suggestion=outcome.advice)
+        elif outcome.result is Result.REFUSED:
+            self._log.error(
+                outcome.line,
+                reason=outcome.reason,
+                suggestion=outcome.advice,
+                diagnostics=outcome.diagnostics,
+            )
+        elif asked or outcome.result is Result.SUPERSEDED:
+            self._log.info(outcome.line)
