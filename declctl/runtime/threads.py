@@ -8,13 +8,14 @@ waiting.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from declctl.kit.stacks import foreign_place
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 # Whoever starts a thread waits until it runs, which no loop must.
@@ -113,3 +114,48 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
             if returned.is_set() or thread.ident is None:
                 _abandoned.discard(thread)
         raise
+
+
+class ForeignCall:
+    """Foreign code that is called for many objects, in threads of its own: some objects at each `run`.
+
+    When the wait for a `run` is cancelled, the call is given up for good: its thread ends with the object
+    at hand, if foreign code ever returns. `objects` belongs to that thread, all else to the loop.
+    """
+
+    def __init__(self, *, name: str, what: str) -> None:
+        self._name = name  # of its threads
+        self._what = what  # what is called, for the status and for messages
+        self._at = ""  # the key of the object that it was called for last
+        self._thread: int | None = None  # the thread that runs it, or ran it last
+        self._place = ""  # the line of foreign code where that thread was when the call was given up
+        self._given_up = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns or raises, in a thread. Cancelling gives the call up."""
+
+        def noted() -> T:
+            self._thread = threading.get_ident()
+            return call()
+
+        try:
+            return await in_thread(noted, name=self._name, what=self._what)
+        except asyncio.CancelledError:
+            # Looked up now: the refusal is written later, when foreign code may be somewhere else.
+            self._place = foreign_place(self._thread)
+            self._given_up = True
+            raise
+
+    def objects(self, objects: Iterable[A], key: Callable[[A], str]) -> Iterator[A]:
+        """The objects, each noted by its key as the one that is at hand; none once the call is given up."""
+        for each in objects:
+            if self._given_up:
+                return
+            self._at = key(each)
+            yield each
+
+    def fault(self, why: str) -> str:
+        """What is called, `why` it was given up, the object at hand, and the line of foreign code."""
+        at = f"; it was asked about {self._at} last" if self._at else ""
+        place = f", at {self._place}" if self._place else ""
+        return f"{self._what} {why}{at}{place}"

@@ -6,12 +6,11 @@ nothing. A `FreshnessProof` shows that a new cache is at least as new as what th
 the old ones: no handler goes back in time.
 """
 
-import asyncio
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +18,6 @@ import msgspec
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.informer import Registration
-from declctl.kit.stacks import foreign_place
 from declctl.objects import (
     NO_ORDER,
     ChangeReason,
@@ -30,9 +28,9 @@ from declctl.objects import (
     version_order,
 )
 from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.caching.managed_informer import BATCH, asked_last
+from declctl.runtime.caching.managed_informer import BATCH
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.threads import in_thread
+from declctl.runtime.threads import ForeignCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
 
@@ -326,10 +324,7 @@ class Refilter(Move):
         self._reader = SelectiveReader()
         self._heard = frozenset(ChangeType) if new is None else new.events
         self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
-        self._at = ""  # the key of the object of which they were asked last
-        self._thread: int | None = None  # the one that asks them, or asked them last
-        self._place = ""  # where in foreign code it was when nobody waited for it any longer
-        self._given_up = False
+        self._call = ForeignCall(name="declctl-filter", what=f"the filter of {name}")
 
     def compare(self, keys: Iterable[str]) -> None:
         """The filters have to be asked of these objects."""
@@ -357,24 +352,11 @@ class Refilter(Move):
         Raises ReloadRefused where the new filter raises.
         """
         pairs = self.unjudged()
-
-        def judge() -> Sequence[tuple[Pair, Told]]:
-            self._thread = threading.get_ident()
-            return self.judge(pairs)
-
-        try:
-            judged = await in_thread(judge, name="declctl-filter", what=f"the filter of {self.name}")
-        except asyncio.CancelledError:
-            self._place = foreign_place(self._thread)
-            self._given_up = True
-            raise
-        self.settle(judged)
+        self.settle(await self._call.run(lambda: self.judge(pairs)))
 
     def refusal(self, why: str) -> ReloadRefused:
         """FilterTimeout, with the function and the object that it was asked about last."""
-        return ReloadRefused(
-            "FilterTimeout", f"the filter of {self.name} {why}{asked_last(self._at, self._place)}"
-        )
+        return ReloadRefused("FilterTimeout", self._call.fault(why))
 
     def unjudged(self) -> list[Pair]:
         """Some of those."""
@@ -382,13 +364,7 @@ class Refilter(Move):
 
     def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Told]]:
         """What is told of these; raises ReloadRefused where the new filter raises."""
-        judged: list[tuple[Pair, Told]] = []
-        for pair in pairs:
-            if self._given_up:
-                break
-            self._at = pair.key
-            judged.append((pair, self._judged(pair)))
-        return judged
+        return [(pair, self._judged(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
 
     def settle(self, judged: Iterable[tuple[Pair, Told]]) -> None:
         """Take in what was judged, as far as the objects are what they were then."""

@@ -1,6 +1,7 @@
 """Foreign code in threads of its own: awaited, bounded, and never waited for at the end."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from declctl.hooks.calling import Implementation
 from declctl.kit import LoopThread
 from declctl.runtime.reloading.generation import Lifecycle
-from declctl.runtime.threads import AbandonedCall, abandoned_calls, in_thread
+from declctl.runtime.threads import AbandonedCall, ForeignCall, abandoned_calls, in_thread
 from declctl.testing import until
 
 
@@ -140,3 +141,28 @@ def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.Mon
     thread.join(10)
     assert called == []
     assert not [call for call in abandoned_calls() if call.what == "the index"]
+
+
+def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None:
+    """Its fault names the object and the line; the objects after it are not touched any more."""
+    gate, touched, ended = threading.Event(), [], threading.Event()
+
+    def ask(call: ForeignCall) -> None:
+        for each in call.objects(["a", "b", "c"], str):
+            touched.append(each)
+            if each == "b":
+                gate.wait(10)
+        ended.set()
+
+    async def main() -> str:
+        call = ForeignCall(name="test", what="the filter of notify")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await call.run(lambda: ask(call))
+        gate.set()
+        return call.fault("took longer than 0.05 s")
+
+    fault = asyncio.run(main())
+    assert ended.wait(10)
+    assert touched == ["a", "b"]
+    assert "the filter of notify took longer than 0.05 s; it was asked about b last, at " in fault
