@@ -7,8 +7,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,13 +23,15 @@ from declctl.informer.event_handlers import (
 from declctl.kit import Clock, KeyedQueue, Latch, running_loop
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import QueueItem
+from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeType, Notification, ObjectView, merge
-
-_BREATH = 64  # calls of an async handler until the loop may do something else
 
 _LIMIT = 64 * 1024 * 1024  # bytes of pending frames
 _STOP_SECONDS = 10.0  # how long a stop waits for handlers that are being called
 _log = logging.getLogger("declctl.informer")
+
+current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
+"""The queue item of the call in which the running code was started, also across loops and threads."""
 
 
 class Listener(Protocol):
@@ -85,33 +86,33 @@ class ProcessorListener:
         self.synced = Latch(f"listener {self.name}")
         self.ended = Latch(f"worker of {self.name}")
         self.closed = False
-        self.calling: QueueItem[Notification] | None = None  # what the worker is calling the handler with
         self.queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock, weigh=Notification.weight, merge=merge, limit=limit
         )
-        self._home = running_loop()
-        worker = LoopWorker if is_async(handler) else ThreadWorker
-        self._worker = worker(self, loop or self._home)
-        self._bound = loop is not None  # the worker has a loop of its own
-        self._failed = 0
+        self._home = running_loop()  # the loop on which the latches open; None until `bind`
+        self._loop = loop  # the loop of async methods; None for the home loop
+        self._is_async = is_async(handler)
+        self._pool: WorkerPool[Notification] | None = None  # one worker, made for the first notification
+        self._calling: QueueItem[Notification] | None = None  # the item that the handler is called with
+        self._failed = 0  # calls that raised
         self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Belong to this loop from now on; nothing happens if it does already."""
         self._home = loop
-        if not self._bound:
-            self._worker.loop = loop
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Take what happened; the worker starts with the first."""
+        """Take what happened; the worker starts with the first. Raises RuntimeError where it can't start."""
         if not self.closed and notifications:
             self.queue.add_all([(n.record.key, n) for n in notifications])
-            self._worker.wake()
+            if self._pool is None:
+                self._pool = self._started_pool()
+            self._pool.wake()
 
     def initial_complete(self) -> None:
         """All of the first sync was added; when that is dealt with, the listener has synced."""
         self._initial = self.queue.cut()
-        self.look()
+        self._look_synced()
 
     def close(self) -> int:
         """Call no more; returns how many pending notifications were dropped.
@@ -122,7 +123,10 @@ class ProcessorListener:
             return 0
         self.closed = True  # before what is pending goes, which would look like the end of the first sync
         dropped = self.queue.clear()
-        self._worker.close()
+        if self._pool is None:
+            self._open(self.ended)
+        else:
+            self._pool.dismiss()
         return dropped
 
     async def gone(self) -> None:
@@ -132,14 +136,16 @@ class ProcessorListener:
         has started: client-go waits for ever there.
         """
         call = current_call.get()
-        if call is not None and call is self.calling:
+        if call is not None and call is self._calling:
             raise CacheError(f"{self.name} can't wait for its own end: remove it, which waits for nothing")
         await self.ended.wait()
-        self._worker.join()
+        if self._pool is not None:
+            self._pool.join()
 
     def abandon(self) -> None:
         """Wait no longer for a call that runs: an async one is cancelled, a thread left to itself."""
-        self._worker.abandon()
+        if self._pool is not None:
+            self._pool.cancel()
 
     def statistics(self) -> ListenerStatistics:
         """The figures of this moment."""
@@ -153,16 +159,72 @@ class ProcessorListener:
             waiting=queue.waiting,
         )
 
-    def call(self, notification: Notification) -> Any:
-        """Call the handler; what it returns may have to be awaited."""
-        return call_handler(self.handler, notification)
+    def unfinished(self) -> int:
+        """How many notifications of the first sync are not dealt with."""
+        return 0 if self._initial is None else self.queue.outstanding(self._initial)
 
-    def failed(self, notification: Notification) -> None:
+    def _started_pool(self) -> WorkerPool[Notification]:
+        name, loop = f"listener {self.name}", self._loop or self._home
+        if self._is_async:
+            assert loop is not None  # a listener that was made where no loop runs is bound by now
+            return AsyncWorkerPool(
+                self.queue, self._work_async, name=name, loop=loop, on_left=self._worker_left
+            )
+        pool = ThreadWorkerPool(self.queue, self._work, name=name, on_left=self._worker_left)
+        pool.start()
+        return pool
+
+    def _work(self, item: QueueItem[Notification]) -> bool:
+        """Call the handler in this thread."""
+        self._begin(item)
+        try:
+            result = call_handler(self.handler, item.value)
+            if result is not None and inspect.isawaitable(result):
+                loop = self._loop or self._home
+                assert loop is not None
+                fault = asyncio.run_coroutine_threadsafe(_awaited(result), loop).result()
+                if fault is not None:
+                    raise fault
+        except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
+            self._log_failure(item.value)
+        finally:
+            self._finish(item)
+        return True
+
+    async def _work_async(self, item: QueueItem[Notification]) -> bool:
+        """Call the handler on this loop."""
+        self._begin(item)
+        try:
+            result = call_handler(self.handler, item.value)
+            if result is not None and inspect.isawaitable(result):
+                await result
+        except BaseException as fault:
+            if must_propagate(fault):
+                raise  # the loop ends; otherwise the handler awaited something that was cancelled
+            self._log_failure(item.value)
+        finally:
+            self._finish(item)
+        return True
+
+    def _begin(self, item: QueueItem[Notification]) -> None:
+        self._calling = item
+        current_call.set(item)
+
+    def _finish(self, item: QueueItem[Notification]) -> None:
+        self._calling = None
+        self.queue.done(item)
+        self._look_synced()
+
+    def _log_failure(self, notification: Notification) -> None:
         """Count and log what the handler has just raised."""
         self._failed += 1
-        _log.exception("%s failed on %s %s", self.name, notification.type, notification.record.key)
+        what = f"{self.name} failed on {notification.type} {notification.record.key}"
+        try:
+            _log.exception(what)
+        except BaseException:  # noqa: BLE001 - foreign code: an exception may raise where it is read
+            _log.error("%s, with an exception that can't be shown", what)
 
-    def look(self) -> None:
+    def _look_synced(self) -> None:
         """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
         epoch = self._initial
         # Closed is looked at last: whoever closes it drops what is pending, and has not dealt with it.
@@ -170,12 +232,7 @@ class ProcessorListener:
             self._initial = None
             self._open(self.synced)
 
-    def unfinished(self) -> int:
-        """How many notifications of the first sync are not dealt with."""
-        return 0 if self._initial is None else self.queue.outstanding(self._initial)
-
-    def worker_ended(self) -> None:
-        """The worker calls nobody any more. From any thread."""
+    def _worker_left(self) -> None:
         self._open(self.ended)
 
     def _open(self, latch: Latch) -> None:
@@ -228,173 +285,6 @@ async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock:
     finally:
         late.cancel()
         ended.cancel()
-
-
-current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
-"""The queue item of the call in which the running code was started, also across loops and threads."""
-
-
-class Served(Protocol):
-    """Whose handler a worker calls. It works until `closed`."""
-
-    name: str
-    closed: bool
-    queue: KeyedQueue[Notification]
-    calling: QueueItem[Notification] | None
-
-    def call(self, notification: Notification) -> Any:
-        """Call the handler; what it returns may have to be awaited."""
-        ...
-
-    def failed(self, notification: Notification) -> None:
-        """Count and log what the handler has just raised."""
-        ...
-
-    def look(self) -> None:
-        """A notification was dealt with."""
-        ...
-
-    def worker_ended(self) -> None:
-        """The worker calls nobody any more. From any thread."""
-        ...
-
-
-class ThreadWorker:
-    """Calls a handler in a thread of its own, which starts when there is something to do."""
-
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.loop = loop  # None until the listener is bound to one, before the first notification
-        self._served = served
-        self._ready = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """There is something to do."""
-        if self._thread is None:
-            name = f"listener {self._served.name}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
-        self._ready.set()
-
-    def close(self) -> None:
-        """End after the call that runs."""
-        if self._thread is None:
-            self._served.worker_ended()
-        else:
-            self._ready.set()
-
-    def abandon(self) -> None:
-        """A thread can't be ended: it is a daemon, and is left to itself."""
-
-    def join(self) -> None:
-        """Return when the thread that has ended its work is gone, which is at once."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        served = self._served
-        try:
-            while not served.closed:
-                self._ready.wait()
-                self._ready.clear()
-                while not served.closed and (item := served.queue.take()) is not None:
-                    self._call(item)
-                    served.look()
-        finally:
-            served.worker_ended()
-
-    def _call(self, item: QueueItem[Notification]) -> None:
-        served = self._served
-        served.calling = item
-        current_call.set(item)
-        try:
-            result = served.call(item.value)
-            if result is not None and inspect.isawaitable(result):
-                assert self.loop is not None
-                fault = asyncio.run_coroutine_threadsafe(_awaited(result), self.loop).result()
-                if fault is not None:
-                    raise fault
-        except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
-            served.failed(item.value)
-        finally:
-            served.calling = None
-            served.queue.done(item)
-
-
-class LoopWorker:
-    """Calls a handler on a loop, in one task, which starts when there is something to do."""
-
-    def __init__(self, served: Served, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.loop = loop  # None until the listener is bound to one, before the first notification
-        self._served = served
-        self._ready = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def wake(self) -> None:
-        """There is something to do."""
-        self._on_loop(self._go)
-
-    def close(self) -> None:
-        """End after the call that runs."""
-        self._on_loop(self._end)
-
-    def abandon(self) -> None:
-        """Cancel the call that runs."""
-        self._on_loop(self._cancel)
-
-    def join(self) -> None:
-        """Return: a task that has ended its work is gone."""
-
-    def _on_loop(self, does: Callable[[], None]) -> None:
-        if self.loop is None or self.loop is running_loop():
-            does()
-        elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(does)
-
-    def _go(self) -> None:
-        if self._task is None and not self._served.closed:
-            assert self.loop is not None
-            self._task = self.loop.create_task(self._run(), name=f"listener {self._served.name}")
-        self._ready.set()
-
-    def _end(self) -> None:
-        if self._task is None:
-            self._served.worker_ended()
-        self._ready.set()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        try:
-            while not self._served.closed:
-                await self._ready.wait()
-                self._ready.clear()
-                await self._work()
-        finally:
-            self._served.worker_ended()
-
-    async def _work(self) -> None:
-        served, calls = self._served, 0
-        while not served.closed and (item := served.queue.take()) is not None:
-            served.calling = item
-            current_call.set(item)
-            try:
-                result = served.call(item.value)
-                if result is not None and inspect.isawaitable(result):
-                    await result
-            except BaseException as fault:
-                if must_propagate(fault):
-                    raise  # the loop ends; otherwise the handler awaited something that was cancelled
-                served.failed(item.value)
-            finally:
-                served.calling = None
-                served.queue.done(item)
-            served.look()
-            calls += 1
-            if calls % _BREATH == 0:
-                await asyncio.sleep(0)
 
 
 async def _awaited(result: Awaitable[Any]) -> BaseException | None:

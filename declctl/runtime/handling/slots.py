@@ -16,13 +16,13 @@ from declctl.errors import ReloadRefused
 from declctl.informer import Registration
 from declctl.kit import Clock
 from declctl.kit.keyed_queue import EpochCounter
+from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.caching.managed_informer import Question, ask, ask_the_rest
 from declctl.runtime.handling.handler import Binding, Handler
 from declctl.runtime.handling.relocation import FreshnessProof, Gap, Move, Refilter, may_differ
-from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -43,7 +43,7 @@ class Slot:
     """A handler, its workers, and its registrations with informers."""
 
     handler: Handler
-    workers: WorkerPool
+    workers: WorkerPool[Notification]
     registrations: dict[ManagedInformer, Registration] = field(
         default_factory=dict[ManagedInformer, Registration]
     )
@@ -122,7 +122,7 @@ class Prepared:
     fresh: Sequence[tuple[Slot, Place]]
     staying: Sequence[Slot]
     taking: Sequence[tuple[Slot, Binding]]
-    pools: Sequence[tuple[Slot, WorkerPool]]
+    pools: Sequence[tuple[Slot, WorkerPool[Notification]]]
     retimed: Sequence[tuple[Slot, float]]
     transfers: Sequence[Transfer]
     leaving: Sequence[Slot]
@@ -136,7 +136,7 @@ class Prepared:
         return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
 
     @property
-    def new_pools(self) -> Sequence[WorkerPool]:
+    def new_pools(self) -> Sequence[WorkerPool[Notification]]:
         """All workers that were made for it."""
         return (*(slot.workers for slot, _ in self.fresh), *(workers for _, workers in self.pools))
 
@@ -436,13 +436,21 @@ class Slots:
         handler = Handler(place.binding, clock=self._clock, log=self._log, loop=self._loop, era=self._era)
         return Slot(handler, self._workers(handler, place.binding))
 
-    def _workers(self, handler: Handler, binding: Binding) -> WorkerPool:
-        size = binding.plan.queue.concurrency
-        if binding.target.all_async:
-            return AsyncWorkerPool(handler, size=size, loop=binding.loop.loop)
-        return ThreadWorkerPool(handler, size=size)
+    def _workers(self, handler: Handler, binding: Binding) -> WorkerPool[Notification]:
+        size, queue = binding.plan.queue.concurrency, handler.queue
 
-    def _recrew(self, slot: Slot, workers: WorkerPool) -> None:
+        def on_left() -> None:
+            handler.on_pending()  # the workers of another pool may wait until this one has left
+
+        if binding.target.all_async:
+            name, loop = f"handler {handler.name}", binding.loop.loop
+            return AsyncWorkerPool(
+                queue, handler.work_async, name=name, loop=loop, size=size, on_left=on_left
+            )
+        name = f"declctl-handler-{handler.name}"
+        return ThreadWorkerPool(queue, handler.work, name=name, size=size, on_left=on_left)
+
+    def _recrew(self, slot: Slot, workers: WorkerPool[Notification]) -> None:
         before, slot.workers = slot.workers, workers
         if not self._held:
             _connect(slot)
@@ -451,7 +459,7 @@ class Slots:
             workers.wake()
 
 
-async def _start(pools: Sequence[WorkerPool]) -> None:
+async def _start(pools: Sequence[WorkerPool[Notification]]) -> None:
     if not pools:
         return
 
@@ -467,7 +475,7 @@ async def _start(pools: Sequence[WorkerPool]) -> None:
         raise ReloadRefused("NoThreads", message) from error
 
 
-def _fits(workers: WorkerPool, binding: Binding) -> bool:
+def _fits(workers: WorkerPool[Notification], binding: Binding) -> bool:
     wanted = binding.loop.loop if binding.target.all_async else None
     same_kind = (workers.loop if isinstance(workers, AsyncWorkerPool) else None) is wanted
     return same_kind and workers.size == binding.plan.queue.concurrency

@@ -288,3 +288,41 @@ def test_a_slow_handler_does_not_fill_the_memory(clock):
     assert figures.merged > 80
     assert figures.delivered + figures.merged == 101
     assert diary.lines[-1].endswith("to 100")
+
+
+class Unreadable(Exception):
+    """An exception that raises whatever it is asked."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    @property
+    def __cause__(self) -> BaseException:
+        raise SystemExit(4)
+
+    @property
+    def __context__(self) -> BaseException:
+        raise SystemExit(5)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_exception_that_can_not_be_read_ends_no_worker(clock, asynchronous):
+    """It is counted and logged as any other, without its text; the handler hears what comes next."""
+    heard = []
+
+    def fails(obj, is_in_initial_list):
+        heard.append(obj.name)
+        raise Unreadable
+
+    async def fails_async(obj, is_in_initial_list):
+        fails(obj, is_in_initial_list)
+
+    async def scenario():
+        add = fails_async if asynchronous else fails
+        listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock)
+        listener.add_all([added("a"), added("b")])
+        await done_with(listener)
+        return listener.statistics().failed
+
+    assert run(scenario) == 2
+    assert heard == ["a", "b"]

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool
 from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
-from declctl.runtime.handling.worker_pools import AsyncWorkerPool, ThreadWorkerPool
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
 
@@ -54,6 +54,15 @@ class Watched:
         self.end(change)
 
 
+def nothing() -> None:
+    """No other pool waits for a worker to leave."""
+
+
+def threads(slot, *, size: int, ready=None) -> ThreadWorkerPool:
+    """A pool for a slot."""
+    return ThreadWorkerPool(slot.queue, slot.work, name="threads", size=size, on_left=nothing, ready=ready)
+
+
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
     """Four keys with three changes each, worked by a pool of that size."""
     watched = Watched(expected)
@@ -61,9 +70,11 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
         watched.handle_async if asynchronous else watched.handle, queue=QueueSpec(concurrency=size)
     )
     workers = (
-        AsyncWorkerPool(slot, size=size, loop=bench.loop.loop)
+        AsyncWorkerPool(
+            slot.queue, slot.work_async, name="tasks", size=size, loop=bench.loop.loop, on_left=nothing
+        )
         if asynchronous
-        else ThreadWorkerPool(slot, size=size)
+        else threads(slot, size=size)
     )
     slot.on_pending = workers.wake
     workers.start()
@@ -100,7 +111,7 @@ def test_threads_rest_until_they_are_woken(bench, added):
     watched = Watched(1)
     watched.gate.set()
     slot = bench.slot(watched.handle)
-    workers = ThreadWorkerPool(slot, size=2)
+    workers = threads(slot, size=2)
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
     workers.start()
@@ -112,7 +123,7 @@ def test_threads_rest_until_they_are_woken(bench, added):
 
 def test_threads_that_never_had_to_work_leave(bench):
     """A reload that is refused leaves nothing behind, whenever its threads come to know it."""
-    workers = ThreadWorkerPool(bench.slot(print), size=3)
+    workers = threads(bench.slot(print), size=3)
     before = set(threading.enumerate())
     workers.start()
     made = set(threading.enumerate()) - before
@@ -123,16 +134,19 @@ def test_threads_that_never_had_to_work_leave(bench):
     assert not any(thread.is_alive() for thread in made)
 
 
-def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench, monkeypatch):
-    """Who is dismissed as it clears its wake-up does not sleep the longest wait before it knows."""
-    workers = ThreadWorkerPool(bench.slot(print), size=1)
-    clear = workers._ready.clear
+class _Dismissing(threading.Event):
+    """An event of a pool that is dismissed as a worker clears it."""
 
-    def dismissed_meanwhile():
-        workers.dismiss()
-        clear()
+    def clear(self) -> None:
+        self.dismiss()
+        super().clear()
 
-    monkeypatch.setattr(workers._ready, "clear", dismissed_meanwhile)
+
+def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench):
+    """A worker that is dismissed as it clears its wake-up does not sleep the longest wait before it knows."""
+    ready = _Dismissing()
+    workers = threads(bench.slot(print), size=1, ready=ready)
+    ready.dismiss = workers.dismiss
     before = set(threading.enumerate())
     workers.start()
     (thread,) = set(threading.enumerate()) - before
@@ -143,7 +157,7 @@ def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench, monkeypatch):
 
 def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     """Where the system has no thread left, those that were started are let go, and the fault is told."""
-    workers, started = ThreadWorkerPool(bench.slot(print), size=3), []
+    workers, started = threads(bench.slot(print), size=3), []
     start = threading.Thread.start
 
     def refuse(thread):
