@@ -1,4 +1,4 @@
-"""Who is meant by an HTTP request to this machine: its Host, and the page that sent it.
+"""Hosts and URLs: whom a request is meant for, and whether that is this machine.
 
 A browser can be made to send requests to any address: under a name of the attacker's that points here (DNS
 rebinding), or across pages (a form). Its user sees neither. The headers Host and Origin tell both.
@@ -6,7 +6,9 @@ rebinding), or across pages (a form). Its user sees neither. The headers Host an
 
 import ipaddress
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/]*)")
@@ -60,3 +62,34 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrl:
+    """The URL of a server without the name and password that may stand in it, which are `userinfo`."""
+
+    url: str
+    userinfo: str | None
+
+    @classmethod
+    def of(cls, text: str) -> "ServerUrl":
+        """Split a URL. A text that is no URL is kept as it is, without userinfo."""
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            return cls(text, None)
+        userinfo, at, host = parts.netloc.rpartition("@")
+        return cls(urlunsplit(parts._replace(netloc=host)), unquote(userinfo)) if at else cls(text, None)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS protects what is sent to the server."""
+        return self.url.lower().startswith("https://")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the server is on this machine (`is_loopback` of its host)."""
+        try:
+            return is_loopback(urlsplit(self.url).hostname or "")
+        except ValueError:  # no URL
+            return False

@@ -9,9 +9,8 @@ error, to whoever asked.
 from declctl.transport.client import Client
 from declctl.transport.config import Identity
 from declctl.transport.health import ServerHealth, ServerStatus
-from declctl.transport.lines import LineSplitter
-from declctl.transport.source import ResourceSource
-from declctl.transport.statistics import TransportStatistics
+from declctl.transport.messages import TransportStatistics
+from declctl.transport.source import LineSplitter, ResourceSource
 
 __all__ = [
     "Client",

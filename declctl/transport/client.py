@@ -11,17 +11,15 @@ from typing import Any
 
 from declctl.decoding import Projection, Transform
 from declctl.kit import Clock, SystemClock
+from declctl.kit.hosts import ServerUrl
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource
-from declctl.transport.answers import json_object
 from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
 from declctl.transport.health import ServerHealth
-from declctl.transport.kubeconfig_checks import Address
+from declctl.transport.messages import Request, Tally, TransportStatistics, Wire, json_object
 from declctl.transport.official import OfficialClients
-from declctl.transport.request import Request, Wire
 from declctl.transport.source import ResourceSource
-from declctl.transport.statistics import Tally, TransportStatistics
 
 _NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 
@@ -75,7 +73,7 @@ class Client:
     def from_api_client(cls, api_client: Any) -> "Client":
         """A client with the configuration of an official ApiClient, which stays its owner's."""
         configuration = api_client.configuration
-        server = Address.of(str(configuration.host)).url
+        server = ServerUrl.of(str(configuration.host)).url
         identity = Identity(context=None, server=server, user=None, namespace=None, in_cluster=False)
         return cls(Cluster(identity, configuration, None), given=api_client)
 

@@ -1,22 +1,150 @@
 """Credentials that stay fresh: renewed before they expire, and after a server has refused them.
 
-How to log in is a `Login`'s business (a kubeconfig, a service account) and in the end the official
-client's. Here is decided when, and that it happens once however many requests wait for it.
+A `Login` (of a kubeconfig or a service account, in `config`) says how to log in; `Credentials` decide when,
+and that one login serves all requests that wait for it. Both write into the `Configuration` of the official
+client, which is described here as a protocol, because its class takes half a second to load.
+
+TLS libraries want certificates and keys as files. The official loader writes `client-key-data` into the
+temporary folder, where it stays until the process ends, or for ever if the process is killed. On Linux,
+`PrivateFiles` moves the content into anonymous memory at once.
 """
 
 import asyncio
+import ipaddress
+import logging
+import os
+import ssl
+import sys
+import tempfile
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import Clock
-from declctl.transport.official_config import OfficialConfiguration
+from declctl.kit.hosts import ServerUrl
 
+_log = logging.getLogger("declctl.transport")
+
+AuthSettings = Mapping[str, Mapping[str, str | None]]
 LOGIN_SECONDS = 60  # an exec plugin may open a browser; it may not hold up a controller for ever
 AGAIN_SECONDS = 10  # after a login that failed, and between two that a server's refusal has forced
 TOKEN = "BearerToken"
+_VERSION, _UTC_TIME = 0xA0, 0x17
+_END = "-----END CERTIFICATE-----"
+_MOST = 16  # contents that are kept: those of a few rotations; who opens an older one is too late
+
+
+class OfficialConfiguration(Protocol):
+    """`kubernetes.aio.client.Configuration`: the server, the credentials and the TLS of one cluster."""
+
+    host: str
+    api_key: dict[str, str]
+    api_key_prefix: dict[str, str]
+    ssl_ca_cert: str | None
+    cert_file: str | None
+    key_file: str | None
+    verify_ssl: bool
+    tls_server_name: str | None
+    proxy: str | None
+    proxy_headers: Any
+    client_session_kwargs: dict[str, Any] | None
+    refresh_api_key_hook: "Callable[[OfficialConfiguration], Awaitable[None] | None] | None"
+
+    async def auth_settings(self) -> AuthSettings:
+        """The headers to show, after its own hook has refreshed them."""
+        ...
+
+
+class OfficialLoader(Protocol):
+    """`kubernetes.aio.config.kube_config.KubeConfigLoader`: logs in with one context."""
+
+    provider: str | None  # `gcp` or `oidc`
+    cert_file: str | None
+    key_file: str | None
+
+    async def load_and_set(self, client_configuration: OfficialConfiguration) -> None:
+        """Log in and write everything into a Configuration; raises whatever its input provokes."""
+        ...
+
+
+def new_configuration() -> OfficialConfiguration:
+    """An official Configuration with nothing in it."""
+    # Late: the official client costs half a second, and `import declctl.transport` shall not.
+    from kubernetes.aio.client.configuration import Configuration
+
+    return cast("OfficialConfiguration", Configuration())
+
+
+def choose_proxy(configuration: OfficialConfiguration) -> None:
+    """Choose the proxy now, for all sessions of aiohttp that are made from this configuration.
+
+    It is the proxy of the kubeconfig, or the one that HTTPS_PROXY or HTTP_PROXY names, unless NO_PROXY
+    exempts the server. The environment is read once, as by client-go. aiohttp would read it at each request,
+    and `.netrc` with it: it sends what it finds there to the server and to the proxy, and raises ValueError
+    for a request that has an Authorization.
+    """
+    options = dict(configuration.client_session_kwargs or {})
+    from_environment = options.get("trust_env", True)
+    options["trust_env"] = False
+    if "proxy" not in options:
+        proxy = configuration.proxy or (environment_proxy(configuration.host) if from_environment else None)
+        if proxy:
+            options["proxy"] = proxy
+    configuration.client_session_kwargs = options
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment names for a URL; None for a server on this machine, as in client-go."""
+    from urllib.request import getproxies, proxy_bypass  # late: it loads much, and `declctl version` is quick
+
+    address, proxies = ServerUrl.of(url), getproxies()
+    try:
+        parts = urlsplit(address.url)
+    except ValueError:
+        return None  # it is no URL, which its first request will say
+    host, proxy = parts.hostname or "", proxies.get(parts.scheme)
+    if not proxy or address.is_loopback or proxy_bypass(host) or _is_exempt(host, proxies.get("no", "")):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if proxy.lower().startswith("https://"):
+        _log.warning(
+            "The proxy of the environment, %s, is reached by TLS, which declctl can't do: %s is asked "
+            "directly",
+            ServerUrl.of(proxy).url,
+            address.url,
+        )
+        return None
+    return proxy
+
+
+def _is_exempt(host: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY has a network in which the host is; `urllib` compares names only."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        for entry in no_proxy.split(","):
+            with suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip(), strict=False):
+                    return True
+    return False
+
+
+def asks_loopback(configuration: OfficialConfiguration) -> bool:
+    """Whether the server is on this machine: `localhost`, or a loopback address."""
+    return ServerUrl.of(configuration.host).is_loopback
+
+
+def take_token(target: OfficialConfiguration, source: OfficialConfiguration) -> None:
+    """Replace the token of one configuration by that of another, in a form that fits into a header."""
+    tokens = {name: token.strip() for name, token in source.api_key.items()}  # files end in newlines
+    target.api_key.clear()
+    target.api_key.update(tokens)
 
 
 class Login(Protocol):
@@ -154,3 +282,94 @@ def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], 
             continue
         found.append((str(name), state.st_mtime_ns, state.st_size))
     return tuple(found)
+
+
+def expiry(file: str) -> datetime | None:
+    """When the first certificate of a PEM file expires; None if there is none that can be read."""
+    try:
+        text = Path(file).read_text(encoding="ascii", errors="replace")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        der = ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin) + len(_END)])
+        return _not_after(der)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _not_after(der: bytes) -> datetime:
+    certificate = _children(der)[0][1]
+    fields = _children(_children(certificate)[0][1])
+    if fields[0][0] == _VERSION:
+        fields = fields[1:]
+    validity = fields[3]  # after serial number, algorithm and issuer
+    kind, value = _children(validity[1])[1]
+    text = value.decode("ascii")
+    if kind == _UTC_TIME:
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def _children(der: bytes) -> list[tuple[int, bytes]]:
+    """Tag and content of each element."""
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size], "big"), at + size
+        if at + length > len(der):
+            raise ValueError("an element has no end")
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
+
+
+class PrivateFiles:
+    """Takes over the files that an official loader has made. Used on one loop; freed with its owner.
+
+    `folder` is where the loader has to write them. The same content has the same path, so that a login
+    that brings nothing new changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="declctl-")
+        self._paths: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
+        weakref.finalize(self, _free, self.folder, self._paths)
+
+    def take(self, name: str | None) -> str | None:
+        """The path to use instead of `name`: of a copy in memory, if it is a file in the folder."""
+        if name is None or Path(name).parent != Path(self.folder):
+            return name
+        content = Path(name).read_bytes()
+        if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
+            return name  # its folder is private, and goes with its owner
+        Path(name).unlink()
+        _forget(name)
+        if content not in self._paths:
+            descriptor = os.memfd_create("declctl", os.MFD_CLOEXEC)
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(content)
+            self._paths[content] = (descriptor, f"/proc/self/fd/{descriptor}")
+            while len(self._paths) > _MOST:
+                os.close(self._paths.popitem(last=False)[1][0])
+        self._paths.move_to_end(content)  # what each login uses, such as a CA, is never the oldest
+        return self._paths[content][1]
+
+
+def _forget(name: str) -> None:
+    # The official loader remembers by content what it has written, and would give out a path that is gone.
+    loader: Any = sys.modules["kubernetes.aio.config.kube_config"]
+    written: dict[str, str] = vars(loader)["_temp_files"]
+    for content in [content for content, path in written.items() if path == name]:
+        del written[content]
+
+
+def _free(folder: str, paths: "OrderedDict[bytes, tuple[int, str]]") -> None:
+    for descriptor, _ in paths.values():
+        with suppress(OSError):
+            os.close(descriptor)
+    for file in Path(folder).glob("*"):
+        with suppress(OSError):
+            file.unlink()
+    with suppress(OSError):
+        Path(folder).rmdir()

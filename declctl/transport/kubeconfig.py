@@ -1,43 +1,31 @@
-"""Kubeconfig files: read, and logged in with.
+"""Kubeconfig files: their fields, how several files are merged, and what is refused.
 
-OIDC, token files and certificates are the official loader's; here files are read, merged and checked as
-strictly as client-go does, faults become sentences, and a login can be repeated.
+Files are checked as strictly as client-go does (validation.go), and each fault is a sentence that names the
+file. Nothing here logs in: `config` does, with the context that is chosen here.
 """
 
-import asyncio
 import base64
+import binascii
 import copy
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
 from declctl.errors import UsageError
 from declctl.kit.files import read_file_in_time
+from declctl.kit.hosts import ServerUrl
 from declctl.objects import KubeObject
-from declctl.transport.certificates import PrivateFiles, expiry
-from declctl.transport.credentials import TOKEN
-from declctl.transport.kubeconfig_checks import (
-    EARLY,
-    TLS_BYTES,
-    Address,
-    ClusterSpec,
-    ExecSpec,
-    check_cluster,
-    check_types,
-    check_user,
-    impersonation,
-)
-from declctl.transport.official_config import (
-    OfficialConfiguration,
-    OfficialLoader,
-    new_configuration,
-    take_token,
-)
+
+EARLY = timedelta(minutes=5)
+"""How long before it expires a credential is asked for anew, by a login and by its plugin alike."""
+
+TLS_BYTES = 4 * 1024 * 1024
+"""The limit of a file with certificates or a key; a bundle of all public authorities has 250 KB."""
 
 KUBECONFIG_BYTES = 4 * 1024 * 1024
 """One kubeconfig file; one with two hundred clusters and their certificates has 1.5 MB."""
@@ -50,12 +38,201 @@ _PATHS = {
     "users": ("user", ("client-certificate", "client-key", "tokenFile")),
 }
 
+_PROXIES = ("http", "https")  # what aiohttp can talk to; client-go knows socks5 as well
+
+
+class ExecVariable(msgspec.Struct):
+    """An environment variable of a credential plugin."""
+
+    name: str
+    value: str = ""
+
+
+class ExecSpec(msgspec.Struct):
+    """`user.exec`: a credential plugin."""
+
+    command: str = ""
+    apiVersion: str = ""  # noqa: N815 - the fields' names in the file, here and below
+    args: list[str] | None = None
+    env: list[ExecVariable] | None = None
+    installHint: str | None = None  # noqa: N815
+    provideClusterInfo: bool | None = None  # noqa: N815
+    interactiveMode: str | None = None  # noqa: N815
+
+
+class NamedExtension(msgspec.Struct):
+    """An entry of `extensions`: what is for others than the client, such as a credential plugin."""
+
+    name: str
+    extension: Any = None
+
+
+class ClusterSpec(msgspec.Struct, rename="kebab"):
+    """`cluster`."""
+
+    server: str | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    proxy_url: str | None = None
+    disable_compression: bool | None = None
+    extensions: list[NamedExtension] | None = None
+
+
+class UserSpec(
+    msgspec.Struct,
+    rename=lambda name: "tokenFile" if name == "token_file" else name.strip("_").replace("_", "-"),
+):
+    """`user`."""
+
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = None
+    as_: str | None = None
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str] | None] | None = None
+    username: str | None = None
+    password: str | None = None
+    auth_provider: dict[str, Any] | None = None
+    exec: ExecSpec | None = None
+
+
+class _ContextSpec(msgspec.Struct):
+    cluster: str | None = None
+    user: str | None = None
+    namespace: str | None = None
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: ClusterSpec | None = None
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: UserSpec | None = None
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: _ContextSpec | None = None
+
+
+class _File(msgspec.Struct):
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+    current_context: str | None = msgspec.field(default=None, name="current-context")
+
+
+def check_types(content: Mapping[str, Any], *, where: str) -> None:
+    """Raise UsageError where a field has another type than in client-go: `"true"` is no boolean.
+
+    Fields that are not known are left alone, as client-go leaves them.
+    """
+    try:
+        msgspec.convert(content, _File)
+    except msgspec.ValidationError as fault:
+        raise UsageError(f"{where} is no kubeconfig: {fault}") from fault
+
+
+def check_cluster(body: Mapping[str, Any], *, where: str) -> None:
+    """Raise UsageError for a cluster that contradicts itself."""
+    cluster = msgspec.convert(body, ClusterSpec)
+    if not cluster.server:
+        raise UsageError(f"{where} has no server.")
+    if cluster.certificate_authority and cluster.certificate_authority_data:
+        raise UsageError(_both(where, "certificate-authority"))
+    if cluster.insecure_skip_tls_verify and (
+        cluster.certificate_authority or cluster.certificate_authority_data
+    ):
+        raise UsageError(
+            f"{where} has insecure-skip-tls-verify and a certificate-authority: the one says that nothing is "
+            "checked, the other by what. Remove one of them, better the first."
+        )
+    _check_base64(where, "certificate-authority-data", cluster.certificate_authority_data)
+    if cluster.proxy_url and urlsplit(cluster.proxy_url).scheme not in _PROXIES:
+        raise UsageError(f"{where} has a proxy-url that is neither http nor https, which declctl can't use.")
+
+
+def check_user(body: Mapping[str, Any], *, where: str, server: str) -> None:
+    """Raise UsageError for a user that contradicts itself, or may not be shown to this server."""
+    user = msgspec.convert(body, UserSpec)
+    for name in ("client-certificate", "client-key"):
+        field = name.replace("-", "_")
+        if getattr(user, field) and getattr(user, f"{field}_data"):
+            raise UsageError(_both(where, name))
+        _check_base64(where, f"{name}-data", getattr(user, f"{field}_data"))
+    certificate = user.client_certificate or user.client_certificate_data
+    if bool(certificate) != bool(user.client_key or user.client_key_data):
+        raise UsageError(f"{where} has a client-certificate or a client-key without the other one.")
+    if (user.token or user.token_file) and (user.username or user.password):
+        raise UsageError(f"{where} has a token and a password: a server takes one of them. Remove the other.")
+    if user.exec and user.auth_provider:
+        raise UsageError(f"{where} has an auth-provider and an exec plugin: remove one of them.")
+    if not user.as_ and (user.as_uid or user.as_groups or user.as_user_extra):
+        raise UsageError(f"{where} has as-uid, as-groups or as-user-extra, and no `as`: who acts? Add `as`.")
+    for value in (user.as_, user.as_uid, *(user.as_groups or ()), *_flat(user.as_user_extra)):
+        if value and not value.isprintable():
+            raise UsageError(f"{where} impersonates {value!r}, which can't stand in a header.")
+    address = ServerUrl.of(server)
+    shown = certificate or user.token or user.token_file or user.username or user.exec or user.auth_provider
+    if (shown or address.userinfo) and not address.is_encrypted and not address.is_loopback:
+        raise UsageError(
+            f"{where} has credentials, and {address.url} is not https: anybody on the way could read them. "
+            "Use https, or a user without credentials."
+        )
+
+
+def impersonation(body: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """The headers of `as`, `as-uid`, `as-groups`, `as-user-extra` (client-go's impersonatingRoundTripper)."""
+    user = msgspec.convert(body, UserSpec)
+    if not user.as_:
+        return ()
+    headers = [("Impersonate-User", user.as_)]
+    if user.as_uid:
+        headers.append(("Impersonate-Uid", user.as_uid))
+    headers += [("Impersonate-Group", group) for group in user.as_groups or ()]
+    for key, values in (user.as_user_extra or {}).items():
+        headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values or ()]
+    return headers
+
+
+def _header_key(key: str) -> str:
+    # As client-go's headerKeyEscape: what is no token character of HTTP, and the percent sign, is escaped.
+    legal = b"!#$&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    return "".join(chr(byte) if byte in legal else f"%{byte:02X}" for byte in key.encode())
+
+
+def _flat(extra: Mapping[str, Sequence[str] | None] | None) -> Sequence[str]:
+    return [value for values in (extra or {}).values() for value in values or ()]
+
+
+def _both(where: str, name: str) -> str:
+    return f"{where} has {name} and {name}-data: remove one of them."
+
+
+def _check_base64(where: str, name: str, data: str | None) -> None:
+    try:
+        base64.b64decode("".join((data or "").split()), validate=True)
+    except (binascii.Error, ValueError) as fault:
+        raise UsageError(f"{where} has a {name} that is no base64: {fault}.") from fault
+
 
 class Kubeconfig:
-    """A merged kubeconfig, with one context chosen. `where` names its files for people."""
+    """A merged kubeconfig, with one context chosen.
+
+    `where` names its files for people. `merged` is what the official loader reads: a node of the official
+    merger, whose paths are absolute.
+    """
 
     def __init__(self, merged: Any, *, where: str, context: str | None) -> None:
-        self._merged = merged
+        self.merged = merged
         self.where = where
         self.context = _choose_context(merged.value, where=where, context=context)
         self._complete_user()
@@ -93,26 +270,16 @@ class Kubeconfig:
         _check_shape(config, where=where)
         return cls(ConfigNode("kube-config", copy.deepcopy(config)), where=where, context=None)
 
-    def loader(self, folder: str | None = None) -> OfficialLoader:
-        """A new official loader for the chosen context, which remembers nothing.
-
-        It writes what has to be a file into `folder`.
-        """
-        from declctl.transport.exec_plugin import PluginLoader  # late: see `configuration`
-
-        loader: Any = PluginLoader
+    @property
+    def exec_spec(self) -> ExecSpec | None:
+        """The user's credential plugin."""
         spec = self._user_body.get("exec")
-        return cast(
-            "OfficialLoader",
-            loader(
-                self._merged,
-                spec=msgspec.convert(spec, ExecSpec) if spec else None,
-                cluster=msgspec.convert(self._cluster_body, ClusterSpec),
-                temp_file_path=folder,
-                active_context=self.context,
-                config_base_path="",  # of a dict: paths of files are absolute by now
-            ),
-        )
+        return msgspec.convert(spec, ExecSpec) if spec else None
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The cluster of the context."""
+        return msgspec.convert(self._cluster_body, ClusterSpec)
 
     def __str__(self) -> str:
         return f"the context {self.context!r} of {self.where}"
@@ -162,20 +329,20 @@ class Kubeconfig:
 
     @property
     def _user_body(self) -> KubeObject:
-        return _named(self._merged.value["users"], self._context_body.get("user")).get("user") or {}
+        return _named(self.merged.value["users"], self._context_body.get("user")).get("user") or {}
 
     @property
     def _cluster_body(self) -> KubeObject:
         name = self._context_body.get("cluster")
-        return _named(self._merged.value.get("clusters") or (), name).get("cluster") or {}
+        return _named(self.merged.value.get("clusters") or (), name).get("cluster") or {}
 
     @property
     def _context_body(self) -> KubeObject:
-        return _named(self._merged.value["contexts"], self.context).get("context") or {}
+        return _named(self.merged.value["contexts"], self.context).get("context") or {}
 
     def _check(self) -> None:
         cluster, user = self._context_body.get("cluster"), self._context_body.get("user")
-        if not _named(self._merged.value.get("clusters") or (), cluster):
+        if not _named(self.merged.value.get("clusters") or (), cluster):
             raise UsageError(
                 f"The context {self.context!r} names the cluster {cluster!r}, "
                 f"which {self.where} does not have."
@@ -187,7 +354,7 @@ class Kubeconfig:
     def _complete_user(self) -> None:
         # The official loader has no notion of a context without a user on a server with TLS: it
         # gets an empty one.
-        users = self._merged.value["users"] = self._merged.value.get("users") or []
+        users = self.merged.value["users"] = self.merged.value.get("users") or []
         body = self._context_body
         if not body.get("user"):
             body["user"] = _NOBODY
@@ -295,129 +462,3 @@ def _named(entries: Sequence[Any], name: str | None) -> KubeObject:
         if entry["name"] == name:
             return entry if isinstance(entry, dict) else entry.value
     return {}
-
-
-_PERIOD = timedelta(minutes=1)  # token files and auth providers are looked at this often
-_FOR_EVER = timedelta(days=365)
-_log = logging.getLogger("declctl.transport")
-
-
-class KubeconfigLogin:
-    """A `Login` with a kubeconfig; `read` reads it again after its credentials were refused."""
-
-    def __init__(self, kubeconfig: Kubeconfig, *, read: Callable[[], Kubeconfig]) -> None:
-        self._kubeconfig = kubeconfig
-        self._read = read
-        self._loader: OfficialLoader | None = None
-        self._private = PrivateFiles()
-        self._expired: object = None  # the last certificate that a warning has named
-
-    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
-        """Log in and set token, certificates and, the first time, the server; raises UsageError."""
-        kubeconfig, loader, first = self._kubeconfig, self._loader, self._loader is None
-        # An auth provider's loader holds the newest refresh token, which may never be shown twice:
-        # it is kept.
-        if loader is not None and afresh and loader.provider is None:
-            kubeconfig, loader = await asyncio.to_thread(self._read), None
-        loader, found = await _log_in(kubeconfig, loader, self._private)
-        self._check_expiry(found, kubeconfig)
-        if first:
-            if not kubeconfig.verifies:
-                _log.warning(
-                    "The certificate of %s is not checked (insecure-skip-tls-verify): who stands in between "
-                    "can read and change everything, the credentials included.",
-                    found.host,
-                )
-            _impersonate(configuration, kubeconfig)
-            configuration.host = found.host
-            configuration.verify_ssl = found.verify_ssl
-            configuration.tls_server_name = found.tls_server_name
-            configuration.proxy = found.proxy
-        elif found.host != configuration.host:
-            raise UsageError(
-                f"{kubeconfig} points to {found.host} now, no longer to {configuration.host}: "
-                "start again to follow it"
-            )
-        elif kubeconfig.impersonation != self._kubeconfig.impersonation:
-            raise UsageError(f"{kubeconfig} impersonates somebody else now: start again to follow it")
-        configuration.ssl_ca_cert = found.ssl_ca_cert
-        configuration.cert_file = found.cert_file
-        configuration.key_file = found.key_file
-        take_token(configuration, found)
-        self._kubeconfig, self._loader = kubeconfig, loader
-
-    def good_for(self, now: datetime) -> timedelta:
-        """Until shortly before a plugin's token expires; a minute for what changes unannounced."""
-        expiry: datetime | None = getattr(self._loader, "exec_plugin_expiry", None)
-        if expiry is not None:
-            left = expiry.astimezone(UTC) - now
-            return left - min(EARLY, left / 5)  # a fifth of its life if that is less
-        return _FOR_EVER if self._kubeconfig.exec_plugin else _PERIOD
-
-    def _check_expiry(self, found: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
-        """Raise UsageError for a client certificate that has expired; with a token as well, warn once."""
-        if not found.cert_file:
-            return
-        until = expiry(found.cert_file)
-        if until is None or until > datetime.now(UTC):
-            return
-        name = "of its client-certificate-data" if found.cert_file.startswith("/proc/") else found.cert_file
-        message = f"The client certificate {name} in {kubeconfig} expired at {until:%Y-%m-%d %H:%M:%S} UTC"
-        if not found.api_key:
-            raise UsageError(f"{message}, by the clock of this machine. Log in again, or renew it.")
-        if self._expired != (found.cert_file, until):
-            self._expired = (found.cert_file, until)
-            _log.warning("%s; its token is shown as well", message)
-
-
-async def _log_in(
-    kubeconfig: Kubeconfig, loader: OfficialLoader | None, private: PrivateFiles
-) -> tuple[OfficialLoader, OfficialConfiguration]:
-    await asyncio.to_thread(_require_tls_files, kubeconfig)
-    found = new_configuration()
-    plugin = kubeconfig.exec_plugin
-    try:
-        loader = loader or kubeconfig.loader(private.folder)
-        await loader.load_and_set(found)
-        # The same content, and so the same file, may be there twice.
-        files = {name: private.take(name) for name in {found.ssl_ca_cert, found.cert_file, found.key_file}}
-        found.ssl_ca_cert = files[found.ssl_ca_cert]
-        found.cert_file, found.key_file = files[found.cert_file], files[found.key_file]
-        if found.cert_file:  # the loader goes on to name what it has made once
-            loader.cert_file, loader.key_file = found.cert_file, found.key_file
-    except Exception as fault:  # the official loader, which raises whatever its input provokes
-        if plugin and isinstance(fault, UsageError):
-            raise UsageError(f"the credential plugin {plugin!r} of {kubeconfig} failed: {fault}") from fault
-        raise UsageError(f"{kubeconfig} can't be used: {fault}") from fault
-    address = Address.of(found.host)
-    found.host = address.url
-    if address.userinfo and not found.api_key:
-        # As Go's HTTP client: what stands in the URL is shown where there is nothing else to show.
-        found.api_key[TOKEN] = "Basic " + base64.b64encode(address.userinfo.encode()).decode()
-    return loader, found
-
-
-def _require_tls_files(kubeconfig: Kubeconfig) -> None:
-    """Read the certificates and keys that the kubeconfig names; raises UsageError. Blocks.
-
-    The official loader, `expiry` and TLS open them on the loop right after this. There a mount that hangs
-    would stop everything, so a login ends here while it does.
-    """
-    for field, file in kubeconfig.tls_files.items():
-        try:
-            read_file_in_time(file, most=TLS_BYTES, name="kubeconfig")
-        except OSError as fault:
-            raise UsageError(
-                f"{kubeconfig} can't be used: its {field} {file} can't be read: {fault.strerror}"
-            ) from fault
-
-
-def _impersonate(configuration: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
-    headers = kubeconfig.impersonation
-    if not headers:
-        return
-    from multidict import CIMultiDict  # late: see `configuration`
-
-    # Headers of the session: of our own requests, and of the official clients made from this configuration.
-    kwargs = configuration.client_session_kwargs or {}
-    configuration.client_session_kwargs = {**kwargs, "headers": CIMultiDict(headers)}

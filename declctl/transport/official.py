@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from declctl.errors import UsageError
-from declctl.transport.answers import redirect_error
-from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
-from declctl.transport.official_config import asks_loopback
+from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials, asks_loopback
+from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
 # What the synchronous Configuration has in common with the asyncio one.

@@ -1,30 +1,45 @@
-"""The wire: one HTTP request at a time, over the official client's connections.
+"""The wire: one HTTP request at a time, over the connections of `connections`.
 
-It shows credentials, counts, keeps deadlines, and turns whatever goes wrong into errors of
-`declctl.errors`. This module loads aiohttp and the official client (0.5 s), so it is itself only
-loaded when there is a cluster to talk to.
+It shows credentials, counts, keeps deadlines, unpacks gzip, and turns each fault into an error of
+`declctl.errors`: no other module sees an exception of aiohttp. It loads aiohttp and the official client (0.5
+s), so it is itself loaded when there is a cluster to talk to.
+
+An API server packs answers of more than 128 KB if the request allows it. For each MB of JSON, packing costs
+the server 6 ms of CPU (Go, level 1). Unpacking costs us 2 ms (zlib) and saves less than 1.2 ms of TLS. So
+gzip never saves CPU. It saves time where the network is slow, as from a laptop (`Cluster.compresses`).
 """
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
 
 from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
+from declctl.kit.hosts import ServerUrl
+from declctl.kit.text import excerpt
 from declctl.objects import limits
-from declctl.transport.answers import answer_error, redirect_error
-from declctl.transport.compression import content_encoding
-from declctl.transport.connections import Connections, keep_alive
+from declctl.transport.connections import Answer, Connections, keep_alive
 from declctl.transport.credentials import Credentials, Proof
-from declctl.transport.faults import CONNECTION_FAULTS, unreachable
-from declctl.transport.kubeconfig_checks import Address
-from declctl.transport.request import Request, Sink
-from declctl.transport.statistics import Tally
-from declctl.transport.stream import Stream
+from declctl.transport.messages import BrokenBody, Request, Sink, Tally, answer_error, redirect_error
 
+# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be
+# put on the wire.
+CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+_SHOWN = 200  # characters of what others say
+_CHECK_CERTIFICATE = (
+    "Check certificate-authority(-data), tls-server-name and the server's address in the kubeconfig."
+)
+_WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
+_SLICE = 256 * 1024  # unpacked in one go: JSON may become a hundred times as large
+_MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 30  # before and within an answer
 TOTAL_SECONDS = 60  # a whole answer that is not a LIST
@@ -33,6 +48,253 @@ WATCH_SLACK_SECONDS = 30  # after the timeoutSeconds of a watch, when the server
 _LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # this module keeps the others
 _PLAIN = "identity"
 _GZIP = "gzip"
+
+
+def unreachable(fault: BaseException, *, server: str) -> Unreachable:
+    """The error that tells a person why `server` gave no answer."""
+    for kinds, sentence in _SENTENCES:
+        if isinstance(fault, kinds):
+            return Unreachable(sentence(fault, server))
+    return Unreachable(f"The request to {server} failed: {type(fault).__name__}: {_text(fault)}.")
+
+
+def _certificate(fault: Any, server: str) -> str:
+    cause = getattr(fault, "certificate_error", fault)  # aiohttp wraps what the TLS library raised
+    why = getattr(cause, "verify_message", "") or _text(cause)
+    return f"The certificate of {server} is not accepted: {why}. {_CHECK_CERTIFICATE}"
+
+
+def _tls(fault: Any, server: str) -> str:
+    reason = getattr(fault, "reason", None) or getattr(getattr(fault, "os_error", None), "reason", None)
+    why = str(reason).replace("_", " ").lower() if reason else _text(fault)
+    return f"TLS with {server} failed: {why}. Does it speak https, and does it accept the client certificate?"
+
+
+def _proxy(fault: Any, server: str) -> str:
+    proxy = f"{fault.host}:{fault.port}"
+    return f"The proxy on the way to {server}, {proxy}, can't be reached: {_cause(fault.os_error)}."
+
+
+def _cause(fault: OSError) -> str:
+    if isinstance(fault, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(fault, ConnectionResetError):
+        return "connection reset"
+    return fault.strerror or _text(fault)
+
+
+def _text(fault: BaseException) -> str:
+    return _part(str(fault)) or type(fault).__name__
+
+
+def _part(text: str) -> str:
+    return excerpt(text, most=_SHOWN).rstrip(".")
+
+
+# In this order, because most of these are also an OSError, and some are also another one of these.
+_SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...] = (
+    ((aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError), _certificate),
+    ((aiohttp.ClientConnectorSSLError, ssl.SSLError), _tls),
+    (aiohttp.ClientProxyConnectionError, _proxy),
+    (
+        aiohttp.ClientHttpProxyError,
+        lambda fault, server: (
+            f"The proxy on the way to {server} refused: {fault.status} {_part(fault.message)}."
+        ),
+    ),
+    (
+        aiohttp.ClientConnectorDNSError,
+        lambda fault, server: (
+            f"The name {fault.host!r} of {server} can't be resolved: {_cause(fault.os_error)}."
+        ),
+    ),
+    (
+        aiohttp.ClientConnectorError,
+        lambda fault, server: f"{server} can't be reached: {_cause(fault.os_error)}.",
+    ),
+    (
+        aiohttp.ConnectionTimeoutError,
+        lambda _, server: f"{server} can't be reached: no connection in time.",
+    ),
+    (TimeoutError, lambda _, server: f"{server} did not answer in time."),
+    (
+        aiohttp.ServerDisconnectedError,
+        lambda _, server: f"{server} closed the connection without an answer.",
+    ),
+    (
+        aiohttp.ClientPayloadError,
+        lambda fault, server: f"The answer of {server} was cut off: {_text(fault)}.",
+    ),
+    (
+        aiohttp.InvalidURL,
+        lambda fault, server: f"{server} is no address of an API server: {_text(fault)}.",
+    ),
+    (
+        aiohttp.ClientResponseError,
+        lambda fault, server: f"The answer of {server} is no HTTP: {_part(fault.message)}.",
+    ),
+    (BrokenBody, lambda fault, server: f"The answer of {server} is no HTTP: {_text(fault)}."),
+    (OSError, lambda fault, server: f"The connection to {server} broke: {_cause(fault)}."),
+)
+
+
+def content_encoding(headers: Mapping[str, str]) -> str:
+    """How the body of an answer is packed: `gzip`, another one, or empty for a body that is not packed."""
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
+class Unpacker:
+    """A sink for gzip, which it unpacks into another sink, one slice at a time.
+
+    The loop can go on between two slices, however large the whole becomes.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._packed: deque[bytes] = deque()
+        self._gzip = zlib.decompressobj(_WINDOW_BITS)
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes of gzip."""
+        self._packed.append(bytes(part))
+
+    def unpack(self) -> bool:
+        """Give the other sink a slice; False if there is none, yet.
+
+        Raises BrokenBody for what is no gzip, and for bytes that follow its end. Servers write one member;
+        readers that stop there and readers that go on would see different answers.
+        """
+        while self._packed:
+            if self._gzip.eof:
+                raise BrokenBody("something follows the end of what gzip made")
+            packed = self._packed.popleft()
+            try:
+                plain = self._gzip.decompress(packed, _SLICE)
+            except zlib.error as fault:
+                raise BrokenBody(f"it is not what gzip makes: {fault}") from fault
+            if rest := self._gzip.unused_data or self._gzip.unconsumed_tail:
+                self._packed.appendleft(rest)
+            elif len(plain) == _SLICE and not self._gzip.eof:
+                self._packed.appendleft(b"")  # there may be more, even if nothing is left to be unpacked
+            if plain:
+                self._sink.feed(memoryview(plain))
+                return True
+        return False
+
+    def close(self) -> None:
+        """Nothing more will come; raises BrokenBody if that is too early."""
+        if not self._gzip.eof:
+            raise BrokenBody("what gzip made of it ended too early")
+
+
+class Stream:
+    """The body of a successful answer. It fails after `silence` seconds in which nothing came.
+
+    A WATCH is counted as open until it is closed. `close` ends the connection at once, whatever else is still
+    in it; after the last part the connection is kept for the next request.
+    """
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        sink: Sink,
+        request: Request,
+        *,
+        server: str,
+        tally: Tally,
+        silence: float,
+    ) -> None:
+        self._response = response
+        self._request = request
+        self._server = server
+        self._tally = tally
+        self._open = True
+        self._counted = 0
+        # Whether gzip was asked for, the wire has seen to.
+        self._unpacker = Unpacker(sink) if content_encoding(response.headers) == "gzip" else None
+        into = self._unpacker or sink
+        taken = response.chunks(into, silence=silence) if isinstance(response, Answer) else None
+        self._body: _Body = taken or _Content(response, into, silence=silence)
+        if request.watch_seconds:
+            tally.open_watches += 1
+
+    async def read(self) -> bool:
+        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
+        try:
+            return await self._more() if self._unpacker is None else await self._unpacked(self._unpacker)
+        except CONNECTION_FAULTS as fault:
+            raise self._failed(fault) from fault
+
+    def close(self) -> None:
+        """Close the connection unless everything was read; twice is harmless."""
+        if not self._open:
+            return
+        self._open = False
+        if self._request.watch_seconds:
+            self._tally.open_watches -= 1
+        self._body.close()
+        self._response.close()
+
+    async def _more(self) -> bool:
+        more = await self._body.read()
+        count = self._body.count
+        self._tally.bytes_in += count - self._counted
+        self._counted = count
+        return more
+
+    async def _unpacked(self, unpacker: Unpacker) -> bool:
+        if unpacker.unpack():
+            await asyncio.sleep(0)  # there was no need to wait: let others go on
+            return True
+        while await self._more():
+            if unpacker.unpack():
+                return True
+        unpacker.close()
+        return False
+
+    def _failed(self, fault: BaseException) -> Unreachable:
+        error = unreachable(fault, server=self._server)
+        if self._request.watch_seconds:
+            self._tally.last_error = str(error)
+        else:
+            self._tally.failed(self._request.verb, str(error))
+        return error
+
+
+class _Body(Protocol):
+    """A body that goes into a sink. `count` is how many bytes have come."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def read(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class _Content:
+    """A body that aiohttp reads: one with a length, or one that ends with its connection."""
+
+    def __init__(self, response: aiohttp.ClientResponse, sink: Sink, *, silence: float) -> None:
+        self._content = response.content
+        self._sink = sink
+        self._silence = silence
+        self.count = 0
+
+    async def read(self) -> bool:
+        async with asyncio.timeout(self._silence):
+            part = await self._content.read(_MOST)
+        if not part:
+            return False
+        if len(part) == _MOST:
+            await asyncio.sleep(0)  # the next part may be here already: let others go on
+        self.count += len(part)
+        self._sink.feed(memoryview(part))
+        return True
+
+    def close(self) -> None:
+        """Its connection is the answer's."""
 
 
 class HttpWire:
@@ -53,7 +315,7 @@ class HttpWire:
     ) -> None:
         self._credentials = credentials
         self._base = credentials.configuration.host
-        self._server = Address.of(self._base).url  # for people: without the password that may be in it
+        self._server = ServerUrl.of(self._base).url  # for people: without the password that may be in it
         self._headers = headers
         self._clock = clock
         self._tally = tally

@@ -13,12 +13,10 @@ from declctl.errors import ApiError, StatusError
 from declctl.objects import GroupVersionKind, ListPage, ObjectView
 from declctl.objects.field_path import FieldPath
 from declctl.transport import LineSplitter
-from declctl.transport.answers import answer_error, json_object
-from declctl.transport.bodies import ChunkDecoder
-from declctl.transport.compression import Unpacker
+from declctl.transport.connections import ChunkDecoder
 from declctl.transport.discovery import Discovery
-from declctl.transport.faults import unreachable
-from declctl.transport.request import BrokenBody
+from declctl.transport.messages import BrokenBody, answer_error, json_object
+from declctl.transport.wire import Unpacker, unreachable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PODS = GroupVersionKind("", "v1", "Pod")

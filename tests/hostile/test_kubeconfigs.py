@@ -18,11 +18,11 @@ import yaml
 
 from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import ManualClock
+from declctl.kit.hosts import ServerUrl
 from declctl.transport import Client
-from declctl.transport.certificates import expiry
 from declctl.transport.config import find_cluster
-from declctl.transport.credentials import Credentials
-from declctl.transport.kubeconfig_checks import Address, impersonation
+from declctl.transport.credentials import Credentials, expiry
+from declctl.transport.kubeconfig import impersonation
 from tests.hostile.bounds import bounded
 from tests.hostile.certificates import self_signed
 
@@ -149,7 +149,7 @@ def test_a_password_in_the_address_is_used_and_never_shown(tmp_path):
     }
     (tmp_path / "config").write_text(yaml.safe_dump(config("https://me:secret@one", {"token": "t"})))
     assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer t"}
-    assert Address.of("http://[broken") == Address("http://[broken", None)
+    assert ServerUrl.of("http://[broken") == ServerUrl("http://[broken", None)
 
 
 def test_an_address_of_an_official_client_is_shown_without_its_password():
@@ -348,7 +348,7 @@ def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return datetime(2100, 1, 1, tzinfo=tz or UTC)
 
-    monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
+    monkeypatch.setattr("declctl.transport.config.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key"}
     said = refused(config(user=user), tmp_path)
     assert f"The client certificate {tmp_path}/tls.crt" in said
@@ -367,7 +367,7 @@ def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, monke
         def now(cls, tz=None):
             return moment[0]
 
-    monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
+    monkeypatch.setattr("declctl.transport.config.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key", "token": "t"}
     (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
     said = []
@@ -402,7 +402,7 @@ def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_pa
     async def go():
         cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
         credentials = Credentials(cluster.configuration, login=cluster.login, clock=(clock := ManualClock()))
-        monkeypatch.setattr("declctl.transport.kubeconfig.datetime", Later)
+        monkeypatch.setattr("declctl.transport.config.datetime", Later)
         clock.set(61)
         proof = await credentials.proof()
         assert "expired at" in credentials.fault

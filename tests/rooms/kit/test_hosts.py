@@ -2,8 +2,7 @@
 
 import pytest
 
-from declctl.kit.hosts import is_loopback
-from declctl.transport.kubeconfig_checks import Address
+from declctl.kit.hosts import ServerUrl, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -32,11 +31,11 @@ def test_what_counts_as_loopback(host: str, loopback: bool):
     assert is_loopback(host) is loopback
     authority = f"[{host}]" if ":" in host else host
     for url in (f"http://{authority}", f"http://{authority}:6443/prefix", f"http://me:pw@{authority}:1"):
-        assert Address.of(url).is_loopback is loopback, url
+        assert ServerUrl.of(url).is_loopback is loopback, url
 
 
 def test_no_host_is_every_interface():
     """An empty host is not loopback, nor is what is no URL."""
     assert not is_loopback("")
     for url in ("", "localhost", "http://", "http://[::1", "http://localhost@evil.example", "http://a b"):
-        assert not Address.of(url).is_loopback, url
+        assert not ServerUrl.of(url).is_loopback, url

@@ -18,7 +18,7 @@ from declctl.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from declctl.transport.answers import answer_error, json_object, retry_after
+from declctl.transport.messages import answer_error, json_object, retry_after
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

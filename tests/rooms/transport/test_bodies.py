@@ -12,9 +12,9 @@ from aiohttp import ClientResponse
 from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
-from declctl.transport.bodies import Intake
-from declctl.transport.official_config import new_configuration
-from declctl.transport.request import Request
+from declctl.transport.connections import Intake
+from declctl.transport.credentials import new_configuration
+from declctl.transport.messages import Request
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIST = Request("LIST", "/api/v1/pods")

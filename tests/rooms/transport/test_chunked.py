@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.transport.bodies import ChunkDecoder
-from declctl.transport.request import BrokenBody
+from declctl.transport.connections import ChunkDecoder
+from declctl.transport.messages import BrokenBody
 
 HEADERS = st.sampled_from([b"%x", b"%X", b"0%x", b"%x ", b"%x\t", b"%x;name=value", b'%x ; n="v"'])
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.transport.compression import Unpacker
-from declctl.transport.request import BrokenBody
+from declctl.transport.messages import BrokenBody
+from declctl.transport.wire import Unpacker
 
 
 class Kept(list):

@@ -17,8 +17,8 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from declctl.errors import UsageError
-from declctl.transport.config import cluster_of, find_cluster
-from declctl.transport.kubeconfig import Kubeconfig, KubeconfigLogin
+from declctl.transport.config import KubeconfigLogin, cluster_of, find_cluster
+from declctl.transport.kubeconfig import Kubeconfig
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kubernetes.aio.config.kube_config  # noqa: F401 - whose files these are
 
-from declctl.transport.certificates import PrivateFiles
+from declctl.transport.credentials import PrivateFiles
 
 
 def test_a_ca_stays_while_certificates_are_rotated():

@@ -10,7 +10,7 @@ from kubernetes.client import VersionApi as SyncVersionApi
 
 from declctl.errors import Unreachable
 from declctl.transport import Client
-from declctl.transport.official_config import environment_proxy
+from declctl.transport.credentials import environment_proxy
 
 FIELDS = "major minor gitVersion gitCommit gitTreeState buildDate goVersion compiler platform"
 VERSION = json.dumps(dict.fromkeys(FIELDS.split(), "v1")).encode()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.transport.bodies import LARGEST, ReadBuffer
+from declctl.transport.connections import LARGEST, ReadBuffer
 
 READS = st.lists(
     st.tuples(st.integers(-1, 400_000), st.integers(1, 400_000), st.integers(0, 100)), min_size=1, max_size=60

@@ -13,7 +13,7 @@ from declctl.errors import TooManyRequests, Unauthorized, Unreachable
 from declctl.kit import ManualClock
 from declctl.transport import Client
 from declctl.transport import wire as wires
-from declctl.transport.request import Request
+from declctl.transport.messages import Request
 
 TOKEN = """cat <<EOF
 {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "run-$n"%s}}

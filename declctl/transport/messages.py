@@ -1,14 +1,16 @@
-"""HTTP answers that are no success, as errors.
+"""HTTP requests and answers as values: what is asked, which error an answer is, and the counts of both.
 
-Pure: it reads a status, headers and a body, and waits for nothing. Connections that brought no
-answer at all belong to `faults`.
+Nothing here has a socket or loads aiohttp; `wire` sends requests and reads bodies. A connection that brought
+no answer becomes an error there, too.
 """
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from declctl.errors import MalformedAnswer, StatusError
 from declctl.kit.text import excerpt
@@ -31,6 +33,63 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. It is counted as `verb`; a WATCH has `watch_seconds`, after which it is over."""
+
+    verb: str
+    path: str
+    method: str = "GET"
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: Any = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    watch_seconds: int = 0
+
+
+class BrokenBody(ValueError):
+    """A body that is not what the head of its answer said: no chunks, or no gzip."""
+
+
+class Sink(Protocol):
+    """What takes the bytes of a body."""
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes, at least one. Their memory is used again afterwards: what is kept is copied."""
+        ...
+
+
+class Channel(Protocol):
+    """The body of one LIST or WATCH, as it comes."""
+
+    async def read(self) -> bool:
+        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
+        ...
+
+    def close(self) -> None:
+        """End its connection at once unless everything was read; twice is harmless."""
+        ...
+
+
+class Wire(Protocol):
+    """The connections to one server."""
+
+    async def fetch(self, request: Request) -> bytes:
+        """The body of a successful answer; raises the ApiError family."""
+        ...
+
+    async def open(self, request: Request, sink: Sink) -> Channel:
+        """The body of a LIST or a WATCH, once the server has accepted it; raises the ApiError family.
+
+        It goes into the sink while the channel is read, and a little ahead of that.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection; requests after this raise Unreachable."""
+        ...
 
 
 def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: datetime) -> StatusError:
@@ -117,3 +176,40 @@ def _reason(code: int) -> str:
         return HTTPStatus(code).phrase.replace(" ", "")
     except ValueError:
         return "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStatistics:
+    """The figures of one client.
+
+    `requests` counts by verb (LIST, WATCH, GET, …) and HTTP status, which is 0 where no answer
+    came.
+    """
+
+    requests: Mapping[tuple[str, int], int]
+    bytes_in: int
+    open_watches: int
+    last_error: str | None
+
+
+class Tally:
+    """The figures as they grow; only the rooms of this folder write them, on the client's loop."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.bytes_in = 0
+        self.open_watches = 0
+        self.last_error: str | None = None
+
+    def answered(self, verb: str, status: int) -> None:
+        """An answer began."""
+        self.requests[verb, status] += 1
+
+    def failed(self, verb: str, message: str) -> None:
+        """No answer came."""
+        self.requests[verb, 0] += 1
+        self.last_error = message
+
+    def frozen(self) -> TransportStatistics:
+        """The figures of this moment."""
+        return TransportStatistics(dict(self.requests), self.bytes_in, self.open_watches, self.last_error)
