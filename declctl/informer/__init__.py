@@ -37,8 +37,8 @@ from declctl.informer.queues import (
     key_of_entry,
 )
 from declctl.informer.reflector import (
-    Backoff,
     BackoffFactory,
+    BackoffManager,
     ExponentialBackoff,
     ListPager,
     Reflector,
@@ -95,8 +95,8 @@ __all__ = [
     "FIFO",
     "NAMESPACE_INDEX",
     "AsyncTracker",
-    "Backoff",
     "BackoffFactory",
+    "BackoffManager",
     "Config",
     "Controller",
     "ControllerStatistics",

@@ -9,7 +9,7 @@ a notification.
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, Protocol
 
@@ -17,7 +17,7 @@ import msgspec
 
 from declctl.decoding import Projection
 from declctl.errors import CacheError, MalformedAnswer
-from declctl.informer.queues.real_fifo import Entry, Replacement
+from declctl.informer.queues.real_fifo import Replacement
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import (
     ChangeReason,
@@ -359,12 +359,12 @@ class Reprojection:
         self.is_over = True
         self._made.clear()
 
-    def deltas(self, batch: Sequence[Entry]) -> Sequence[Entry]:
-        """What waited in the queue, or was still being listed, as the new projection would have read it.
+    def deltas(self, batch: Sequence[Delta]) -> Sequence[Delta]:
+        """Changes that waited in the queue, as the new projection would have decoded them.
 
         The states before them as well: what differs between two states is what has changed.
         """
-        return [self._delta(entry) if isinstance(entry, Delta) else entry for entry in batch]
+        return [self._delta(delta) for delta in batch]
 
     def replacement(self, replacement: Replacement) -> Generator[None, None, Replacement]:
         """The same for a list, a slice at a time."""
@@ -374,7 +374,7 @@ class Reprojection:
                 self._put(record.key)
                 records.append(self._current(record))
             yield
-        return replacement._replace(records=records)
+        return replace(replacement, records=records)
 
     def _put(self, key: str) -> None:
         """Let the store hold the record of a key as the new projection reads it."""

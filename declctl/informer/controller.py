@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Literal, cast
+from typing import Literal
 
 from declctl.decoding import Known, nothing_known
 from declctl.errors import CacheError, QueueClosed
@@ -21,7 +21,7 @@ from declctl.informer.applier import Applier, UidChange, resync_of
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.listener import call_handler
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.real_fifo import Bookmark, Entry, Queue, RealFIFO, Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Batch, Bookmark, Queue, RealFIFO, Replacement, SyncAll
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.informer.stores.indices import AnyIndexFunc, index_functions
@@ -29,7 +29,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import Clock, Latch, SystemClock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
-from declctl.objects import Delta, Notification, Record
+from declctl.objects import Notification, Record
 
 _BREATH = 64  # calls of the handler until the loop may do something else
 
@@ -38,7 +38,7 @@ _SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entri
 _TRACE_SILENCE = 60.0  # seconds until the log speaks of slow steps again
 _log = logging.getLogger("declctl.informer")
 
-Process = Callable[[Sequence[Entry]], Iterable[None] | Awaitable[None] | None]
+Process = Callable[[Batch], Iterable[None] | Awaitable[None] | None]
 QueueKind = Literal["RealFIFO", "DeltaFIFO"]
 
 
@@ -46,10 +46,11 @@ QueueKind = Literal["RealFIFO", "DeltaFIFO"]
 class Config:
     """What a controller is made of (client-go's Config). Times are in seconds.
 
-    `process` is called with what was popped. `full_resync_period` is how often the queue is told to
-    resync, 0 for never, if `should_resync` agrees or is None. `known` tells what the store holds;
-    `on_fault` is called with each fault of the watch (client-go's WatchErrorHandler). `name` is for
-    logs.
+    - `process` is called with each batch that is popped.
+    - `full_resync_period` is how often the queue resyncs, 0 for never, if `should_resync` agrees or is None.
+    - `known` gives the record that the store holds under a key.
+    - `on_fault` is called with each fault of the watch (client-go's WatchErrorHandler).
+    - `name` is for logs.
     """
 
     queue: Queue
@@ -82,12 +83,12 @@ class ControllerStatistics:
 
 
 class Controller:
-    """Runs a reflector and processes what it queues, in order.
+    """Runs a reflector and processes what it queues, in order. Used on one loop.
 
     `process` may be a generator; wherever it yields, the loop does other work. It may also return an
-    awaitable. Meanwhile the reflector goes on filling the queue: it never waits for `process`. What `process`
-    raises ends `run`, which raises the same (client-go 166); for a CancelledError without a cancellation of
-    `run` it raises a CacheError. `synced` opens when the first list is processed.
+    awaitable. Meanwhile the reflector goes on filling the queue: it never waits for `process`. An exception
+    of `process` ends `run`, which raises the same (client-go 166); for a CancelledError without a
+    cancellation of `run` it raises a CacheError. `synced` opens when the first list is processed.
     """
 
     def __init__(self, config: Config) -> None:
@@ -104,12 +105,12 @@ class Controller:
             on_fault=config.on_fault,
         )
         self._clock = config.clock
-        self._holds = 0
-        self._free = asyncio.Event()
+        self._holds = 0  # `hold` without its `let_go`
+        self._free = asyncio.Event()  # set while there are no holds
         self._free.set()
-        self._batches = self._entries = self._slow = 0
+        self._batches = self._entries = self._slow = 0  # as in ControllerStatistics
         self._seconds = self._longest = 0.0
-        self._silent_until = float("-inf")
+        self._silent_until = float("-inf")  # the log does not speak of slow steps before this moment
 
     async def run(self) -> None:
         """List, watch and process until cancelled, or until the queue is closed and empty."""
@@ -119,6 +120,7 @@ class Controller:
                 if self.config.full_resync_period > 0:
                     running.append(tasks.create_task(self._resync_all(), name="resync"))
                 await self.process_loop()
+                # The queue was closed and is empty: what would fill it ends, too.
                 for task in running:
                     task.cancel()
         except BaseExceptionGroup as group:
@@ -176,15 +178,17 @@ class Controller:
             len(self.queue), self._batches, self._entries, self._seconds, self._longest, self._slow
         )
 
-    async def _process(self, batch: Sequence[Entry]) -> None:
+    async def _process(self, batch: Batch) -> None:
         self._batches += 1
         self._entries += (size := _size(batch))
         began = self._clock.monotonic()
         result = self.config.process(batch)
-        if not isinstance(result, GeneratorType) and isinstance(result, Awaitable):  # the common case first
+        # The common case is asked first: to ask whether a generator is an Awaitable takes ten times as long.
+        if not isinstance(result, GeneratorType) and isinstance(result, Awaitable):
             await self._awaited(result)
         elif result is not None:
             for _ in result:
+                # Each step is timed by itself: what the loop does between two of them is not processing.
                 self._timed(began, size)
                 await asyncio.sleep(0)
                 while self._holds:
@@ -198,9 +202,9 @@ class Controller:
         except asyncio.CancelledError as fault:
             if must_propagate(fault):
                 raise
-            # Nobody has cancelled `run`: as it is, its task would end as if somebody had, without a word.
-            name = self.config.name or self.config.source.description
-            raise CacheError(f"{name}: the process function raised CancelledError") from fault
+            # `run` was not cancelled. Raised as it is, the fault would end its task as if it had been,
+            # silently.
+            raise CacheError(f"{self.name}: the process function raised CancelledError") from fault
 
     def _timed(self, began: float, size: int) -> None:
         now = self._clock.monotonic()
@@ -215,7 +219,7 @@ class Controller:
         self._silent_until = now + _TRACE_SILENCE
         _log.warning(
             "%s: a step of processing took %.2f s, of %d entries, while %d waited (%d slow steps so far)",
-            self.config.name or self.config.source.description,
+            self.name,
             took,
             size,
             waiting,
@@ -239,14 +243,15 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-def _size(batch: Sequence[Entry]) -> int:
+def _size(batch: Batch) -> int:
+    """How many changes and objects of a list a batch has."""
     match batch:
-        case [Replacement() as replacement]:
-            return len(replacement.records)
-        case [Bookmark() | SyncAll()]:
-            return 0
-        case _:
+        case list():
             return len(batch)
+        case Replacement():
+            return len(batch.records)
+        case Bookmark() | SyncAll():
+            return 0
 
 
 def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
@@ -302,29 +307,27 @@ class _InlineHandler:
         self._applier = applier
         self._handler = handler
         self._clock = clock
-        self._calls = 0
+        self._calls = 0  # of the handler, until now
 
-    async def process(self, batch: Sequence[Entry]) -> None:
-        for told in self._applied(batch, self._clock.now().timestamp()):
-            for notification in told:
-                await self._tell(notification)
+    async def process(self, batch: Batch) -> None:
+        for notifications in self._applied(batch, self._clock.now().timestamp()):
+            for notification in notifications:
+                result = call_handler(self._handler, notification)
+                if inspect.isawaitable(result):
+                    await result
+                self._calls += 1
+                if self._calls % _BREATH == 0:
+                    await asyncio.sleep(0)
 
-    def _applied(self, batch: Sequence[Entry], now: float) -> Iterable[Iterable[Notification]]:
+    def _applied(self, batch: Batch, now: float) -> Iterable[Iterable[Notification]]:
         match batch:
-            case [Replacement() as replacement]:
-                yield from self._applier.replace(replacement, now)
-            case [Bookmark() as bookmark]:
-                self._indexer.bookmark(bookmark.resource_version)
-            case [SyncAll()]:
-                yield [resync_of(record, now) for record in self._indexer.list()]
-            case _:
+            case list():
+                # One by one: the handler is called for a change before the next one is in the cache.
                 for delta in batch:
-                    yield self._applier.apply((cast("Delta", delta),), now)
-
-    async def _tell(self, notification: Notification) -> None:
-        result = call_handler(self._handler, notification)
-        if inspect.isawaitable(result):
-            await cast("Awaitable[object]", result)
-        self._calls += 1
-        if self._calls % _BREATH == 0:
-            await asyncio.sleep(0)
+                    yield self._applier.apply([delta], now)
+            case Replacement():
+                yield from self._applier.replace(batch, now)
+            case Bookmark():
+                self._indexer.bookmark(batch.resource_version)
+            case SyncAll():
+                yield [resync_of(record, now) for record in self._indexer.list()]

@@ -18,7 +18,7 @@ import msgspec
 from declctl.decoding import Known, Projection
 from declctl.errors import ApiError, Expired, InvalidRequest, TooLargeResourceVersion, Unreachable
 from declctl.informer.reflector.continuity import FEW
-from declctl.informer.source import ServerHealth
+from declctl.informer.source import Progress, ServerMonitor, no_progress
 from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchEvent, WatchOptions, key_of
 
 
@@ -182,7 +182,7 @@ class FakeControllerSource:
     ) -> None:
         self.projection = projection or Projection(api_version=api_version, kind=kind)
         self.requests: list[ListOptions | WatchOptions] = []
-        self.health: ServerHealth | None = None
+        self.health: ServerMonitor | None = None
         self.has_selector = False
         self.streams = True
         self.watch_cache = False
@@ -301,7 +301,13 @@ class FakeControllerSource:
         """Another object somewhere else was changed: versions go on."""
         self._history.advance()
 
-    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+    async def list(
+        self,
+        options: ListOptions,
+        *,
+        known: Known,
+        progress: Progress = no_progress,  # noqa: ARG002 - its answers come at once
+    ) -> ListPage:
         """One page; as long as nothing was compacted, its continue token goes on from the same moment."""
         self.requests.append(options)
         if self._faults["list"]:

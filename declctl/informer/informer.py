@@ -8,10 +8,9 @@ beyond that in which the server told.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 from declctl.decoding import Projection, ProjectionStatistics, Transform
 from declctl.errors import CacheError
@@ -27,7 +26,7 @@ from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
-from declctl.informer.queues.real_fifo import Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Batch, Bookmark, Replacement, SyncAll
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import Decoding, Source
@@ -37,7 +36,6 @@ from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock, call_on
 from declctl.kit.callbacks import refuse_async
-from declctl.objects import Delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,30 +280,30 @@ class SharedIndexInformer:
         self._decode_by(reprojection)
         reprojection.take_over_first()
 
-    def process(self, batch: Sequence[Entry]) -> Iterator[None]:
-        """Apply what was queued to the store, and tell the listeners after each step of it."""
+    def process(self, batch: Batch) -> Iterator[None]:
+        """Apply a batch to the store, and notify the listeners after each step of it."""
         now = self._clock.now().timestamp()
-        if self._reprojection is not None:
-            batch = self._reprojection.deltas(batch)
         match batch:
-            case [Replacement() as replacement]:
+            case list():
+                deltas = batch if self._reprojection is None else self._reprojection.deltas(batch)
+                self.processor.distribute(self._applier.apply(deltas, now))
+                if self.processor.syncing and not len(self._queue):
+                    self.processor.served()  # the Sync deltas of a DeltaFIFO have all been distributed
+            case Replacement():
+                # What was listed before a take-over was decoded by the projection before it.
                 if self._reprojection is not None:
-                    replacement = yield from self._reprojection.replacement(replacement)
+                    batch = yield from self._reprojection.replacement(batch)
                 before = self._applier.differences
-                for told in self._applier.replace(replacement, now):
-                    self.processor.distribute(told)
+                for notifications in self._applier.replace(batch, now):
+                    self.processor.distribute(notifications)
                     yield
                 if (found := self._applier.differences - before) != NO_DIFFERENCES:
                     _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
-            case [Bookmark() as bookmark]:
-                self.indexer.bookmark(bookmark.resource_version)
-            case [SyncAll()]:
+            case Bookmark():
+                self.indexer.bookmark(batch.resource_version)
+            case SyncAll():
                 for registration in self.processor.served():
                     self._replay(registration)
-            case _:
-                self.processor.distribute(self._applier.apply(cast("Sequence[Delta]", batch), now))
-                if self.processor.syncing and not len(self._queue):
-                    self.processor.served()  # the Sync deltas of a DeltaFIFO have all been told
 
     @property
     def lister(self) -> Lister:

@@ -8,7 +8,7 @@ import inspect
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -20,8 +20,11 @@ ListAnswer = ListPage | Mapping[str, Any] | bytes
 WatchAnswer = Sequence[WatchEvent] | Mapping[str, Any] | bytes
 ListFunc = Callable[[ListOptions], Awaitable[ListAnswer]]
 WatchFunc = Callable[[WatchOptions], AsyncIterator[WatchAnswer]]
-
 Progress = Callable[[], object]
+
+
+def no_progress() -> None:
+    """Progress of an answer that nobody wants to know."""
 
 
 class Source(Protocol):
@@ -38,14 +41,12 @@ class Source(Protocol):
         """What is listed and watched, as people call it: `pods in team-a`."""
         ...
 
-    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+    async def list(self, options: ListOptions, *, known: Known, progress: Progress = no_progress) -> ListPage:
         """One page of a LIST.
 
-        `known` is what the cache holds, so that what has not changed is given back as it is.
-
-        A source may take `progress` as well, a function without arguments, and call it whenever more of
-        the answer has come: then a long answer may take as long as it goes on coming. Without that, an
-        answer has to be complete within two minutes.
+        `known` is what the cache holds, so that what has not changed is given back as it is. `progress` is
+        called whenever more of the answer has come: then a long answer may take as long as it goes on coming.
+        A source that does not take it is given none; its answers have to be complete within two minutes.
         """
         ...
 
@@ -60,18 +61,9 @@ class Source(Protocol):
         ...
 
 
-class _ListWithProgress(Protocol):
-    def __call__(self, options: ListOptions, *, known: Known, progress: Progress) -> Awaitable[ListPage]: ...
-
-
-def list_page(
-    source: Source, options: ListOptions, *, known: Known, progress: Progress
-) -> Awaitable[ListPage]:
-    """One page of a LIST; `progress` is called while it comes, by a source that takes it."""
-    # Asked of the function and not of the class, so that one that is put in its place is judged by itself.
-    if "progress" in inspect.signature(source.list).parameters:
-        return cast("_ListWithProgress", source.list)(options, known=known, progress=progress)
-    return source.list(options, known=known)
+def takes_progress(source: Source) -> bool:
+    """Whether `list` of a source takes `progress`. One that was written without it works, too."""
+    return "progress" in inspect.signature(source.list).parameters
 
 
 async def stop_listening(watch: AsyncIterator[object]) -> None:
@@ -121,7 +113,7 @@ class DecodesElsewhere(Protocol):
     elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None
 
 
-class ServerHealth(Protocol):
+class ServerMonitor(Protocol):
     """Whether a server can be reached, for all reflectors that list and watch there. Used on one loop."""
 
     def suspect(self) -> None:
@@ -149,12 +141,12 @@ class SharedHealth(Protocol):
     """A source that knows how its server is, as all sources of one client do."""
 
     @property
-    def health(self) -> ServerHealth | None:
+    def health(self) -> ServerMonitor | None:
         """How the server is; None if nobody knows."""
         ...
 
 
-def health_of(source: object) -> ServerHealth | None:
+def health_of(source: object) -> ServerMonitor | None:
     """How the server of a source is; None for a source that does not say."""
     return source.health if isinstance(source, SharedHealth) else None
 
@@ -203,7 +195,13 @@ class ListWatch:
         """Whether its watches can't begin with everything there is."""
         return not self._watch_list
 
-    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+    async def list(
+        self,
+        options: ListOptions,
+        *,
+        known: Known,
+        progress: Progress = no_progress,  # noqa: ARG002 - the function gives its answer as a whole
+    ) -> ListPage:
         """One page of a LIST."""
         answer = await self._list(self._tweaked(options))
         if isinstance(answer, ListPage):
@@ -234,6 +232,7 @@ class FilteredListWatch:
 
     def __init__(self, source: Source, tweak_list_options: TweakListOptions) -> None:
         self._source = source
+        self._takes_progress = takes_progress(source)
         self._tweak = tweak_list_options
 
     @property
@@ -251,7 +250,7 @@ class FilteredListWatch:
         return self._source.description
 
     @property
-    def health(self) -> ServerHealth | None:
+    def health(self) -> ServerMonitor | None:
         """The other source's."""
         return health_of(self._source)
 
@@ -259,11 +258,12 @@ class FilteredListWatch:
         """What the other source says."""
         return not supports_watch_list(self._source)
 
-    async def list(
-        self, options: ListOptions, *, known: Known, progress: Progress = lambda: None
-    ) -> ListPage:
+    async def list(self, options: ListOptions, *, known: Known, progress: Progress = no_progress) -> ListPage:
         """One page of a LIST."""
-        return await list_page(self._source, self._tweak(options), known=known, progress=progress)
+        tweaked = self._tweak(options)
+        if self._takes_progress:
+            return await self._source.list(tweaked, known=known, progress=progress)
+        return await self._source.list(tweaked, known=known)
 
     def watch(
         self, options: WatchOptions, *, known: Known | None = None

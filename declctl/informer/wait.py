@@ -320,18 +320,20 @@ class Lazy(Generic[T]):
 
     def __init__(self, evaluate: Callable[[], T]) -> None:
         self._evaluate = evaluate
-        self._entry = _Entry(evaluate)
+        self._computation = _Computation(evaluate)
 
     def notify(self) -> None:
         """Something has changed: the next `get` computes anew."""
-        self._entry = _Entry(self._evaluate)  # one that computes now keeps its own entry, which nobody sees
+        self._computation = _Computation(
+            self._evaluate
+        )  # one that computes now keeps its own entry, which nobody sees
 
     def get(self) -> T:
         """The value."""
-        return self._entry.get()
+        return self._computation.get()
 
 
-class _Entry(Generic[T]):
+class _Computation(Generic[T]):
     """One computation, and its result."""
 
     def __init__(self, evaluate: Callable[[], T]) -> None:

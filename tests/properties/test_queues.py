@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from declctl.informer import DeltaFIFO, QueueClosed, RealFIFO
-from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues import Batch, Bookmark, Entry, Replacement, SyncAll
 from declctl.objects import Delta, DeltaType, Record
-from tests.rooms.informer.lines import Line
+from tests.rooms.informer.lines import Line, entries
 from tests.rooms.informer.shapes import Recorder, record
 
 ADDED, UPDATED, DELETED = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
@@ -54,8 +54,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.version = 0
         self.server: dict[str, Record] = {}
         self.listener = Recorder()
-        self.in_hand: list[Sequence[Entry]] = []  # popped
-        self.applied: list[Sequence[Entry]] = []  # and in the store
+        self.in_hand: list[Batch] = []  # popped
+        self.applied: list[Batch] = []  # and in the store
         self.synced = False  # what `has_synced` must say
         self.has_been_synced = False
 
@@ -177,8 +177,8 @@ class QueueMachine(RuleBasedStateMachine):
     def expect_replacement(self, records: Sequence[Record]) -> None: ...
     def expect_resync(self) -> None: ...
     def expect_bookmark(self) -> None: ...
-    def check(self, batch: Sequence[Entry], limit: int) -> None: ...
-    def after(self, batch: Sequence[Entry]) -> None: ...
+    def check(self, batch: Batch, limit: int) -> None: ...
+    def after(self, batch: Batch) -> None: ...
     def nothing_waits(self) -> bool: ...
 
 
@@ -213,19 +213,19 @@ class RealMachine(QueueMachine):
     def expect_bookmark(self) -> None:
         self.waiting.append(("bookmark", str(self.version)))
 
-    def check(self, batch: Sequence[Entry], limit: int) -> None:
-        assert [self.shown(entry) for entry in batch] == self.waiting[: len(batch)]
-        del self.waiting[: len(batch)]
-        assert bool(batch) or not self.waiting
-        if all(isinstance(entry, Delta) for entry in batch):
+    def check(self, batch: Batch, limit: int) -> None:
+        popped = entries(batch)
+        assert [self.shown(entry) for entry in popped] == self.waiting[: len(popped)]
+        del self.waiting[: len(popped)]
+        assert bool(popped) or not self.waiting
+        if isinstance(batch, list):
+            assert all(isinstance(entry, Delta) for entry in batch)
             full = len(batch) == limit
             assert full or not self.waiting or not isinstance(self.waiting[0][0], DeltaType)
-        else:
-            assert len(batch) == 1
-        assert len(batch) <= limit
+        assert len(popped) <= limit
 
-    def after(self, batch: Sequence[Entry]) -> None:
-        if not self.synced and self.shown(batch[0]) == self.first:
+    def after(self, batch: Batch) -> None:
+        if not self.synced and self.shown(entries(batch)[0]) == self.first:
             self.synced = True
 
     def nothing_waits(self) -> bool:
@@ -255,7 +255,7 @@ class DeltaMachine(QueueMachine):
 
     def make(self, known: Any) -> DeltaFIFO:
         self.waiting: dict[str, list[Shown]] = {}
-        self.last: Sequence[Entry] = ()  # popped last, and not processed
+        self.last: Batch = []  # popped last, and not processed
         self.populated = self.replaced = False
         self.initial: set[str] = set()
         self.empty = False  # an empty list that somebody has to learn of
@@ -270,7 +270,7 @@ class DeltaMachine(QueueMachine):
         """The last thing that was said of a key: queued, in somebody's hands, or stored."""
         if key in self.waiting:
             return self.waiting[key][-1]
-        said = [entry for entry in self.last if isinstance(entry, Delta) and entry.key == key]
+        said = [entry for entry in entries(self.last) if isinstance(entry, Delta) and entry.key == key]
         if said:
             return self.shown(said[-1])
         held = self.line.store.get_by_key(key)
@@ -311,23 +311,21 @@ class DeltaMachine(QueueMachine):
             if newest is not None and newest[0] == "stored":
                 self.queue_up(held.key, (SYNC, held.resource_version, False, False))
 
-    def check(self, batch: Sequence[Entry], limit: int) -> None:
+    def check(self, batch: Batch, limit: int) -> None:
         keys = list(self.waiting)[:limit]
         expected = [(key, *shown) for key in keys for shown in self.waiting.pop(key)]
         if not keys and self.empty:
-            [entry] = batch
-            assert isinstance(entry, Bookmark)
+            assert isinstance(batch, Bookmark)
             self.empty = False
         else:
-            deltas = [entry for entry in batch if isinstance(entry, Delta)]
-            assert [(delta.key, *self.shown(delta)) for delta in deltas] == expected
-            assert len(deltas) == len(batch)
+            assert isinstance(batch, list)
+            assert [(delta.key, *self.shown(delta)) for delta in batch] == expected
         self.last = batch or self.last
 
-    def after(self, batch: Sequence[Entry]) -> None:
+    def after(self, batch: Batch) -> None:
         if batch is self.last:
-            self.last = ()
-        self.initial -= {entry.key for entry in batch if isinstance(entry, Delta)}
+            self.last = []
+        self.initial -= {entry.key for entry in entries(batch) if isinstance(entry, Delta)}
         self.synced = self.synced or (self.populated and not self.initial)
 
     def nothing_waits(self) -> bool:

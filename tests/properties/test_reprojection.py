@@ -126,7 +126,7 @@ class World:
         """What came first is applied."""
         for entry in self.queue[:number]:
             self._expect(entry)
-            for _ in self.informer.process([entry]):
+            for _ in self.informer.process([entry] if isinstance(entry, Delta) else entry):
                 pass
         del self.queue[:number]
 

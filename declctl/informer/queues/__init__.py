@@ -6,6 +6,7 @@ All are synchronous cores that decide, under a thin shell that waits; the loop i
 from declctl.errors import QueueClosed
 from declctl.informer.queues.delta_fifo import FIFO, DeltaFIFO, Heap
 from declctl.informer.queues.real_fifo import (
+    Batch,
     Bookmark,
     Entry,
     Queue,
@@ -18,6 +19,7 @@ from declctl.informer.queues.real_fifo import (
 
 __all__ = [
     "FIFO",
+    "Batch",
     "Bookmark",
     "DeltaFIFO",
     "Entry",

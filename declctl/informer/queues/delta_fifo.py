@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar
 
 from declctl.errors import QueueClosed
 from declctl.informer.queues.real_fifo import (
+    Batch,
     Bookmark,
-    Entry,
+    QueueBase,
+    SyncingQueue,
     Transformer,
-    Waiting,
     all_transformed,
     transformed,
 )
-from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
 
 T = TypeVar("T")
@@ -31,18 +31,17 @@ def _nothing() -> Mapping[str, Record]:
     return {}
 
 
-class DeltaFIFO(Waiting):
+class DeltaFIFO(SyncingQueue):
     """All pending changes of a key, popped together. `known` is what the store holds (KnownObjects).
 
     Keys are served in the order in which they were first queued. A replacement is turned into Replaced
     deltas and tombstones when it comes in, by comparing it with what is queued and what is in the
     store. Unlike client-go's it has synced only when the last initial delta was processed.
 
-    Used on one loop by one consumer; `pop_batch_nowait` decides, `pop_batch` waits. What was popped
-    last counts as known until it is given to `processed`, or until the next pop. `emit_replaced`
-    says whether a list is queued as Replaced or, as in old programs, as Sync (EmitDeltaTypeReplaced).
-    `transformer` is applied to every live object once, on its way in. `synced` opens when
-    `has_synced` turns true.
+    Used on one loop by one consumer; `pop_batch_nowait` decides, `pop_batch` waits. What was popped last
+    counts as known until it is given to `processed`, or until the next pop. `emit_replaced` says whether a
+    list is queued as Replaced or, as in old programs, as Sync (EmitDeltaTypeReplaced). `transformer` is
+    applied to every live object once, on its way in.
     """
 
     def __init__(
@@ -52,59 +51,47 @@ class DeltaFIFO(Waiting):
         emit_replaced: bool = True,
         transformer: Transformer | None = None,
     ) -> None:
-        super().__init__()
-        self.synced = Latch("DeltaFIFO")
+        super().__init__("DeltaFIFO")
         self._known = known
         self._listed_as = _REPLACED if emit_replaced else _SYNC
         self._transformer = transformer
         self._items: dict[str, list[Delta]] = {}  # in the order in which the keys were first queued
-        self._popped: Sequence[Entry] = ()  # last, and not processed yet: neither queued nor in the store
-        self._populated = False
-        self._replaced = False
+        self._popped: Sequence[Delta] = ()  # last, and not processed yet: neither queued nor in the store
+        self._replaced = False  # the first replacement has come
         self._initial: set[str] = set()  # keys of the first replacement that are not processed yet
-        self._empty: Bookmark | None = None  # a replacement by nothing, over which nothing is gone
+        self._empty: Bookmark | None = None  # a replacement by nothing, which leaves nothing to delete
 
     def add(self, record: Record) -> None:
-        """An object appeared."""
+        """Queue that an object appeared."""
         self.extend((Delta(DeltaType.ADDED, record.key, record),))
 
     def update(self, record: Record) -> None:
-        """An object changed."""
+        """Queue that an object changed."""
         self.extend((Delta(DeltaType.UPDATED, record.key, record),))
 
     def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
-        """An object is gone.
-
-        Dropped if it is neither queued nor in the store (client-go 11, 12).
-        """
+        """Queue that an object is gone, if it is queued or in the store (client-go 11, 12)."""
         self.extend((Delta(_DELETED, record.key, record, out_of_scope=out_of_scope),))
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """These happened, in this order.
+        """Queue these changes, in this order.
 
-        Raises what the transformer raises, with every delta queued on which it did not.
+        Raises what the transformer raises, with every delta queued on which it did not raise.
         """
         if self._transformer is not None:
             deltas = transformed(self._transformer, deltas, self._concerns)
-        items, known, any_came = self._items, self._known(), False
         try:
             for delta in deltas:
-                any_came = True
-                if delta.type is _DELETED and not (
-                    delta.key in items or delta.key in known or self._concerns(delta)
-                ):
-                    continue
-                self._put(delta)
+                if self._concerns(delta):
+                    self._put(delta)
+                self._populate_by_change()  # also by one that is dropped, as client-go does
         finally:
-            if any_came and not self._populated:
-                self._populated = True
-                self.synced.open()
             self.wake()
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """These are all the objects there are.
+        """Queue all the objects that there are.
 
-        Replaced (or Sync) for each, a tombstone for every other (client-go 3-22). Raises what the
+        A Replaced (or Sync) for each, a tombstone for every other object (client-go 3-22). Raises what the
         transformer raises, with nothing queued.
         """
         if self._transformer is not None:
@@ -116,11 +103,11 @@ class DeltaFIFO(Waiting):
         for key in sorted(key for key in pending.keys() | known.keys() if key not in listed):
             newest = pending.get(key)
             if newest is not None and newest.type is _DELETED:
-                continue
+                continue  # its end is queued already
             last = known.get(key) if newest is None else newest.record
             self._put(Delta(_DELETED, key, last, final_state_unknown=True, initial=initial))
         if not self._items:
-            self._empty = Bookmark(resource_version)  # who waits has to learn that the list is in
+            self._empty = Bookmark(resource_version)  # the consumer has to learn that the list is in
         if not self._populated:
             self._initial = set(self._items)
             self._open_if_synced()
@@ -128,10 +115,10 @@ class DeltaFIFO(Waiting):
         self.wake()
 
     def bookmark(self, resource_version: str) -> None:
-        """Nothing is queued: this queue knows no versions (client-go 36)."""
+        """Queue nothing: this queue knows no versions (client-go 36)."""
 
     def resync(self) -> None:
-        """Sync for each object of the store that has nothing pending (client-go 14, 15)."""
+        """Queue a Sync for each object of the store that has nothing pending (client-go 14, 15)."""
         pending = self._pending()
         for key, record in self._known().items():
             if key not in pending:
@@ -150,33 +137,29 @@ class DeltaFIFO(Waiting):
         """As `pop_nowait`, as soon as there is something; raises QueueClosed."""
         return await self.until(lambda: self.pop_nowait() or None)
 
-    def pop_batch_nowait(self, limit: int) -> list[Entry]:
-        """The deltas of at most `limit` keys, each key's together; empty if there is nothing."""
-        batch: list[Entry] = []
-        for key in [key for key, _ in zip(self._items, range(limit), strict=False)]:
+    def pop_batch_nowait(self, limit: int) -> Batch:
+        """The deltas of at most `limit` keys, each key's together; an empty list if nothing waits."""
+        batch: list[Delta] = []
+        for key in list(itertools.islice(self._items, limit)):
             batch += self._items.pop(key)
-        if not batch and self._empty is not None:
-            batch, self._empty = [self._empty], None
         if batch:
             self._popped = batch
+        elif self._empty is not None:
+            bookmark, self._empty = self._empty, None
+            return bookmark
         return batch
 
-    async def pop_batch(self, limit: int) -> list[Entry]:
+    async def pop_batch(self, limit: int) -> Batch:
         """As `pop_batch_nowait`, as soon as there is something; raises QueueClosed."""
         return await self.until(lambda: self.pop_batch_nowait(limit) or None)
 
-    def processed(self, batch: Sequence[Entry]) -> None:
-        """The batch is in the store: only then can the queue say that it has synced."""
+    def processed(self, batch: Batch) -> None:
+        """Note that the batch is in the store: only then can the queue say that it has synced."""
         if batch is self._popped:
             self._popped = ()
-        if self._initial:
-            self._initial.difference_update(entry.key for entry in batch if isinstance(entry, Delta))
+        if self._initial and isinstance(batch, list):
+            self._initial.difference_update(delta.key for delta in batch)
             self._open_if_synced()
-
-    @property
-    def has_synced(self) -> bool:
-        """Whether everything of the first replacement was processed; at once if changes came first."""
-        return self.synced.is_open
 
     def __len__(self) -> int:
         """How many keys have changes that wait."""
@@ -186,47 +169,44 @@ class DeltaFIFO(Waiting):
         pending = self._items.get(delta.key)
         if pending is None:
             self._items[delta.key] = [delta]
-        elif delta.type is _DELETED and pending[-1].type is _DELETED:
-            if pending[-1].final_state_unknown:
-                pending[-1] = delta  # the one that knows the object wins over a tombstone
-        else:
+        elif delta.type is not _DELETED or pending[-1].type is not _DELETED:
             pending.append(delta)
+        elif pending[-1].final_state_unknown:
+            # Two deletes in a row are one. The one that knows the object wins over a tombstone.
+            pending[-1] = delta
 
     def _pending(self) -> dict[str, Delta]:
         """The newest delta of each key that the store has not seen all of."""
-        newest = {entry.key: entry for entry in self._popped if isinstance(entry, Delta)}
+        newest = {delta.key: delta for delta in self._popped}
         newest.update((key, deltas[-1]) for key, deltas in self._items.items())
         return newest
 
     def _concerns(self, delta: Delta) -> bool:
-        """Whether it says something about an object that there may be."""
+        """Whether a delta says something about an object that there may be."""
         if delta.type is not _DELETED or delta.key in self._items or delta.key in self._known():
             return True
-        return any(isinstance(entry, Delta) and entry.key == delta.key for entry in self._popped)
+        return any(popped.key == delta.key for popped in self._popped)
 
     def _open_if_synced(self) -> None:
         if not self._initial:
             self.synced.open()
 
 
-class FIFO(Waiting):
-    """A queue of objects, not of changes: whoever pops gets the newest state of each key once.
+class FIFO(SyncingQueue):
+    """A queue of objects, not of changes: a pop gives the newest state of a key, once.
 
-    A key keeps its place when its object changes, and leaves it when it is deleted. Used on one
-    loop. `synced` opens when `has_synced` turns true.
+    A key keeps its place when its object changes, and leaves it when it is deleted. Used on one loop.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.synced = Latch("FIFO")
-        self._items: dict[str, Record] = {}
-        self._populated = False
-        self._initial: set[str] = set()  # keys of the first replacement that are not dealt with yet
+        super().__init__("FIFO")
+        self._items: dict[str, Record] = {}  # in the order of their places
+        self._initial: set[str] = set()  # keys of the first replacement that are not processed yet
 
     def add(self, record: Record) -> None:
         """Put an object, in the place that its key has already or at the end."""
         self._items[record.key] = record
-        self._filled_by_hand()
+        self._populate_by_change()
         self.wake()
 
     update = add
@@ -234,22 +214,23 @@ class FIFO(Waiting):
     def delete(self, record: Record) -> None:
         """Take an object out; nothing happens if it isn't there."""
         waited = self._items.pop(record.key, None)
-        self._filled_by_hand()
+        self._populate_by_change()
         if waited is not None:
-            self._dealt_with(record.key)
+            self.processed(record)
 
     def replace(self, records: Sequence[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
         """Hold these objects and no others; those that stay keep their places."""
         wanted = {record.key: record for record in records}
         never_popped = self._items.keys() - wanted
         self._items = {key: wanted[key] for key in self._items if key in wanted} | wanted
+        # What leaves before it was popped will never be processed: the sync does not wait for it.
         self._initial = self._initial - never_popped if self._populated else set(wanted)
         self._populated = True
         self._open_if_synced()
         self.wake()
 
     def get_by_key(self, key: str) -> Record | None:
-        """The object that waits under a key."""
+        """The object that waits under a key; None if there is none."""
         return self._items.get(key)
 
     def list(self) -> list[Record]:
@@ -270,33 +251,20 @@ class FIFO(Waiting):
         return await self.until(self.pop_nowait)
 
     def processed(self, record: Record) -> None:
-        """What was popped has been dealt with."""
-        self._dealt_with(record.key)
-
-    @property
-    def has_synced(self) -> bool:
-        """Whether everything of the first replacement was dealt with; at once if single adds came first."""
-        return self.synced.is_open
+        """Note that an object that was popped is processed."""
+        if self._initial:
+            self._initial.discard(record.key)
+            self._open_if_synced()
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def _filled_by_hand(self) -> None:
-        if not self._populated:
-            self._populated = True
-            self.synced.open()
-
-    def _dealt_with(self, key: str) -> None:
-        if self._initial:
-            self._initial.discard(key)
-            self._open_if_synced()
 
     def _open_if_synced(self) -> None:
         if not self._initial:
             self.synced.open()
 
 
-class Heap(Waiting, Generic[T]):
+class Heap(QueueBase, Generic[T]):
     """Values by `key`; the smallest by `order` is popped first, equal ones in the order they came.
 
     A value that is put again moves to where it belongs. After `close`, adding raises QueueClosed.

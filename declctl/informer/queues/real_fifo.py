@@ -1,20 +1,17 @@
 """RealFIFO: what happened, in the order in which it happened, over all keys (client-go's the_real_fifo.go).
 
-It is the queue that informers use by default. Before it stands what all queues share: the entries, the
+It is the queue that informers use by default. Before it stands what all queues share: the batches, the
 protocol, the wait for a pop, and the transformer.
 
 A queue decides what is popped next, and a thin shell waits for it. A queue is used on one loop, which is its
 lock: each waiter is woken when something comes in or the queue is closed, and looks again.
-
-A transformer (client-go's TransformFunc) works on objects on their way in. The transform of a manifest works
-on the decoded object, before there is a record; this one is for programs that build a line of their own. It
-has to give the same for its own result: a relist brings objects again that went through it before.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -22,12 +19,18 @@ from declctl.errors import CacheError, QueueClosed
 from declctl.kit import Latch
 from declctl.objects import Delta, DeltaType, Record
 
-_SYNC = DeltaType.SYNC
 T = TypeVar("T")
 Transformer = Callable[[Record], Record]
+"""Changes objects on their way into a queue (client-go's TransformFunc).
+
+The transform of a manifest works on the decoded object, before there is a record; this one is for programs
+that build a line of their own. It has to give the same for its own result: a relist brings objects again that
+went through it before.
+"""
 
 
-class Replacement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Replacement:
     """All the objects that there are. `initial` for the first one."""
 
     records: Sequence[Record]
@@ -35,17 +38,23 @@ class Replacement(NamedTuple):
     initial: bool
 
 
-class SyncAll(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SyncAll:
     """The store is to be replayed to the listeners whose resync is due."""
 
 
-class Bookmark(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bookmark:
     """Nothing has changed up to this version."""
 
     resource_version: str
 
 
 Entry = Delta | Replacement | SyncAll | Bookmark
+"""What waits in a queue."""
+
+Batch = list[Delta] | Replacement | SyncAll | Bookmark
+"""What is popped and processed together: changes in their order, or one entry of another kind."""
 
 
 def key_of_entry(entry: Record | Delta | Sequence[Delta]) -> str:
@@ -63,36 +72,36 @@ def key_of_entry(entry: Record | Delta | Sequence[Delta]) -> str:
 class Queue(Protocol):
     """What happened and is not applied yet.
 
-    A reflector fills it with `extend`, `replace` and `bookmark`, a controller empties it. What was
+    A reflector fills it with `extend`, `replace` and `bookmark`, a controller empties it. A batch that was
     popped counts as pending until it is given to `processed`.
     """
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """These happened, in this order."""
+        """Queue these changes, in this order."""
         ...
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """These are all the objects there are, at that version."""
+        """Queue all the objects that there are, at that version."""
         ...
 
     def bookmark(self, resource_version: str) -> None:
-        """Nothing has changed up to that version."""
+        """Queue that nothing has changed up to that version."""
         ...
 
     def resync(self) -> None:
-        """Replay the store to those whose resync is due, after what is queued."""
+        """Queue a replay of the store to the listeners whose resync is due, after what is queued."""
         ...
 
-    def pop_batch_nowait(self, limit: int) -> Sequence[Entry]:
-        """The next entries; empty if there are none."""
+    def pop_batch_nowait(self, limit: int) -> Batch:
+        """The next batch, of at most `limit` changes or keys; an empty list if nothing waits."""
         ...
 
-    async def pop_batch(self, limit: int) -> Sequence[Entry]:
-        """The next entries as soon as there are any; raises QueueClosed."""
+    async def pop_batch(self, limit: int) -> Batch:
+        """The next batch as soon as there is one; raises QueueClosed."""
         ...
 
-    def processed(self, batch: Sequence[Entry]) -> None:
-        """The batch is applied."""
+    def processed(self, batch: Batch) -> None:
+        """Note that a batch, as it was popped, is applied."""
         ...
 
     @property
@@ -101,7 +110,7 @@ class Queue(Protocol):
         ...
 
     def close(self) -> None:
-        """Hand out what is left, then raise QueueClosed; wakes everybody who waits."""
+        """Hand out what is left, then raise QueueClosed; wakes every waiter."""
         ...
 
     def __len__(self) -> int:
@@ -109,8 +118,8 @@ class Queue(Protocol):
         ...
 
 
-class Waiting:
-    """Lets callers wait until an attempt gives something."""
+class QueueBase:
+    """The waiting shell of a queue: it lets callers wait until an attempt to pop gives something."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -122,12 +131,12 @@ class Waiting:
         return self._closed
 
     def close(self) -> None:
-        """Hand out what is left, then raise QueueClosed; wakes everybody who waits."""
+        """Hand out what is left, then raise QueueClosed; wakes every waiter."""
         self._closed = True
         self._changed.set()
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Let waiters look again."""
         self._changed.set()
 
     async def until(self, attempt: Callable[[], T | None]) -> T:
@@ -140,6 +149,135 @@ class Waiting:
         return found
 
 
+class SyncingQueue(QueueBase):
+    """A queue that knows when what came first was processed: then `synced` opens.
+
+    If changes come before the first replacement, it has synced at once.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.synced = Latch(name)
+        self._populated = False  # a change or a replacement has come
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether everything of the first replacement was processed; at once if changes came first."""
+        return self.synced.is_open
+
+    def _populate_by_change(self) -> None:
+        """Note that a change has come. If it is the first thing that has come, no list is waited for."""
+        if not self._populated:
+            self._populated = True
+            self.synced.open()
+
+
+class RealFIFO(SyncingQueue):
+    """The in-order queue. Every change is an entry of its own, and nothing is merged.
+
+    A replacement is one entry, compared with the store when it is processed, so that nothing queued can be
+    forgotten by it (client-go's AtomicFIFO). Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits.
+    `transformer` is applied to every live object once, on its way in.
+    """
+
+    def __init__(self, *, transformer: Transformer | None = None) -> None:
+        super().__init__("RealFIFO")
+        self._transformer = transformer
+        self._entries: deque[Entry] = deque()
+        self._replaced = False  # the first replacement has come
+        self._initial: Replacement | None = None  # the first replacement, until it is processed
+
+    def add(self, record: Record) -> None:
+        """Queue that an object appeared."""
+        self.extend((Delta(DeltaType.ADDED, record.key, record),))
+
+    def update(self, record: Record) -> None:
+        """Queue that an object changed."""
+        self.extend((Delta(DeltaType.UPDATED, record.key, record),))
+
+    def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
+        """Queue that an object is gone, known or not (client-go 39)."""
+        self.extend((Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope),))
+
+    def extend(self, deltas: Iterable[Delta]) -> None:
+        """Queue these changes, in this order.
+
+        Raises what the transformer raises, with every delta queued on which it did not raise.
+        """
+        before = len(self._entries)
+        try:
+            self._entries.extend(
+                deltas if self._transformer is None else transformed(self._transformer, deltas)
+            )
+        finally:
+            # Also after a fault of the transformer: the deltas on which it did not raise are in the queue.
+            if not self._populated and len(self._entries) > before:
+                self._populate_by_change()
+            self.wake()
+
+    def replace(self, records: Sequence[Record], resource_version: str) -> None:
+        """Queue all the objects that there are, at that version.
+
+        Raises what the transformer raises, with nothing queued.
+        """
+        if self._transformer is not None:
+            records = all_transformed(self._transformer, records)
+        replacement = Replacement(records, resource_version, initial=not self._replaced)
+        if not self._populated:
+            self._initial = replacement
+        self._populated = self._replaced = True
+        self._put(replacement)
+
+    def bookmark(self, resource_version: str) -> None:
+        """Queue that nothing has changed up to that version."""
+        self._put(Bookmark(resource_version))
+
+    def resync(self) -> None:
+        """Queue a replay of the store, after what is queued (client-go 63)."""
+        self._put(SyncAll())
+
+    def pop_nowait(self) -> Entry | None:
+        """The next entry; None if there is none."""
+        return self._entries.popleft() if self._entries else None
+
+    async def pop(self) -> Entry:
+        """The next entry as soon as there is one; raises QueueClosed."""
+        return await self.until(self.pop_nowait)
+
+    def pop_batch_nowait(self, limit: int) -> Batch:
+        """At most `limit` deltas, or one entry of another kind; an empty list if nothing waits.
+
+        So a batch never mixes the initial list with what comes after it (client-go 54, 56).
+        """
+        entries = self._entries
+        if entries and not isinstance(other := entries[0], Delta):
+            entries.popleft()
+            return other
+        batch: list[Delta] = []
+        while entries and len(batch) < limit and isinstance(delta := entries[0], Delta):
+            batch.append(delta)
+            entries.popleft()
+        return batch
+
+    async def pop_batch(self, limit: int) -> Batch:
+        """As `pop_batch_nowait`, as soon as there is something; raises QueueClosed."""
+        return await self.until(lambda: self.pop_batch_nowait(limit) or None)
+
+    def processed(self, batch: Batch) -> None:
+        """Note that the batch is in the store: only then can the queue say that it has synced."""
+        if self._initial is not None and batch is self._initial:
+            self._initial = None
+            self.synced.open()
+
+    def __len__(self) -> int:
+        """How many entries wait; a replacement is one."""
+        return len(self._entries)
+
+    def _put(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self.wake()
+
+
 def _every(_: Delta) -> bool:
     return True
 
@@ -149,14 +287,15 @@ def transformed(
 ) -> Iterator[Delta]:
     """The deltas with their live objects transformed: no tombstones, no resyncs, nothing out of scope.
 
-    Nor those that are not `wanted`, which whoever queues them will drop. A delta on which the
-    transformer raises is left out; the first fault is raised after the last delta, so that one
+    Objects of deltas that are not `wanted` are not transformed either: the caller will drop them. A delta on
+    which the transformer raises is left out. The first fault is raised after the last delta, so that one
     object does not keep the others out.
     """
     faults: list[Exception] = []
     for delta in deltas:
         record = delta.record
-        if record is None or not (_is_live(delta) and wanted(delta)):
+        is_live = not (delta.final_state_unknown or delta.out_of_scope or delta.type is DeltaType.SYNC)
+        if record is None or not is_live or not wanted(delta):
             yield delta
             continue
         try:
@@ -172,12 +311,8 @@ def transformed(
 
 
 def all_transformed(transformer: Transformer, records: Iterable[Record]) -> Sequence[Record]:
-    """All objects of a list; raises the first fault, because a list that lacks one would delete it."""
+    """All objects of a list; raises the first fault, because a list that lacks an object would delete it."""
     return [_transformed(transformer, record) for record in records]
-
-
-def _is_live(delta: Delta) -> bool:
-    return not (delta.final_state_unknown or delta.out_of_scope or delta.type is _SYNC)
 
 
 def _transformed(transformer: Transformer, record: Record) -> Record:
@@ -185,123 +320,3 @@ def _transformed(transformer: Transformer, record: Record) -> Record:
     if made.key != record.key:
         raise CacheError(f"the transformer made {made.key} of {record.key}: an object has to keep its key")
     return made
-
-
-class RealFIFO(Waiting):
-    """The in-order queue. Every change is an entry of its own, and nothing is merged.
-
-    A replacement is one entry, compared with the store when it is processed, so that nothing queued can be
-    forgotten by it (client-go's AtomicFIFO). Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits.
-
-    `transformer` is applied to every live object once, on its way in. `synced` opens when
-    `has_synced` turns true.
-    """
-
-    def __init__(self, *, transformer: Transformer | None = None) -> None:
-        super().__init__()
-        self.synced = Latch("RealFIFO")
-        self._transformer = transformer
-        self._entries: deque[Entry] = deque()
-        self._populated = False
-        self._replaced = False
-        self._initial: Replacement | None = None  # until it is processed
-
-    def add(self, record: Record) -> None:
-        """An object appeared."""
-        self.extend((Delta(DeltaType.ADDED, record.key, record),))
-
-    def update(self, record: Record) -> None:
-        """An object changed."""
-        self.extend((Delta(DeltaType.UPDATED, record.key, record),))
-
-    def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
-        """An object is gone. Always queued, known or not (client-go 39)."""
-        self.extend((Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope),))
-
-    def extend(self, deltas: Iterable[Delta]) -> None:
-        """These happened, in this order.
-
-        Raises what the transformer raises, with every delta queued on which it did not.
-        """
-        if self._transformer is None and self._populated:
-            self._entries.extend(deltas)
-            self.wake()
-        else:
-            self._extend_carefully(deltas)
-
-    def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """These are all the objects there are, at that version.
-
-        Raises what the transformer raises, with nothing queued.
-        """
-        if self._transformer is not None:
-            records = all_transformed(self._transformer, records)
-        replacement = Replacement(records, resource_version, initial=not self._replaced)
-        if not self._populated:
-            self._initial = replacement
-        self._populated = self._replaced = True
-        self._put(replacement)
-
-    def bookmark(self, resource_version: str) -> None:
-        """Nothing has changed up to that version."""
-        self._put(Bookmark(resource_version))
-
-    def resync(self) -> None:
-        """Replay the store to those whose resync is due, after what is queued (client-go 63)."""
-        self._put(SyncAll())
-
-    def pop_nowait(self) -> Entry | None:
-        """The next entry; None if there is none."""
-        return self._entries.popleft() if self._entries else None
-
-    async def pop(self) -> Entry:
-        """The next entry as soon as there is one; raises QueueClosed."""
-        return (await self.pop_batch(1))[0]
-
-    def pop_batch_nowait(self, limit: int) -> list[Entry]:
-        """At most `limit` deltas, or one entry of another kind; empty if there is nothing.
-
-        So a batch never mixes the initial list with what comes after it (client-go 54, 56).
-        """
-        batch: list[Entry] = []
-        entries = self._entries
-        while entries and len(batch) < limit:
-            if not isinstance(entries[0], Delta):
-                return batch or [entries.popleft()]
-            batch.append(entries.popleft())
-        return batch
-
-    async def pop_batch(self, limit: int) -> list[Entry]:
-        """As `pop_batch_nowait`, as soon as there is something; raises QueueClosed."""
-        return await self.until(lambda: self.pop_batch_nowait(limit) or None)
-
-    def processed(self, batch: Sequence[Entry]) -> None:
-        """The batch is in the store: only then can the queue say that it has synced."""
-        if self._initial is not None and any(entry is self._initial for entry in batch):
-            self._initial = None
-            self.synced.open()
-
-    @property
-    def has_synced(self) -> bool:
-        """Whether the first replacement was processed; at once if single changes came first."""
-        return self.synced.is_open
-
-    def __len__(self) -> int:
-        """How many entries wait; a replacement is one."""
-        return len(self._entries)
-
-    def _extend_carefully(self, deltas: Iterable[Delta]) -> None:
-        if self._transformer is not None:
-            deltas = transformed(self._transformer, deltas)
-        before = len(self._entries)
-        try:
-            self._entries.extend(deltas)
-        finally:
-            if not self._populated and len(self._entries) > before:
-                self._populated = True
-                self.synced.open()
-            self.wake()
-
-    def _put(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        self.wake()

@@ -5,15 +5,15 @@ lists and checks streamed ones. `continuity` finds out that the server was put b
 has the figures.
 """
 
-from declctl.informer.reflector.faults import Backoff, BackoffFactory, ExponentialBackoff
+from declctl.informer.reflector.faults import BackoffFactory, BackoffManager, ExponentialBackoff
 from declctl.informer.reflector.lists import ListPager, WholeList
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions, ReflectorStore
 from declctl.informer.reflector.statistics import ReflectorStatistics
 
 __all__ = [
     "DEFAULT_OPTIONS",
-    "Backoff",
     "BackoffFactory",
+    "BackoffManager",
     "ExponentialBackoff",
     "ListPager",
     "Reflector",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from declctl.decoding import Projection, nothing_known
 from declctl.errors import Expired, InvalidRequest, ServerError, TooLargeResourceVersion
-from declctl.informer.source import Source, has_selector, list_page
+from declctl.informer.source import Source, has_selector
 from declctl.objects import (
     NO_ORDER,
     Delta,
@@ -130,11 +130,11 @@ async def continuity(source: Source, version: str, sample: Sample) -> Continuity
     options = _of_witness(witness) if everything is None else ListOptions(limit=len(everything) + 1)
     exactly = replace(options, resource_version=version, resource_version_match="Exact")
     try:
-        page = await _listed(source, exactly)
+        page = await source.list(exactly, known=nothing_known)
     except (Expired, TooLargeResourceVersion, InvalidRequest, ServerError):
         # The version is compacted; or the server has not reached it, or only its watch cache has not, which
         # lags behind; or the server does not know `Exact`.
-        return _judged(await _listed(source, _of_witness(witness)), version, sample)
+        return _judged(await source.list(_of_witness(witness), known=nothing_known), version, sample)
     if everything is None:
         return _judged(page, version, sample)
     return _judged_as_a_whole(page, version, everything)
@@ -145,10 +145,6 @@ def _of_witness(witness: Witness | None) -> ListOptions:
         return ListOptions(limit=1)
     key = ObjectKey(witness.key)
     return ListOptions(limit=1, namespace=key.namespace, field_selector=f"metadata.name={key.name}")
-
-
-async def _listed(source: Source, options: ListOptions) -> ListPage:
-    return await list_page(source, options, known=nothing_known, progress=lambda: None)
 
 
 def _judged_by_version(page: ListPage, version: str) -> Continuity | None:

@@ -1,9 +1,13 @@
 """The reflector's policy: its states, and the table of what follows each fault.
 
-The states are values, and `judge` is a pure function of a fault, a state and the circumstances. Each row of
-the table has a fault, what follows it during a watch, and what follows it during a LIST or a streaming list.
-"wait" is the back-off (`ExponentialBackoff`). Every watch begins at the last version that was seen, if there
-is one.
+    Starting ──► Streaming ───┐     asks for a watch that begins with everything, where the server has them
+        │            │        ├──► Watching ──► Watching    the server ends each watch after some minutes
+        └───────► Listing ────┘                             without a version to go on from: Starting
+
+After a fault the table says which state follows, in most cases after BackingOff. The states are values, and
+`transition_after` is a pure function of a fault, a state and the circumstances. Each row has a fault, what
+follows it during a watch, and what follows it during a LIST or a streaming list. "wait" is the back-off
+(`ExponentialBackoff`). Every watch begins at the last version that was seen, if there is one.
 
     fault                   during a watch                        during a list
     ----------------------  ------------------------------------  ------------------------------------------
@@ -120,7 +124,7 @@ class ShortWatch(ApiError):
 
 
 class NoInitialEventsEnd(ApiError):
-    """A streaming list that ended without saying that it was complete."""
+    """A streaming list ended, and the server had not said that it was complete."""
 
 
 class HistoryReplaced(ApiError):
@@ -128,11 +132,11 @@ class HistoryReplaced(ApiError):
 
 
 class RelistRequested(ApiError):
-    """Somebody wants the most recent state: no fault, but the end of a watch."""
+    """A list of the most recent state was requested: no fault, but the end of a watch."""
 
 
 class Inconsistent(ApiError):
-    """What a streaming list brought is not what a LIST at its version has."""
+    """A streaming list brought other objects than a LIST at its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Transition:
     """The state that follows, whether the reflector waits before it, and whether it streams no more lists."""
 
     then: State
@@ -160,69 +164,79 @@ class Verdict:
     gives_up_streaming: bool = False
 
 
-def judge(fault: Exception, state: State, about: Circumstances) -> Verdict:
+def transition_after(fault: Exception, state: State, about: Circumstances) -> Transition:
     """What follows a fault in a state."""
     if isinstance(fault, HistoryReplaced):
-        return Verdict(Listing(quorum=True))
+        return Transition(Listing(quorum=True))
     if isinstance(fault, RelistRequested):
-        return Verdict(Starting(quorum=True), waits=False)
+        return Transition(Starting(quorum=True), waits=False)
     match state:
         case Watching():
             return _after_watching(fault, about)
         case Streaming(quorum):
             return _after_streaming(fault, about, quorum=quorum)
         case Listing(quorum) if isinstance(fault, Expired | TooLargeResourceVersion) and not quorum:
-            return Verdict(Listing(quorum=True), waits=False)
+            return Transition(Listing(quorum=True), waits=False)
         case Listing(quorum):
-            return Verdict(Starting(quorum))
+            return Transition(Starting(quorum))
         case _:
-            return Verdict(state)
+            return Transition(state)
 
 
-def _after_watching(fault: Exception, about: Circumstances) -> Verdict:
-    # Without a version nothing can be resumed: only a list tells what is gone since.
+def _after_watching(fault: Exception, about: Circumstances) -> Transition:
+    # Without a version no watch can be resumed: only a list tells what is gone since.
     again = Watching(about.version) if about.version else Starting()
     match fault:
         case WatchSilent():
-            return Verdict(again, waits=False)  # the connection is dead, not the server
+            # The connection is dead, and the server is maybe not: the next watch has a connection of its own.
+            return Transition(again, waits=False)
         case Expired():
-            # Not older than what was seen is enough, and cheaper for the server. A server whose
-            # lists are expired at once is not asked in a circle.
-            return Verdict(Starting(), waits=about.fruitless)
+            # A list that is not older than what was seen is enough, and cheaper for the server. A server
+            # whose lists are expired at once is not asked in a circle.
+            return Transition(Starting(), waits=about.fruitless)
         case TooLargeResourceVersion() | InvalidRequest():
-            return Verdict(Starting(quorum=True))
+            # The version itself may be what the server does not accept: ask without one.
+            return Transition(Starting(quorum=True))
         case Inconsistent():
-            return Verdict(Listing(quorum=True))
+            # No stream again: a stream is what was wrong.
+            return Transition(Listing(quorum=True))
         case NotFound() | ServerError(reason="StoreReadError"):
-            return Verdict(Starting())  # an object can't be read: a list goes around it (client-go 142)
+            # An object can't be read: a list goes around it (client-go 142).
+            return Transition(Starting())
         case ServerError():
-            # Some servers answer so to a version that they have lost (an aggregated one whose etcd
-            # has compacted it): a list, which must not be made by everybody while a server is down.
-            return Verdict(Starting() if about.repeated >= _FAILING else again)
+            # Some servers answer so to a version that they have lost (an aggregated one whose etcd has
+            # compacted it): a list, but not at the first time, when every watch of a server that is down
+            # would list.
+            return Transition(Starting() if about.repeated >= _FAILING else again)
         case Unreachable() | ShortWatch() | TooManyRequests() | Forbidden() | Unauthorized():
-            return Verdict(again)
+            return Transition(again)
         case _:
+            # A broken line may be chance. If it comes twice from one version, the server sends it for ever.
             lost = not unreadable(fault) or about.repeated >= _UNREADABLE
-            return Verdict(Starting() if lost else again)
+            return Transition(Starting() if lost else again)
 
 
-def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) -> Verdict:
+def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) -> Transition:
     match fault:
         case Expired() | TooLargeResourceVersion() if not quorum:
-            return Verdict(Streaming(quorum=True), waits=False)
+            # The version that was asked for is the reason; without one the same can't happen.
+            return Transition(Streaming(quorum=True), waits=False)
         case InvalidRequest():
-            return Verdict(Listing(quorum), waits=False, gives_up_streaming=True)
+            # A server without streaming lists refuses them: it will always.
+            return Transition(Listing(quorum), waits=False, gives_up_streaming=True)
         case NoInitialEventsEnd() | WatchSilent():
+            # Some proxies and old servers ignore the wish, and send a plain watch that never says its end.
             for_good = about.unfinished >= _UNFINISHED
-            return Verdict(Listing(quorum), waits=False, gives_up_streaming=for_good)
+            return Transition(Listing(quorum), waits=False, gives_up_streaming=for_good)
         case Unreachable() | TooManyRequests() | Forbidden() | Unauthorized() | NotFound():
-            return Verdict(Starting(quorum))
+            # A LIST would meet the same.
+            return Transition(Starting(quorum))
         case _:
-            return Verdict(Listing(quorum))
+            return Transition(Listing(quorum))
 
 
 def doubts_server(fault: Exception) -> bool:
-    """Whether the fault is maybe not of this request alone: the server, or the network, may be away."""
+    """Whether the server, or the network, may be away: then the fault is not of this request alone."""
     return isinstance(fault, Unreachable | ServerError | WatchSilent)
 
 
@@ -245,15 +259,14 @@ def forget_frames(fault: BaseException | None) -> None:
 class Streak:
     """Counts faults in a row: of watches from one version, and of streaming lists that were not completed.
 
-    The first count begins anew with another version, or after ten minutes without such a fault. The reflector
-    sets the second one, `unfinished`, to 0 when a streaming list is complete.
+    The first count begins anew with another version, or after ten minutes without such a fault.
     """
 
     def __init__(self) -> None:
-        self.unfinished = 0
-        self._version = ""
-        self._times = 0
-        self._last = float("-inf")
+        self.unfinished = 0  # streaming lists in a row; the reflector sets it to 0 when one is complete
+        self._version = ""  # from which the watches failed
+        self._times = 0  # how many of them in a row
+        self._last = float("-inf")  # when the last one did, on the clock
 
     def repeated(self, version: str, now: float) -> int:
         """How many watches in a row from `version` have failed. `now` is in seconds on the clock."""
@@ -268,7 +281,7 @@ class Streak:
             self._version, self._last = version, now
 
 
-class Backoff(Protocol):
+class BackoffManager(Protocol):
     """A schedule of waits. Each reflector has its own, and calls `seconds` once for each fault."""
 
     def seconds(self, fault: Exception) -> float:
@@ -276,16 +289,15 @@ class Backoff(Protocol):
         ...
 
 
-BackoffFactory = Callable[[Clock], Backoff]
+BackoffFactory = Callable[[Clock], BackoffManager]
 
 
 class ExponentialBackoff:
     """`first` seconds, multiplied by `factor` after each fault up to `longest`.
 
-    A wait of d becomes a random one in [d, 2d), so that a thousand clients do not return at the same moment.
-    After `quiet` seconds without a fault the schedule begins at `first` again. Where a server asks for a
-    longer wait (Retry-After), that counts, up to five minutes. While a kind is missing, d is at most ten
-    seconds.
+    A wait of d becomes a random one in [d, 2d). After `quiet` seconds without a fault the schedule begins at
+    `first` again. Where a server asks for a longer wait (Retry-After), that counts, up to five minutes.
+    While a kind is missing, d is at most ten seconds.
     """
 
     def __init__(
@@ -299,8 +311,8 @@ class ExponentialBackoff:
     ) -> None:
         self._clock = clock
         self._first, self._factor, self._longest, self._quiet = first, factor, longest, quiet
-        self._next = first
-        self._last = float("-inf")
+        self._next = first  # the wait after the next fault, without its random part
+        self._last = float("-inf")  # when the last wait ended
 
     def seconds(self, fault: Exception) -> float:
         """The wait after this fault, in seconds."""
@@ -311,6 +323,7 @@ class ExponentialBackoff:
         base = min(self._next, longest)
         self._next = min(self._next * self._factor, self._longest)
         asked = fault.retry_after if isinstance(fault, StatusError) else None
+        # A random part, so that a thousand clients do not return at the same moment.
         wait = max(base * (1 + self._clock.random()), min(asked or 0.0, _LONGEST_RETRY_AFTER))
         self._last = now + wait
         return wait
@@ -338,16 +351,16 @@ class Deadline:
         self._on_wait = on_wait
         self._idle = idle
         self._overall = overall
-        self._what = what
-        self._heard = self._began = clock.monotonic()
-        self._struck = False
-        self._fault: Exception | None = None
-        self._body: asyncio.Task[object] | None = None
+        self._what = what  # the subject of the message
+        self._heard = self._began = clock.monotonic()  # when it was touched last, and when it began
+        self._struck = False  # the body was cancelled by this deadline
+        self._fault: Exception | None = None  # what the body raises then; None for WatchSilent
+        self._body: asyncio.Task[object] | None = None  # while it runs
         self._watchdog: asyncio.Task[None] | None = None
-        self._cancelling = 0
+        self._cancelling = 0  # requests to cancel the body that were pending when it began
 
     def touch(self) -> float:
-        """Something was received now; returns the time of that, on the clock."""
+        """Note that something was received now; returns the time of that, on the clock."""
         self._heard = self._clock.monotonic()
         return self._heard
 
@@ -375,9 +388,17 @@ class Deadline:
             return
         # As asyncio.timeout does: a cancellation from elsewhere goes first.
         if body.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise self._fault or WatchSilent(self._message()) from error
+            if self._fault is not None:
+                raise self._fault from error
+            silent = self._clock.monotonic() - self._heard
+            if silent >= self._idle:
+                raise WatchSilent(
+                    f"{self._what} said nothing, not even a bookmark, for {silent:.0f} s"
+                ) from error
+            raise WatchSilent(f"{self._what} was not complete after {self._overall:.0f} s") from error
 
     async def _watch(self, body: "asyncio.Task[object]") -> None:
+        # A touch only writes down the time. So the end is looked for again wherever it was put off.
         while (left := self._left()) > 0:
             if self._on_wait is None:
                 await self._clock.sleep(left)
@@ -393,9 +414,3 @@ class Deadline:
     def _left(self) -> float:
         until = min(self._heard + self._idle, self._began + self._overall)
         return until - self._clock.monotonic()
-
-    def _message(self) -> str:
-        silent = self._clock.monotonic() - self._heard
-        if silent >= self._idle:
-            return f"{self._what} said nothing, not even a bookmark, for {silent:.0f} s"
-        return f"{self._what} was not complete after {self._overall:.0f} s"

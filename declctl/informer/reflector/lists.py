@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from declctl.decoding import Known
 from declctl.errors import ApiError, Expired, InvalidRequest, MalformedAnswer
 from declctl.informer.reflector.faults import Deadline, ExponentialBackoff, Inconsistent, NoInitialEventsEnd
-from declctl.informer.reflector.statistics import Figures
+from declctl.informer.reflector.statistics import ReflectorMetrics
 from declctl.informer.source import Source, stop_listening
 from declctl.kit import Clock
 from declctl.kit.callbacks import plain, refuse_async
@@ -124,8 +124,10 @@ class ListPager:
             yield page
             if not page.continue_token:
                 return
+            # A token says where the next page begins: the same one twice would bring this page for ever.
             if page.continue_token == options.continue_token:
                 raise MalformedAnswer("a LIST gave the same continue token twice: it would never end")
+            # The token has the version of the first page, and servers refuse a second version beside it.
             options = replace(
                 options,
                 resource_version=None,
@@ -135,7 +137,7 @@ class ListPager:
 
 
 class _Ahead:
-    """Pages that were fetched and not taken yet. Whoever fetches waits while more than `buffer` are here."""
+    """Pages that were fetched and not taken yet. `fetch` waits while there are more than `buffer` of them."""
 
     def __init__(self, buffer: int) -> None:
         self._buffer = buffer
@@ -185,14 +187,15 @@ def list_options(version: str, *, quorum: bool) -> ListOptions:
 class PagePolicy:
     """How many objects are asked for at once. It learns whether the server has a watch cache.
 
-    A read of the storage comes in pages. One that the watch cache can answer is asked for at once,
-    because a limit would send it to the storage; "any version" is asked for in pages, because a watch
-    cache ignores that, and a server without one shall not have to write everything at once. If pages
-    do come then, there is no watch cache, and everything is asked for in pages from then on.
+    - A read of the storage comes in pages.
+    - A list that the watch cache can answer is asked for at once: a limit would send it to the storage.
+    - "Any version" is asked for in pages. A watch cache ignores that, and a server without one is spared from
+      writing everything at once. If pages do come, there is no watch cache, and everything is asked for in
+      pages from then on.
     """
 
     def __init__(self) -> None:
-        self._no_watch_cache = False
+        self._no_watch_cache = False  # the server has shown that it has none
 
     def page_size(self, options: ListOptions, forced: int | None) -> int | None:
         """Objects on a page; None for all of them."""
@@ -202,59 +205,49 @@ class PagePolicy:
         return None if cached and not self._no_watch_cache else PAGE_SIZE
 
     def learn(self, options: ListOptions, *, paged: bool) -> None:
-        """Such a list came in one page or in several."""
+        """Note that such a list came in one page or in several."""
         self._no_watch_cache |= paged and options.resource_version == "0"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWatch:
-    """A watch that is open, and events of it that were read and not given to the store yet.
-
-    `since` is the time of the request, on the clock; `streamed` says that it has brought everything.
-    """
+    """A watch that is open."""
 
     batches: AsyncIterator[Sequence[WatchEvent]]
-    since: float
-    rest: Sequence[WatchEvent] = ()
-    streamed: bool = False
+    since: float  # when it was requested, on the clock
+    rest: Sequence[WatchEvent] = ()  # events that were read and not given to the store yet
+    streamed: bool = False  # it began with everything, and has brought that
 
     async def close(self) -> None:
         """End the watch, which closes its connection."""
         await stop_listening(self.batches)
 
 
-class InitialEvents:
-    """Collects the objects of a streaming list until it is complete (client-go's temporary store)."""
+async def initial_events(
+    batches: AsyncIterator[Sequence[WatchEvent]], deadline: Deadline, metrics: ReflectorMetrics
+) -> tuple[Sequence[Record], str, Sequence[WatchEvent]]:
+    """Read a streaming list to its end: its objects, their version, and the events read beyond its end.
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-        self._records: dict[str, Record] = {}
-
-    async def gather(
-        self, batches: AsyncIterator[Sequence[WatchEvent]], deadline: Deadline
-    ) -> tuple[Sequence[Record], str, Sequence[WatchEvent]]:
-        """The objects, their version, and the events read beyond their end.
-
-        Raises NoInitialEventsEnd where the watch ends first.
-        """
-        self._figures.items = 0
-        records = self._records
-        async for batch in batches:
-            self._figures.last_event_at = deadline.touch()
-            for position, event in enumerate(batch):
-                record = event.record
-                if record is not None and (event.type is _ADDED or event.type is _MODIFIED):
-                    records[record.key] = record
-                elif event.initial_events_end:
-                    return list(records.values()), event.resource_version, batch[position + 1 :]
-                elif record is not None:
-                    records.pop(record.key, None)
-                if event.oddity:
-                    stored = record is not None and event.type is not EventType.DROPPED
-                    self._figures.odd(event.oddity, stored=stored)
-            self._figures.items = len(self._records)
-            await asyncio.sleep(0)
-        raise NoInitialEventsEnd("the streaming list ended before it was complete")
+    Raises NoInitialEventsEnd where the watch ends before the list is complete.
+    """
+    records: dict[str, Record] = {}  # client-go's temporary store
+    metrics.counts.items_listed = 0
+    async for batch in batches:
+        metrics.counts.last_event_at = deadline.touch()
+        for position, event in enumerate(batch):
+            record = event.record
+            if record is not None and (event.type is _ADDED or event.type is _MODIFIED):
+                records[record.key] = record
+            elif event.initial_events_end:
+                return list(records.values()), event.resource_version, batch[position + 1 :]
+            elif record is not None:
+                records.pop(record.key, None)  # it was deleted, or dropped, while the list came
+            if event.oddity:
+                stored = record is not None and event.type is not EventType.DROPPED
+                metrics.odd(event.oddity, stored=stored)
+        metrics.counts.items_listed = len(records)
+        await asyncio.sleep(0)  # a large list comes in one go: let the loop do something else
+    raise NoInitialEventsEnd("the streaming list ended before it was complete")
 
 
 class ConsistencyDetector:
@@ -266,47 +259,52 @@ class ConsistencyDetector:
     """
 
     def __init__(
-        self, source: Source, figures: Figures, on_difference: Callable[[Inconsistent], None], *, clock: Clock
+        self,
+        source: Source,
+        metrics: ReflectorMetrics,
+        on_difference: Callable[[Inconsistent], None],
+        *,
+        clock: Clock,
     ) -> None:
         self.difference: Inconsistent | None = None
         self._source = source
-        self._figures = figures
+        self._metrics = metrics
         self._on_difference = on_difference
         self._clock = clock
-        self._checking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None  # the comparison that is under way
 
     async def begin(self, records: Sequence[Record], version: str, *, known: Known) -> None:
-        """Check what a streaming list brought, in a task of its own; what was being checked is given up."""
+        """Check the objects of a streaming list, in a task of its own; a check that is under way ends."""
         await self.close()
         if version in ("", "0"):
-            return  # there is nothing to be exact about
-        brought = {record.key: (record.uid, record.resource_version) for record in records}
-        self._checking = asyncio.create_task(self._check(brought, version, known), name="consistency check")
+            return  # no LIST can be at exactly such a version
+        streamed = {record.key: (record.uid, record.resource_version) for record in records}
+        self._checking = asyncio.create_task(self._check(streamed, version, known), name="consistency check")
 
     async def close(self) -> None:
-        """Give up what is being checked."""
+        """End the check that is under way, and forget the difference."""
         self.difference = None
         checking, self._checking = self._checking, None
         if checking is not None:
             checking.cancel()
             await asyncio.wait([checking])
 
-    async def _check(self, brought: Mapping[str, _Identity], version: str, known: Known) -> None:
+    async def _check(self, streamed: Mapping[str, _Identity], version: str, known: Known) -> None:
         projection = self._source.projection
         listed = await self._listed(version, known)
         if listed is None or self._source.projection is not projection:
             return  # another transform may leave out other objects
-        self._figures.checks += 1
-        keys = sorted(key for key in brought.keys() | listed.keys() if brought.get(key) != listed.get(key))
+        self._metrics.counts.consistency_checks += 1
+        keys = sorted(key for key in streamed.keys() | listed.keys() if streamed.get(key) != listed.get(key))
         if not keys:
             return
-        self._figures.inconsistencies += 1
+        self._metrics.counts.inconsistencies += 1
         more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        told = f"{', '.join(keys[:_SHOWN])}{more}"
         self.difference = Inconsistent(
-            f"the streaming list differs from a LIST at its version {version} in {told}"
+            f"the streaming list differs from a LIST at its version {version} in "
+            f"{', '.join(keys[:_SHOWN])}{more}"
         )
-        _log.error("%s", self._figures.told(self.difference))
+        _log.error("%s", self._metrics.sentence(self.difference))
         self._on_difference(self.difference)
 
     async def _listed(self, version: str, known: Known) -> Mapping[str, _Identity] | None:
@@ -321,13 +319,13 @@ class ConsistencyDetector:
                     async for page in pages:
                         found.update((r.key, (r.uid, r.resource_version)) for r in page.records)
             except (Expired, InvalidRequest) as fault:
-                _log.info("%s; it can't be compared", self._figures.told(fault))
+                # The version is gone, or the server does not know `Exact`: to ask again would not help.
+                _log.info("%s; it can't be compared", self._metrics.sentence(fault))
                 return None
             except ApiError as fault:
                 await self._clock.sleep(backoff.seconds(fault))
             else:
                 return found
-        _log.info(
-            "%s", self._figures.told(Inconsistent("the streaming list was not compared: every LIST failed"))
-        )
+        failed = Inconsistent("the streaming list was not compared: every LIST failed")
+        _log.info("%s", self._metrics.sentence(failed))
         return None

@@ -31,19 +31,19 @@ from declctl.informer.reflector.faults import (
     Watching,
     doubts_server,
     forget_frames,
-    judge,
+    transition_after,
     unreadable,
 )
 from declctl.informer.reflector.lists import (
     ConsistencyDetector,
-    InitialEvents,
     ListPager,
     OpenWatch,
     PagePolicy,
+    initial_events,
     list_options,
 )
-from declctl.informer.reflector.statistics import Figures, ReflectorStatistics
-from declctl.informer.source import ServerHealth, Source, health_of, list_page, supports_watch_list
+from declctl.informer.reflector.statistics import ReflectorMetrics, ReflectorStatistics
+from declctl.informer.source import ServerMonitor, Source, health_of, supports_watch_list, takes_progress
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
 from declctl.objects import (
@@ -148,7 +148,8 @@ class Reflector:
       does, and lists again after each watch that ended before a live event brought a version.
 
     `known` gives the record that the store holds of a key; `on_fault` is called with each fault (client-go's
-    WatchErrorHandler). `last_sync_resource_version` may be read by any thread.
+    WatchErrorHandler). Used on one loop; `last_sync_resource_version`, `fault`, `progress` and `statistics`
+    may be read by any thread.
     """
 
     def __init__(
@@ -165,29 +166,38 @@ class Reflector:
         self.source = source
         self.options = options
         self.on_fault = on_fault
-        self.last_sync_resource_version = ""
+        self.last_sync_resource_version = ""  # the newest version that was seen
         self._store = store
         self._clock = clock
         self._known = known
-        self._state: State = Starting()
-        self._streams = True  # until the server shows that it can't
+        self._state: State = Starting()  # written by `run` alone
+        self._metrics = ReflectorMetrics(lambda: self.source.description)
+
+        # What the server can do, as far as it has shown.
+        self._reports_progress = False  # the source says when more of a list has come
+        self._streams = True  # streaming lists; False as soon as the server shows that it can't
         self._versioned = False  # a list has had a version: one without is a broken answer from then on
-        self._opened: OpenWatch | None = None  # the stream that goes on as a watch
-        self._watchdog: Deadline | None = None  # of the watch that is being read
-        self._fruitless = True
+        self._pages = PagePolicy()
+
+        # The watch that is open.
+        self._opened: OpenWatch | None = None  # a streaming list that is complete and goes on as a watch
+        self._watchdog: Deadline | None = None  # of the watch that is being read; `strike` ends it
+        self._fruitless = True  # no watch has brought a change since the last list
+
+        # What is doubted of what is held.
         self._seen = SeenObjects()
         self._unproven = False  # a connection failed: maybe the server does not go on from what is held
-        # Set while what is held is of another history than the server's.
-        self._rollback: _Rollback | None = None
+        self._rollback: _Rollback | None = None  # what is held is of another history than the server's
         self._relist_requested = False  # until a list is complete
+        self._detector = ConsistencyDetector(source, self._metrics, self._end_inconsistent_watch, clock=clock)
+
+        # What faults there were.
         self._backoff = options.backoff(clock)
-        self._pages = PagePolicy()
         self._streak = Streak()
-        self._figures = Figures(lambda: self.source.description)
-        self._detector = ConsistencyDetector(source, self._figures, self._doubted, clock=clock)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
+        self._reports_progress = takes_progress(self.source)
         health = self._health
         unsubscribe = health.subscribe(self._note_rollback) if health is not None else None
         try:
@@ -205,8 +215,11 @@ class Reflector:
         try:
             match state:
                 case Starting(quorum):
-                    self._figures.rounds += 1
-                    return Streaming(quorum) if self._may_stream() else Listing(quorum)
+                    self._metrics.counts.rounds += 1
+                    may_stream = (
+                        self._streams and self.options.watch_list and supports_watch_list(self.source)
+                    )
+                    return Streaming(quorum) if may_stream else Listing(quorum)
                 case Streaming():
                     return await self._stream(state)
                 case Listing():
@@ -217,41 +230,41 @@ class Reflector:
                     await self._back_off(state)
                     return state.then
         except Exception as fault:  # noqa: BLE001 - a source that breaks its promise must not end the process
-            return self._after(fault, state)
+            return self._state_after(fault, state)
         except asyncio.CancelledError as stray:
             if must_propagate(stray):
                 raise
             # Something that the source awaits was cancelled. Raised, it would end this task silently.
-            return self._after(MalformedAnswer("the source raised CancelledError"), state)
+            return self._state_after(MalformedAnswer("the source raised CancelledError"), state)
 
     def request_relist(self) -> None:
         """End the watch and list the most recent state, after the wait if it waits because of a fault.
 
-        Once, however often it is called until a list is complete. One that is under way counts, although it
-        may be older than the request. Called on the loop.
+        Once, however often it is called until a list is complete. A list that is under way counts, although
+        it may be older than the request. Called on the loop.
         """
         if self._relist_requested:
             return
         self._relist_requested = True
-        self._figures.relists_requested += 1
+        self._metrics.counts.relists_requested += 1
         if self._watchdog is not None:
             self._watchdog.strike(RelistRequested("a list was requested"))
 
     @property
     def fault(self) -> Exception | None:
         """The fault that lasts; None while it gets what it asks for, or has no answer yet."""
-        return self._figures.error
+        return self._metrics.error
 
     def progress(self) -> str:
         """Its state, with the fault that lasts or the progress of the list. From any thread."""
-        return f"{type(self._state).__name__}: {self._figures.progress()}"
+        return f"{type(self._state).__name__}: {self._metrics.progress()}"
 
     def statistics(self) -> ReflectorStatistics:
-        """The figures of this moment."""
-        return self._figures.statistics(type(self._state).__name__, self.last_sync_resource_version)
+        """The figures of this moment. From any thread."""
+        return self._metrics.statistics(type(self._state).__name__, self.last_sync_resource_version)
 
     @property
-    def _health(self) -> ServerHealth | None:
+    def _health(self) -> ServerMonitor | None:
         return health_of(self.source)
 
     async def _back_off(self, state: BackingOff) -> None:
@@ -266,15 +279,13 @@ class Reflector:
         began = self._clock.monotonic()
         if await health.wait(state.seconds):
             self._backoff = self.options.backoff(self._clock)
-        self._figures.waited += self._clock.monotonic() - began - state.seconds
+        # `_state_after` has counted the seconds that were planned.
+        self._metrics.counts.waited += self._clock.monotonic() - began - state.seconds
 
     async def _reachable(self) -> None:
         """Return when the server is not known to be away. While it is, no watch sends it a request."""
         if (health := self._health) is not None:
             await health.wait(0)
-
-    def _may_stream(self) -> bool:
-        return self._streams and self.options.watch_list and supports_watch_list(self.source)
 
     async def _stream(self, state: Streaming) -> State:
         """Read a streaming list to its end; its watch goes on in Watching.
@@ -291,12 +302,13 @@ class Reflector:
                 idle=_STREAM_SILENCE,
                 overall=_STREAM_DEADLINE,
                 what="the streaming list",
-                on_wait=self._figures.stream_waits,
+                on_wait=self._metrics.stream_waits,
             ) as deadline:
-                records, version, rest = await InitialEvents(self._figures).gather(opened.batches, deadline)
+                records, version, rest = await initial_events(opened.batches, deadline, self._metrics)
             self._streak.unfinished = 0
-            self._figures.lists += 1  # one that is refused has cost nothing: it is a watch that failed
-            self._figures.streams += 1
+            # Counted now: one that is refused has cost nothing, and counts as a watch that failed.
+            self._metrics.counts.lists += 1
+            self._metrics.counts.streams += 1
             await self._replace(records, version, began)
             if self.options.check_consistency:
                 await self._detector.begin(records, version, known=self._known)
@@ -308,7 +320,7 @@ class Reflector:
 
     async def _list(self, state: Listing) -> State:
         """Read all pages, then replace. The store gets nothing before the list is complete."""
-        self._figures.lists += 1
+        self._metrics.counts.lists += 1
         began = _ListBeginning(self._rollback, self.source.projection)
         # What was seen in another history says nothing of how new the answer has to be.
         quorum = state.quorum or began.rollback is not None
@@ -326,16 +338,21 @@ class Reflector:
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
 
             def heard() -> None:
-                self._figures.last_event_at = deadline.touch()
+                self._metrics.counts.last_event_at = deadline.touch()
 
-            page = await list_page(self.source, options, known=self._reusable(), progress=heard)
+            known = self._reusable()
+            if self._reports_progress:
+                page = await self.source.list(options, known=known, progress=heard)
+            else:
+                page = await self.source.list(options, known=known)
             heard()
-        self._figures.page(page, first=options.continue_token is None)
+        self._metrics.page(page, first=options.continue_token is None)
         return page
 
     async def _watch(self, state: Watching) -> State:
         """Read one watch to its end. The server may end it at any time; that is no fault."""
         if self._opened is None:
+            # A request will be made. What is known already decides whether it makes sense.
             await self._reachable()
             if self._relist_requested:
                 raise RelistRequested("a list was requested")
@@ -346,9 +363,10 @@ class Reflector:
         version = self.last_sync_resource_version
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
+            # The same may have happened since the stream that is open has listed.
             if self._rollback is not None:
                 raise self._rollback.fault()
-            if self._relist_requested:  # since what is open has listed
+            if self._relist_requested:
                 raise RelistRequested("a list was requested")
             if self._detector.difference is not None:
                 raise self._detector.difference
@@ -360,6 +378,7 @@ class Reflector:
             await opened.close()
         lasted = self._clock.monotonic() - opened.since
         brought = opened.streamed or self.last_sync_resource_version != version
+        # A server that ends each watch at once would be asked in a circle.
         if lasted < _SHORT_WATCH_SECONDS and not brought:
             raise ShortWatch(f"the watch ended after {lasted:.2f} s and brought nothing new")
         if not self.last_sync_resource_version:
@@ -373,7 +392,7 @@ class Reflector:
         reflector watches. It costs one small LIST, or two. Raises Unreachable where no answer comes. A server
         that refuses the LIST, or whose answer proves nothing, is trusted.
         """
-        self._figures.history_checks += 1
+        self._metrics.counts.history_checks += 1
         version = self.last_sync_resource_version
         try:
             async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
@@ -389,33 +408,39 @@ class Reflector:
             raise self._found_rollback(found.why)
 
     def _found_rollback(self, why: str) -> HistoryReplaced:
-        """Records a rollback that this watch has found, tells the other watches, and returns the fault.
+        """Records a rollback that this watch has found, informs the other watches, and returns the fault.
 
         The caller raises it.
         """
         if (health := self._health) is not None:
             health.history_replaced(why)  # calls `_note_rollback` of each watch, of this one as well
-        if self._rollback is None:  # there is no health, or it has told of this rollback already
+        if self._rollback is None:  # the source has no health, or that has spoken of this rollback before
             self._note_rollback(why)
         return HistoryReplaced(why)
 
     def _note_rollback(self, why: str) -> None:
-        """The server's history is another one than that of what is held: write it down, and say it.
+        """Note that the server's history is another one than that of what is held.
 
         A watch ends at once. A list that is under way is given up when it is complete (`_replace`).
         """
-        if self._figures.replaced:
-            self._figures.rolled_back(why)
+        if self._metrics.replaced:  # before the first list nothing is held
+            self._metrics.rolled_back(why)
         self._rollback = _Rollback(why)
         if self._watchdog is not None:
             self._watchdog.strike(self._rollback.fault())
 
+    def _end_inconsistent_watch(self, difference: Inconsistent) -> None:
+        """The cache differs from the server: end the watch, so that everything is listed anew."""
+        if self._watchdog is not None:
+            self._watchdog.strike(difference)
+
     async def _read(self, opened: OpenWatch, deadline: Deadline) -> None:
+        """Give the events of a watch to the store until it ends."""
         if opened.rest:
             self._take(opened.rest)
-        unbroken = 0
+        unbroken = 0  # events since the loop did something else
         async for batch in opened.batches:
-            self._figures.last_event_at = deadline.touch()
+            self._metrics.counts.last_event_at = deadline.touch()
             self._take(batch)
             unbroken += len(batch)
             if unbroken >= _BREATH:
@@ -423,7 +448,7 @@ class Reflector:
                 await asyncio.sleep(0)  # a source that never waits: let the queue be emptied
 
     def _open(self, version: str, *, streaming: bool = False) -> OpenWatch:
-        self._figures.watches += 1
+        self._metrics.counts.watches += 1
         shortest = max(self.options.min_watch_timeout, SHORTEST_WATCH)
         seconds = shortest + int(self._clock.random() * (shortest + 1))  # so that not all end at once
         options = WatchOptions(
@@ -444,17 +469,18 @@ class Reflector:
     def _take(self, batch: Sequence[WatchEvent]) -> None:
         """Turn watch events into deltas, and give them to the store."""
         if not batch:
-            self._figures.recovered()  # the watch is open
+            self._metrics.recovered()  # the watch is open
             return
         deltas: list[Delta] = []
         for event in batch:
             kind, record = event.type, event.record
             if record is not None:
+                # What the transform dropped leaves the cache, too: it is DROPPED, and out of scope.
                 change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
                 deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))
             if event.oddity:
-                self._figures.odd(event.oddity, stored=record is not None and kind is not _DROPPED)
-        self._figures.batch(batch)
+                self._metrics.odd(event.oddity, stored=record is not None and kind is not _DROPPED)
+        self._metrics.batch(batch)
         last = batch[-1]
         if not last.resource_version:  # an object of another kind, say: the version is that of one before it
             last = next((event for event in reversed(batch) if event.resource_version), last)
@@ -468,11 +494,12 @@ class Reflector:
             self._fruitless = False
             self._seen.change(deltas)
             self._store.extend(deltas)
+        # The store has the deltas before the version is said to be reached: what reads it finds them.
         if version:
             self.last_sync_resource_version = version
             if last.type is EventType.BOOKMARK:
                 self._store.bookmark(version)
-        self._figures.recovered()
+        self._metrics.recovered()
 
     async def _replace(self, records: Sequence[Record], version: str, began: _ListBeginning) -> None:
         """A list is complete: it takes the place of what is held. Raises HistoryReplaced where it may not."""
@@ -483,55 +510,56 @@ class Reflector:
             raise self._rollback.fault()
         last = self.last_sync_resource_version
         if began.rollback is None and NO_ORDER < version_order(version) < version_order(last):
-            # What is held was taken for the same where versions are equal: list once more, without that.
+            # The list has reused records that are held, where their versions are equal; these are of another
+            # history. So list once more, without reusing any.
             raise self._found_rollback(f"the server is at version {version}, and {last} was seen")
-        self._figures.replaced += 1
-        self._figures.items = len(records)
+        self._metrics.replaced += 1
+        self._metrics.counts.items_listed = len(records)
         self._fruitless = True
         self._store.replace(records, version)
         self._versioned |= version != ""
         self.last_sync_resource_version = version
         self._seen.replace(records, began.projection)
         self._unproven, self._rollback, self._relist_requested = False, None, False
-        self._figures.recovered()
+        self._metrics.recovered()
 
-    def _doubted(self, fault: Inconsistent) -> None:
-        """The cache differs from the server: end the watch, so that everything is listed anew."""
-        if self._watchdog is not None:
-            self._watchdog.strike(fault)
-
-    def _after(self, fault: Exception, state: State) -> State:
+    def _state_after(self, fault: Exception, state: State) -> State:
+        """The state that follows a fault, by the table in `faults`; counts, logs and reports the fault."""
         now, version = self._clock.monotonic(), self.last_sync_resource_version
         about = Circumstances(
             version, self._fruitless, self._streak.repeated(version, now), self._streak.unfinished
         )
-        verdict = judge(fault, state, about)
+        transition = transition_after(fault, state, about)
         self._streak.note(fault, state, version, now)
-        if isinstance(fault, HistoryReplaced):  # all watches of a server meet it at once
+        if isinstance(fault, HistoryReplaced):
+            # All watches of a server meet it at once, and are spread over some seconds.
             seconds = self._clock.random() * _RELIST_SPREAD
-            return BackingOff(self._figures.told(fault), seconds, verdict.then)
+            return BackingOff(self._metrics.sentence(fault), seconds, transition.then)
+        # A fault that is maybe the server's: all watches wait together, and the history has to be proven.
         shared = doubts_server(fault)
         self._unproven |= isinstance(state, Watching) and (shared or unreadable(fault))
         if shared and (health := self._health) is not None:
             health.suspect()
+        # Faults of which the log speaks in words of their own.
         if isinstance(state, Watching) and isinstance(fault, WatchSilent):
-            self._figures.fell_silent(fault)
-        if verdict.gives_up_streaming:
+            self._metrics.fell_silent(fault)
+        if transition.gives_up_streaming:
             self._streams = False
-        if isinstance(state, Streaming) and isinstance(verdict.then, Listing):
-            self._figures.stream_given_up(fault, for_good=not self._streams)
-        if not verdict.waits:
-            return verdict.then
+        if isinstance(state, Streaming) and isinstance(transition.then, Listing):
+            self._metrics.stream_given_up(fault, for_good=not self._streams)
+        if not transition.waits:
+            return transition.then
+        # Every other fault is shown until something comes again.
         at = f" (after version {version or 'none'})" if unreadable(fault) else ""
-        self._figures.failed(fault, now, context=at)
-        self._tell(fault)
+        self._metrics.failed(fault, now, context=at)
+        self._call_on_fault(fault)
         forget_frames(fault)  # the fault is kept until something succeeds, and half a list is in its frames
         seconds = self._backoff.seconds(fault)
-        self._figures.back_offs += 1
-        self._figures.waited += seconds
-        return BackingOff(self._figures.told(fault), seconds, verdict.then, shared)
+        self._metrics.counts.back_offs += 1
+        self._metrics.counts.waited += seconds
+        return BackingOff(self._metrics.sentence(fault), seconds, transition.then, shared)
 
-    def _tell(self, fault: Exception) -> None:
+    def _call_on_fault(self, fault: Exception) -> None:
         if self.on_fault is not None:
             try:
                 plain(self.on_fault(fault), "on_fault")

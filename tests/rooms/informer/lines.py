@@ -5,9 +5,14 @@ from collections.abc import Callable, Sequence
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO
 from declctl.informer.applier import Applier, RelistDifferences, resync_of
-from declctl.informer.queues import Bookmark, Entry, Replacement, SyncAll
-from declctl.objects import Delta, Notification, Record
+from declctl.informer.queues import Batch, Bookmark, Entry, Replacement, SyncAll
+from declctl.objects import Notification, Record
 from tests.rooms.informer.shapes import record
+
+
+def entries(batch: Batch) -> Sequence[Entry]:
+    """What a batch consists of."""
+    return batch if isinstance(batch, list) else [batch]
 
 
 class Line:
@@ -22,18 +27,18 @@ class Line:
         self.queue = make(self.store.known)
         self._applier = Applier(self.store, in_order=isinstance(self.queue, RealFIFO))
 
-    def apply(self, batch: Sequence[Entry]) -> list[Notification]:
+    def apply(self, batch: Batch) -> Sequence[Notification]:
         """What listeners hear when it is applied; `processed` is left to the test."""
         match batch:
-            case [Replacement() as replacement]:
-                return [told for part in self._applier.replace(replacement, 0.0) for told in part]
-            case [Bookmark(version)]:
+            case Replacement():
+                return [told for part in self._applier.replace(batch, 0.0) for told in part]
+            case Bookmark(version):
                 self.store.bookmark(version)
                 return []
-            case [SyncAll()]:
+            case SyncAll():
                 return [resync_of(held, 0.0) for held in self.store.list()]
             case _:
-                return self._applier.apply([each for each in batch if isinstance(each, Delta)], 0.0)
+                return self._applier.apply(batch, 0.0)
 
     @property
     def differences(self) -> RelistDifferences:

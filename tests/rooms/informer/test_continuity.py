@@ -234,7 +234,7 @@ def _during_the_next_list(source, happens):
     whole_list, whole_watch = source.list, source.watch
     left = [happens]
 
-    async def listing(options, *, known):
+    async def listing(options, *, known, **_):
         page = await whole_list(options, known=known)
         if left and not _checks(options):
             left.pop()()
@@ -322,7 +322,7 @@ class _RecordsOfLists:
             self._records.append(records[-1])
             self._then.pop()()
 
-    async def _listing(self, options, *, known):
+    async def _listing(self, options, *, known, **_):
         if options.continue_token is None:
             self._begins()
         page = await self._list(options, known=known)

@@ -16,6 +16,7 @@ from declctl.informer import (
 from declctl.informer.queues import Replacement, SyncAll
 from declctl.kit import ManualClock
 from declctl.objects import Delta, DeltaType
+from tests.rooms.informer.lines import entries
 from tests.rooms.informer.shapes import fresh_projection, pod, rest
 
 
@@ -33,7 +34,7 @@ def test_changes_reach_the_function_in_order():
 
     async def scenario():
         seen = []
-        clock, source, controller = bench(seen.extend)
+        clock, source, controller = bench(lambda batch: seen.extend(entries(batch)))
         source.add(pod("a"))
         task = asyncio.create_task(controller.run())
         await rest(clock)
@@ -61,7 +62,7 @@ def test_the_accumulating_queue_serves_as_well(objects):
         store, seen = Indexer(), []
 
         def process(batch):
-            deltas = [entry for entry in batch if isinstance(entry, Delta)]
+            deltas = [entry for entry in entries(batch) if isinstance(entry, Delta)]
             seen.extend(deltas)
             store.extend(deltas)
 
@@ -146,7 +147,7 @@ def test_the_queue_is_filled_while_a_batch_is_processed():
         seen, waiting = [], []
 
         def slowly(batch):
-            seen.append(len(batch))
+            seen.append(len(entries(batch)))
             for _ in range(5):
                 yield
                 waiting.append(len(controller.queue))
@@ -271,7 +272,7 @@ def test_the_queue_can_be_processed_without_a_reflector():
 
     async def scenario():
         seen = []
-        _, source, controller = bench(seen.extend)
+        _, source, controller = bench(lambda batch: seen.extend(entries(batch)))
         controller.queue.extend(deltas(3))
         controller.queue.close()
         await controller.process_loop()
@@ -287,7 +288,7 @@ def test_run_ends_when_the_queue_was_closed():
 
     async def scenario():
         seen = []
-        clock, source, controller = bench(seen.extend, full_resync_period=10)
+        clock, source, controller = bench(lambda batch: seen.extend(entries(batch)), full_resync_period=10)
         source.add(pod("a"))
         task = asyncio.create_task(controller.run())
         await rest(clock)
@@ -305,7 +306,9 @@ def test_a_resync_is_asked_for_every_period_if_it_should():
 
     async def scenario(should_resync):
         seen = []
-        clock, _, controller = bench(seen.extend, full_resync_period=10, should_resync=should_resync)
+        clock, _, controller = bench(
+            lambda batch: seen.extend(entries(batch)), full_resync_period=10, should_resync=should_resync
+        )
         task = asyncio.create_task(controller.run())
         await rest(clock)
         await clock.advance(45)

@@ -6,6 +6,7 @@ import pytest
 
 from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, Indexer, QueueClosed, key_of_entry
+from declctl.informer.queues import Bookmark
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import Line, fill_from_two_sides, sides
 from tests.rooms.informer.shapes import record
@@ -345,7 +346,7 @@ def test_an_empty_first_list_wakes_whoever_waits_for_it():
     """A cache of a kind without objects syncs too, also through this queue."""
     queue = queue_over()
     queue.replace([], "1")
-    assert len(queue.pop_batch_nowait(10)) == 1
+    assert queue.pop_batch_nowait(10) == Bookmark("1")
     assert queue.pop_batch_nowait(10) == []
 
 

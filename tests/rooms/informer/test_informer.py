@@ -283,7 +283,7 @@ def test_who_joins_in_the_middle_of_a_first_list_hears_each_object_once(steps, a
     async def scenario():
         if accompanied:
             informer.add_listener(first)
-        work = informer.process([Replacement(records, "9", True)])
+        work = informer.process(Replacement(records, "9", True))
         for _ in range(steps):
             next(work)
         informer.add_listener(late)

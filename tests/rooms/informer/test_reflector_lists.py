@@ -189,7 +189,7 @@ def test_pages_that_expire_are_followed_by_one_whole_list():
                 b.source.add(pod(f"p{n}"))
             await b.settle()
 
-            async def compacted_after_a_page(options, *, known, _list=b.source.list):
+            async def compacted_after_a_page(options, *, known, _list=b.source.list, **_):
                 page = await _list(options, known=known)
                 b.source.compact()
                 return page

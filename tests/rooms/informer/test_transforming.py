@@ -10,6 +10,7 @@ from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, RealFIFO
 from declctl.informer.queues import Replacement
 from declctl.objects import Delta, DeltaType
+from tests.rooms.informer.lines import entries
 from tests.rooms.informer.shapes import record
 
 QUEUES = pytest.mark.parametrize("queue_type", [RealFIFO, DeltaFIFO])
@@ -33,7 +34,7 @@ def popped(queue):
     """Every record that comes out, with what the transformer did to it."""
     found = []
     while batch := queue.pop_batch_nowait(100):
-        for entry in batch:
+        for entry in entries(batch):
             match entry:
                 case Replacement(records):
                     found += [("Replacement", r) for r in records]
@@ -166,7 +167,7 @@ def test_a_list_with_an_object_on_which_it_raises_is_not_queued_at_all(queue_typ
     assert len(queue) == 0
     assert queue.pop_batch_nowait(10) == []
     queue.replace([record("a")], "2")
-    [entry] = queue.pop_batch_nowait(10)
+    [entry] = entries(queue.pop_batch_nowait(10))
     assert entry.initial
     assert not queue.has_synced
 
