@@ -34,7 +34,6 @@ _LOOKS = 20  # records that can be compared in the time in which one is made
 _TAKEN_OVER_AT_ONCE = 250  # objects of a step of a take-over: some 1 ms
 _log = logging.getLogger("declctl.informer")
 
-_SLICE = 500  # objects of a replacement until the loop may do something else
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every delta.
 _GONE, _SYNC, _REPLACED = DeltaType.DELETED, DeltaType.SYNC, DeltaType.REPLACED
@@ -100,19 +99,20 @@ NO_DIFFERENCES = RelistDifferences()
 class Applier:
     """Applies changes to a store, its only writer. `now` is in seconds since the epoch.
 
-    `uid_change` says what another uid under a key becomes: Deleted and Added, or an update. `differences`
-    counts what lists after the first have found. `in_order` says that deltas come in the order of their
-    versions, over all keys, as those of a RealFIFO do.
+    `uid_change` says what another uid under a key becomes: Deleted and Added, or an update. `in_order` says
+    that deltas come in the order of their versions, over all keys, as those of a RealFIFO do.
     """
+
+    slice_size = 500  # objects of a replacement until the loop may do something else
 
     def __init__(
         self, indexer: Indexer, *, uid_change: UidChange = "recreate", in_order: bool = True
     ) -> None:
+        self.differences = NO_DIFFERENCES  # what lists after the first have found
         self._in_order = in_order
-        self.differences = NO_DIFFERENCES
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
-        self._held = indexer.held
+        self._held = indexer.held  # the record that is stored under a key, or None
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Told:
         """Apply deltas in their order; returns their notifications."""
@@ -150,15 +150,15 @@ class Applier:
         listed = {record.key for record in replacement.records} if indexer.known() else ()
         gone = iter([key for key in indexer.known() if key not in listed])
         del listed
-        while keys := tuple(islice(gone, _SLICE)):
+        while keys := tuple(islice(gone, self.slice_size)):
             told: list[Notification] = []
             for key in keys:
                 self._remove(key, None, told, _RELIST, now)
             self.differences += _found(told)
             yield told
         reason, records = _INITIAL if replacement.initial else _RELIST, replacement.records
-        for start in range(0, len(records), _SLICE):
-            put = self._put_all(records[start : start + _SLICE], reason, now)
+        for start in range(0, len(records), self.slice_size):
+            put = self._put_all(records[start : start + self.slice_size], reason, now)
             if reason is _RELIST:
                 self.differences += _found(put)
             yield put

@@ -26,10 +26,10 @@ from declctl.informer import (
     ReflectorOptions,
     Registration,
     SharedIndexInformer,
-    applying,
     field_index,
     processor,
 )
+from declctl.informer.applier import Applier
 from declctl.informer.stores.indices import Unasked
 from declctl.kit import ManualClock
 from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Record
@@ -130,7 +130,7 @@ def instrumented() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # millions of faults on purpose
-        patch.setattr(applying, "_SLICE", 2)
+        patch.setattr(Applier, "slice_size", 2)
         patch.setattr(processor, "_SLICE", 2)
         patch.setattr(ProcessorListener, "add_all", count_and_take)
         yield

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.informer import QueueClosed, RealFIFO, applier, key_of_entry
+from declctl.informer import QueueClosed, RealFIFO, key_of_entry
+from declctl.informer.applier import Applier
 from declctl.informer.queues import Bookmark, Replacement, SyncAll
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import Line, entries, fill_from_two_sides, sides, words
@@ -284,7 +285,7 @@ def test_only_the_first_replacement_is_initial():
 @pytest.mark.client_go(48, "RealFIFO HasSynced")
 def test_it_has_synced_when_the_first_list_is_processed(monkeypatch):
     """Popped is not applied: the one that is listed and the two that are missing are in the store first."""
-    monkeypatch.setattr(applier, "_SLICE", 1)
+    monkeypatch.setattr(Applier, "slice_size", 1)
     line = Line(record("a"), record("b"), record("c"))
     opened = []
     line.queue.synced.on_open(lambda: opened.append(True))
