@@ -1,6 +1,6 @@
 """Decoding: bytes of an API server to records, and the fields of an object that somebody needs. No I/O."""
 
-from declctl.decoding.list_items import ItemCutter
+from declctl.decoding.envelopes import ItemCutter
 from declctl.decoding.projection import (
     MANAGED_FIELDS,
     Known,

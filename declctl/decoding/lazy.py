@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import msgspec
 
-from declctl.objects.view import read_only, refuse
+from declctl.objects.read_only import read_only, refuse
 
 _Raw = msgspec.Raw
 _decode = msgspec.json.Decoder().decode

@@ -1,34 +1,132 @@
 """Projections: here the bytes of an API server are decoded.
 
-A projection is compiled from what the manifest declares: it reads the envelope, the identity, the labels and
-the projected field paths of an object in one partial decode, and keeps the object itself as a frame. An
-object that the compiled decoder does not expect (a null where a map should be, a field of another type) is
-decoded whole instead: it is never refused.
+A projection is compiled from what the manifest declares. It reads the envelope, the identity, the labels
+and the projected field paths of an object in one partial decode, and keeps the object itself as a frame.
 
-Of objects with `cache: {mode: MetadataOnly}` the server sends nothing else (PartialObjectMetadata); they have
-a codec of their own.
+The fast path reads the object as nearly all of them are, in one function. An object that differs in any way
+is left to `Projection`, which reads it as carefully as it takes; the record that both make of an object is
+the same. An object that the compiled decoder does not expect (a null where a map should be, a field of
+another type) is decoded whole instead: it is never refused.
+
+`Remaking` makes records anew out of their own frames, as if another projection had read the object. So a
+cache takes other fields out of its objects, drops more of them, or keeps them another way, without another
+LIST.
 """
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
+import zstandard
 
-from declctl.decoding.drop_fields import FieldCutter, cut_managed_fields
-from declctl.decoding.envelopes import CHANGES, Envelopes, told
-from declctl.decoding.fast_path import usual_reader
-from declctl.decoding.list_items import ListItems
-from declctl.decoding.partial import Interning, PartialDecoder
+from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, told
+from declctl.decoding.fields import (
+    ESCAPED_LETTER,
+    MANAGED_FIELDS_KEY,
+    MANAGED_FIELDS_NAME,
+    FieldCutter,
+    Interning,
+    PartialDecoder,
+    cut_managed_fields,
+)
 from declctl.decoding.slow_path import MANAGED_FIELDS, Transform, Transforming, WholeObjects
-from declctl.errors import ApiError, MalformedAnswer
-from declctl.objects.events import EventType, ListPage, WatchEvent
-from declctl.objects.field_path import FieldPath
-from declctl.objects.frame import Codec, FrameCodec, FrameStatistics
-from declctl.objects.reading import UNREADABLE, no_name
-from declctl.objects.record import NO_LABELS, Known, Layout, Record, nothing_known, revision_of
+from declctl.errors import ApiError, CacheError, MalformedAnswer
+from declctl.objects.answers import UNREADABLE, json_object, mapping, no_name
+from declctl.objects.fields import FieldPath
+from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics
+from declctl.objects.read_only import teach_yaml
+from declctl.objects.record import (
+    NO_LABELS,
+    REVISION_BREAK,
+    EventType,
+    Known,
+    Layout,
+    ListPage,
+    Projected,
+    Record,
+    WatchEvent,
+    nothing_known,
+    packed,
+    revision_of,
+)
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
-from declctl.objects.view import teach_yaml
+
+_FIELD = MANAGED_FIELDS_KEY + b"["
+_MARK = b"-0e-0"  # a value that nobody writes
+_MARKED_FIELD = MANAGED_FIELDS_KEY + _MARK
+_RAW_MARK, _NOTHING = msgspec.Raw(_MARK), msgspec.Raw()
+
+UsualReader = Callable[[bytes, int, int, Known], Record | None]
+"""Reads the object that is `text[start:stop]`; None if it is not as usual. `known` is as for a projection."""
+
+
+# In one function, because for each object a call costs as much as what would be called.
+def usual_reader(  # noqa: C901
+    partial: PartialDecoder, interned: Interning, layout: Layout, *, drops_managed_fields: bool
+) -> UsualReader:
+    """The reader of objects of which nothing but `managedFields` is dropped, and nothing is transformed.
+
+    `managedFields` are taken out before anything is decoded: they need not even be skipped. In their
+    place stands a mark, and where the decoder finds that in the metadata, it was those of the metadata.
+    What was taken for their value ends at the first bracket that closes. Where that one closes a list in
+    the list, or is in a string, what is left has a bracket or a quote too many, and can't be decoded.
+    """
+    decode = partial.decode
+    encode = layout.codec.encode
+    known_labels, known_values = interned.known_labels, interned.known_values
+
+    def read(text: bytes, start: int, stop: int, known: Known) -> Record | None:  # noqa: C901, PLR0912
+        at = text.find(MANAGED_FIELDS_NAME, start, stop) - 1 if drops_managed_fields else -1
+        if at < 0:
+            head = tail = b""
+            around, mark = text[start:stop], _NOTHING
+        else:
+            end = text.find(b"]", at, stop) + 1
+            if (
+                not end
+                or not text.startswith(_FIELD, at)
+                or (text.find(b"\\", start, at) >= 0 and text.find(ESCAPED_LETTER, start, at) >= 0)
+            ):
+                return None
+            head, tail = text[start:at], text[end:stop]
+            around, mark = head + _MARKED_FIELD + tail, _RAW_MARK
+        try:
+            meta, values = decode(around)
+        except UNREADABLE:
+            return None
+        name, namespace, uid, version = meta.name, meta.namespace, meta.uid, meta.resourceVersion
+        if not name or not version or REVISION_BREAK in uid:
+            return None
+        if drops_managed_fields and meta.managedFields != mark:
+            return None
+        key = f"{namespace}/{name}" if namespace else name
+        revision = f"{uid}{REVISION_BREAK}{version}"
+        if known is not nothing_known:
+            held = known(key)
+            if held is not None and held.revision == revision and held.layout is layout:
+                return held
+        if not head:
+            plain = around
+        elif head.endswith(b","):
+            plain = head[:-1] + tail
+        elif head.endswith(b"{") and tail.startswith(b","):
+            plain = head + tail[1:]
+        else:
+            return None
+        raw_labels = bytes(meta.labels)
+        labels = known_labels(raw_labels)
+        if labels is None:
+            labels = interned.labels(raw_labels)
+        same_values = known_values(values)
+        if same_values is None:
+            same_values = interned.values(values)
+        return Record(key, revision, labels, same_values, encode(plain), layout)
+
+    return read
+
 
 _LABELS = FieldPath.parse("metadata.labels")
 
@@ -308,3 +406,126 @@ def _without_kind(plain: bytes) -> bytes:
     if obj.get("kind") == _KIND:
         obj = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")}
     return msgspec.json.encode(obj)
+
+
+_frame, _layout = operator.attrgetter("frame"), operator.attrgetter("layout")
+_MOST_BYTES = 64 * 1024  # of frames at once: what comes out of them stays in a processor's second cache
+
+
+def decompressed(records: Sequence[Record]) -> Sequence[Any]:
+    """For each record the JSON of its object, as a buffer, or None where that is better asked for alone."""
+    frames = list(map(_frame, records))
+    codecs = {layout.codec for layout in set(map(_layout, records))}
+    codec = codecs.pop() if len(codecs) == 1 else None
+    if not isinstance(codec, FrameCodec) or sum(map(len, frames)) > _MOST_BYTES:
+        return [None] * len(records)
+    try:
+        return codec.decode_many(frames)  # type: ignore[arg-type]
+    except (zstandard.ZstdError, ValueError):
+        return [None] * len(records)  # which of them is broken is found when each is read
+
+
+_Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
+
+
+class Remaking:
+    """Makes records of `layout` out of records of other layouts of the same kind. One thread uses it.
+
+    What is in a frame has been transformed, so that nothing is transformed again; `drop_fields` are
+    dropped. Of records of the layout `alike` the frames are kept as they are: they are those that
+    `layout` would have. If all that it has at hand stands in them, nothing is decoded.
+    """
+
+    def __init__(
+        self, layout: Layout, *, drop_fields: Sequence[FieldPath] = (), alike: Layout | None = None
+    ) -> None:
+        self.layout = layout
+        self._alike = alike
+        at_hand = [None if alike is None else alike.positions.get(path) for path in layout.positions]
+        # Where the values stand in records that are alike, if all of them do.
+        self._places = None if alike is None or None in at_hand else [at for at in at_hand if at is not None]
+        self._drop_fields = tuple(drop_fields)
+        self._reads = _projection(layout, layout.codec, self._drop_fields)
+        self._partial = PartialDecoder(layout.positions)
+        self._interned = Interning()
+        self._looks = _projection(layout, _NoFrames(), ())
+
+    def __call__(self, record: Record) -> Record:
+        """The record anew: the same object in the same state.
+
+        Raises CacheError if its frame can't be read, or if a field has to be dropped from an object that
+        can't be decoded.
+        """
+        return self._anew(record, None)
+
+    def many(self, records: Sequence[Record]) -> Sequence[Record]:
+        """All of these anew; raises as for one."""
+        plain = decompressed(records) if self._places is None else [None] * len(records)
+        return [self._anew(record, each) for record, each in zip(records, plain, strict=True)]
+
+    def _anew(self, record: Record, plain: Any) -> Record:
+        if record.layout is self.layout:
+            return record
+        if self._places is not None and record.layout is self._alike:
+            values = self._interned.values(tuple([record.values[at] for at in self._places]))
+            return msgspec.structs.replace(record, values=values, layout=self.layout)
+        try:
+            if plain is None:
+                plain = record.layout.codec.decode(record.frame)
+            if record.layout is self._alike:
+                labels, values, frame = record.labels_json, self._values(plain), record.frame
+            else:
+                labels, values, frame = self._read(bytes(plain), self._reads, self._drop_fields)
+        except Exception as fault:
+            raise CacheError(f"{record.key} can't be made anew: {fault}") from fault
+        if labels == record.labels_json:
+            labels = record.labels_json  # which others share
+        # Its identity is that which the server gave it, whatever a transform has left of that in the frame.
+        return Record(record.key, record.revision, labels, values, frame, self.layout)
+
+    def _values(self, plain: Any) -> tuple[Projected, ...]:
+        try:
+            values = self._partial.values(plain)
+        except UNREADABLE:  # an object of another shape, or none at all
+            return self._read(bytes(plain), self._looks, ())[1]
+        return self._interned.values(values)
+
+    def _read(self, plain: bytes, by: Projection, drop_fields: Iterable[FieldPath]) -> _Parts:
+        try:
+            made = by.record(plain)
+        except MalformedAnswer:  # a transform has taken its name away, or it was dropped
+            return self._nameless(json_object(plain), by.layout.codec, drop_fields)
+        if made is None:
+            raise CacheError(by.statistics().last_fault or "it can't be decoded")
+        return made.labels_json, made.values, made.frame
+
+    def _nameless(self, obj: dict[str, Any], codec: Codec, drop_fields: Iterable[FieldPath]) -> _Parts:
+        for path in drop_fields:
+            path.remove_from(obj)
+        labels = mapping(mapping(obj.get("metadata")).get("labels"))
+        values = tuple(packed(path.values(obj)) for path in self.layout.positions)
+        frame = codec.encode(msgspec.json.encode(obj))
+        return msgspec.json.encode(labels) if labels else NO_LABELS, values, frame
+
+
+class _NoFrames:
+    """The codec of a projection whose frames nobody wants."""
+
+    def encode(self, plain: bytes) -> bytes:  # noqa: ARG002 - a Codec's
+        return b""
+
+    def decode(self, frame: bytes) -> bytes:  # noqa: ARG002
+        raise CacheError("a frame that was not kept can't be decoded")
+
+    def statistics(self) -> FrameStatistics:
+        return FrameStatistics(ratio=0.0, trainings=0, dictionaries=0)
+
+
+def _projection(layout: Layout, codec: Codec, drop_fields: Sequence[FieldPath]) -> Projection:
+    return Projection(
+        api_version=layout.api_version,
+        kind=layout.kind,
+        paths=layout.positions,
+        drop_fields=drop_fields,
+        codec=codec,
+    )

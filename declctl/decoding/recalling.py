@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from declctl.decoding.selective import SelectiveReader
-from declctl.objects.record import Record
-from declctl.objects.view import ObjectView
+from declctl.objects.record import ObjectView, Record
 
 Answer = TypeVar("Answer")
 

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 import msgspec
 
 from declctl.decoding.lazy import LazyDict, Source, lazily
+from declctl.objects.answers import UNREADABLE
 from declctl.objects.frame import FILLED_IN, HeldObject
-from declctl.objects.reading import UNREADABLE
-from declctl.objects.record import KubeObject, Record
-from declctl.objects.view import ObjectView, ReadOnlyDict, read_only
+from declctl.objects.read_only import ReadOnlyDict, read_only
+from declctl.objects.record import KubeObject, ObjectView, Record
 
 Answer = TypeVar("Answer")
 How: TypeAlias = frozenset[str] | Literal["each", "whole"]

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from declctl.decoding.partial import Interning
+from declctl.decoding.fields import Interning
 from declctl.errors import MalformedAnswer
 from declctl.kit.callbacks import refuse_async
-from declctl.objects.field_path import FieldPath
+from declctl.objects.answers import identity_of, mapping, named_object
+from declctl.objects.fields import FieldPath
 from declctl.objects.frame import Frame
-from declctl.objects.key import key_of
-from declctl.objects.reading import identity_of, mapping, named_object
 from declctl.objects.record import NO_LABELS, KubeObject, Layout, Projected, Record, packed, revision_of
+from declctl.objects.resource import key_of
 
 Transform = Callable[[KubeObject], KubeObject | None]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from declctl.hooks.apart import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
 from declctl.kit import files as reader
-from declctl.kit.lookups import Kind, Lookups
+from declctl.kit.files import Kind, Lookups
 
 _MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
 _MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for

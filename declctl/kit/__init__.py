@@ -7,8 +7,7 @@ does not belong here.
 from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
-from declctl.kit.latch import Latch
-from declctl.kit.loops import LoopThread, call_on, running_loop, to_its_end
+from declctl.kit.loops import Latch, LoopThread, call_on, running_loop, to_its_end
 
 __all__ = [
     "Breath",

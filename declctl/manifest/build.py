@@ -10,8 +10,7 @@ from typing import TypeVar
 from declctl.manifest import model
 from declctl.manifest.json_values import Json, Path, entries_at, items_at, mapping_at, value_at
 from declctl.manifest.values import parse_address, parse_duration, parse_entry_point, parse_quantity
-from declctl.objects.field_path import FieldPath
-from declctl.objects.selector import FieldSelector, LabelSelector
+from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
 
 _Spec = TypeVar("_Spec")
 _Table = Mapping[str, tuple[str, Callable[..., object]]]  # field → parameter of the model, and how it is read

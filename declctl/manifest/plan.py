@@ -28,7 +28,7 @@ from declctl.manifest.model import (
     ResourceSpec,
     RetrySpec,
 )
-from declctl.objects.selector import FieldSelector
+from declctl.objects.fields import FieldSelector
 
 _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
 

@@ -4,35 +4,39 @@ Records and frames (what the cache holds), views (what a handler reads), events,
 paths. What belongs here could be printed, compared or thrown away. What does I/O does not belong here.
 """
 
-from typing import TYPE_CHECKING
-
-from declctl.kit.exports import late
-from declctl.objects.events import (
+from declctl.objects.answers import status_error
+from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, LabelSelector, Requirement
+from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics, HeldObject, ObjectCodec
+from declctl.objects.record import (
+    NO_ORDER,
     Change,
     ChangeReason,
     ChangeType,
     Delta,
     DeltaType,
     EventType,
+    KubeObject,
+    Layout,
     ListPage,
     Notification,
+    ObjectView,
+    Record,
     WatchEvent,
     merge,
+    newer_version,
+    record_of,
+    version_order,
 )
-from declctl.objects.field_path import FieldPath, FieldPathError
-from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics, HeldObject, ObjectCodec
-from declctl.objects.key import ObjectKey, key_of, meta_namespace_key
-from declctl.objects.options import ListOptions, WatchOptions
-from declctl.objects.record import NO_ORDER, KubeObject, Layout, Record, newer_version, version_order
-from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind, Resource
-from declctl.objects.selector import FieldSelector, LabelSelector, Requirement
-from declctl.objects.status import status_error
-from declctl.objects.view import ObjectView, record_of
-
-if TYPE_CHECKING:
-    from declctl.objects.mutations import Difference, Mutation, MutationDetector
-else:  # only caches that keep objects decoded are looked after
-    __getattr__ = late(__name__, {"mutations": ("Difference", "Mutation", "MutationDetector")})
+from declctl.objects.resource import (
+    PARTIAL_OBJECT_METADATA,
+    GroupVersionKind,
+    ListOptions,
+    ObjectKey,
+    Resource,
+    WatchOptions,
+    key_of,
+    meta_namespace_key,
+)
 
 __all__ = [
     "NO_ORDER",
@@ -43,7 +47,6 @@ __all__ = [
     "Codec",
     "Delta",
     "DeltaType",
-    "Difference",
     "EventType",
     "FieldPath",
     "FieldPathError",
@@ -58,8 +61,6 @@ __all__ = [
     "Layout",
     "ListOptions",
     "ListPage",
-    "Mutation",
-    "MutationDetector",
     "Notification",
     "ObjectCodec",
     "ObjectKey",

@@ -251,6 +251,9 @@ class _Readers(threading.local):
         self.by_dictionary: dict[int, zstandard.ZstdDecompressor] = {}
 
 
+KubeObject = dict[str, Any]
+"""A Kubernetes object as JSON gives it: the only place where a shape is unknown."""
+
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 

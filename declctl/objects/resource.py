@@ -1,7 +1,11 @@
-"""Kinds of things that an API server serves, and the URLs at which it serves them."""
+"""Kinds and resources of an API server, keys of objects, and the parameters of a LIST and a WATCH."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 from urllib.parse import quote
+
+from declctl.errors import NoKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,118 @@ class Resource:
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural
+
+
+def key_of(namespace: str | None, name: str) -> str:
+    """The key as a plain string, which is what caches are keyed by."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def namespace_of(key: str) -> str | None:
+    """The namespace in a key; None for a cluster-scoped object."""
+    namespace, slash, _ = key.partition("/")
+    return namespace if slash else None
+
+
+def name_of(key: str) -> str:
+    """The name in a key."""
+    return key.rpartition("/")[2]
+
+
+class ObjectKey(str):
+    """`namespace/name`, or `name` for cluster-scoped kinds (client-go's MetaNamespaceKeyFunc).
+
+    It is the string, so that a lister takes either form; `namespace` and `name` are its parts.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, namespace: str | None, name: str) -> "ObjectKey":
+        """The key of a name; an empty or absent namespace means cluster-scoped."""
+        return cls(key_of(namespace, name))
+
+    @classmethod
+    def parse(cls, text: str) -> "ObjectKey":
+        """The key that `text` prints.
+
+        Raises ValueError when it has more than one slash or an empty part.
+        """
+        parts = text.split("/")
+        if len(parts) > 2 or not all(parts):
+            raise ValueError(f"{text!r} is no key: a key is namespace/name, or name for cluster-scoped kinds")
+        return cls(text)
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace; None for a cluster-scoped object."""
+        return namespace_of(self)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return name_of(self)
+
+
+def meta_namespace_key(obj: object) -> ObjectKey:
+    """The key of an object, in whichever form it is at hand.
+
+    A view, a record and a missed delete know their keys; a string is one; a mapping, or a model of the
+    official client, has it in its metadata. Raises NoKey, which has the object and the cause
+    (client-go's MetaNamespaceKeyFunc, DeletionHandlingMetaNamespaceKeyFunc and ExplicitKey).
+    """
+    known = obj if isinstance(obj, str) else getattr(obj, "key", None)
+    if isinstance(known, str) and known:
+        return ObjectKey(known)
+    try:
+        metadata = _field(obj, "metadata")
+        name, namespace = _field(metadata, "name"), _field(metadata, "namespace", None)
+        if not isinstance(name, str) or not name or not isinstance(namespace, str | None):
+            raise ValueError(f"the name is {name!r} and the namespace {namespace!r}")
+    except (AttributeError, KeyError, ValueError) as fault:
+        raise NoKey(f"a {type(obj).__name__} has no key: {fault}", obj) from fault
+    return ObjectKey.of(namespace, name)
+
+
+def _field(holder: Any, name: str, *default: Any) -> Any:
+    if isinstance(holder, Mapping):
+        fields = cast("Mapping[str, Any]", holder)
+        return fields.get(name, *default) if default else fields[name]
+    return getattr(holder, name, *default)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """One page of a LIST.
+
+    `resource_version` None is the most recent (quorum read), "0" is any version.
+    `resource_version_match` is `Exact` or `NotOlderThan`. The selectors leave something of what the
+    source gives, and so does `namespace` where the source is of all namespaces; a source that does not
+    know it ignores it.
+    """
+
+    resource_version: str | None = None
+    resource_version_match: str | None = None
+    limit: int | None = None
+    continue_token: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """One WATCH from `resource_version`.
+
+    `timeout_seconds` is when the server shall end it; bookmarks are always asked for. The selectors
+    are as in ListOptions.
+
+    `send_initial_events` asks for a streaming list (WatchList): the objects as ADDED, then a
+    bookmark that says they ended.
+    """
+
+    resource_version: str | None = None
+    timeout_seconds: int = 300
+    send_initial_events: bool = False
+    label_selector: str = ""
+    field_selector: str = ""

@@ -20,7 +20,7 @@ from declctl.informer import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
-from declctl.objects import Mutation
+from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles

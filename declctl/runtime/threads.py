@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from declctl.kit.stacks import foreign_place
+from declctl.kit.callbacks import foreign_place
 
 A = TypeVar("A")
 T = TypeVar("T")

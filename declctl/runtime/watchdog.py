@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declctl.kit import LoopThread
-from declctl.kit.stacks import foreign_place
+from declctl.kit.callbacks import foreign_place
 from declctl.runtime.log import Log
 
 LOOK_SECONDS = 1.0  # between two looks

@@ -16,7 +16,8 @@ from typing import Any, Self, TypeVar
 from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
-from declctl.objects import KubeObject, Mutation
+from declctl.objects import KubeObject
+from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.changes import Outcome

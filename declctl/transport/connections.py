@@ -30,7 +30,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from multidict import CIMultiDictProxy
 
 from declctl.errors import ApiError
-from declctl.objects import limits
+from declctl.objects import answers
 from declctl.transport.credentials import OfficialConfiguration, choose_proxy
 from declctl.transport.messages import BrokenBody, Sink
 from declctl.transport.official import refuse_redirect
@@ -38,7 +38,7 @@ from declctl.transport.official import refuse_redirect
 _SMALLEST = 16 * 1024  # one TLS record
 LARGEST = 272 * 1024  # asyncio's TLS reads 256 KB at a time
 _SMALL_READS = 64  # in a row, after which a big buffer is given back
-_SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % limits.CHUNK_HEADER_BYTES
+_SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % answers.CHUNK_HEADER_BYTES
 _FIRST_HEADER = re.compile(_SIZE)
 _HEADER = re.compile(rb"\r\n" + _SIZE)  # with the end of the chunk before it
 _CRLF = b"\r\n"
@@ -146,7 +146,7 @@ class ChunkDecoder:
         if (
             not before.startswith(begin[: len(before)])
             or _CRLF in follows
-            or len(begin) > limits.CHUNK_HEADER_BYTES
+            or len(begin) > answers.CHUNK_HEADER_BYTES
         ):
             raise BrokenBody(f"a chunk begins with {begin.strip()[:40]!r}")
 

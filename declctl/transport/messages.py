@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from declctl.errors import MalformedAnswer, StatusError
 from declctl.kit.text import excerpt
 from declctl.objects import KubeObject, status_error
-from declctl.objects.reading import decoded
+from declctl.objects.answers import decoded
 
 _SHOWN = 200  # characters of a body that is no Status, and of an address that a server named
 # The reasons of metav1.StatusReason for answers that carry no Status, such as a proxy's.

@@ -18,7 +18,7 @@ from declctl.objects import (
     Resource,
     WatchEvent,
     WatchOptions,
-    limits,
+    answers,
 )
 from declctl.transport.health import ServerHealth
 from declctl.transport.messages import Channel, Request, Sink, Wire
@@ -40,7 +40,7 @@ class LineSplitter:
     Empty lines are left out. What comes as one part, as API servers write it, is copied once.
     """
 
-    def __init__(self, *, longest: int = limits.OBJECT_BYTES) -> None:
+    def __init__(self, *, longest: int = answers.OBJECT_BYTES) -> None:
         self._longest = longest
         self._lines: list[bytes] = []
         # What is here of the line that is not complete yet. One buffer and no list of pieces: a server
@@ -97,7 +97,7 @@ class LineSplitter:
 
     def _too_long(self) -> MalformedAnswer:
         return MalformedAnswer(
-            f"a line of a WATCH is longer than {limits.in_mebibytes(self._longest)}, which no object of an "
+            f"a line of a WATCH is longer than {answers.in_mebibytes(self._longest)}, which no object of an "
             "API server is; the watch is given up. Make the object smaller, or leave it out by a selector"
         )
 

@@ -24,7 +24,7 @@ from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import excerpt
-from declctl.objects import limits
+from declctl.objects import answers
 from declctl.transport.connections import Answer, Connections, keep_alive
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.messages import BrokenBody, Request, Sink, Tally, answer_error, redirect_error
@@ -445,14 +445,14 @@ class HttpWire:
         body = bytearray()
         try:
             async with response, asyncio.timeout(SILENCE_SECONDS):
-                while len(body) < limits.ERROR_BYTES and (part := await response.content.readany()):
+                while len(body) < answers.ERROR_BYTES and (part := await response.content.readany()):
                     body += part
         except CONNECTION_FAULTS as fault:
             return self._failed(request, fault)
         if packed := content_encoding(response.headers):
             body = bytearray(f"its text is packed as {packed[:40]!r}, which was not asked for".encode())
         now: datetime = self._clock.now()
-        error = answer_error(response.status, response.headers, bytes(body[: limits.ERROR_BYTES]), now=now)
+        error = answer_error(response.status, response.headers, bytes(body[: answers.ERROR_BYTES]), now=now)
         self._tally.last_error = f"{request.verb} {request.path}: {error}"
         return error
 
@@ -471,8 +471,8 @@ class _Whole:
 
     def feed(self, part: memoryview) -> None:
         self.data += part
-        if len(self.data) > limits.BODY_BYTES:
+        if len(self.data) > answers.BODY_BYTES:
             raise MalformedAnswer(
-                f"the answer to {self._what} is longer than {limits.in_mebibytes(limits.BODY_BYTES)}. Ask "
+                f"the answer to {self._what} is longer than {answers.in_mebibytes(answers.BODY_BYTES)}. Ask "
                 "for less: with `limit` and `continue`, one namespace, or a selector"
             )

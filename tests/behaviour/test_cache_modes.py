@@ -104,7 +104,7 @@ def test_what_objects_take_is_counted_as_json(rig) -> None:
 
 SPOILING = """
 from blackboard import tell as note
-from declctl.objects.view import record_of
+from declctl.objects.record import record_of
 def spoils(change):
     record_of(change.obj).read()["data"]["color"] = "spoilt"  # past the view, which refuses it
 def writes(change):

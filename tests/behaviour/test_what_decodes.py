@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from declctl.objects import FrameCodec, MutationDetector
+from declctl.objects import FrameCodec
+from declctl.objects.differences import MutationDetector
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 

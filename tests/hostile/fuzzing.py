@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from declctl.decoding import ItemCutter, Projection
 from declctl.errors import ApiError, StatusError
 from declctl.objects import GroupVersionKind, ListPage, ObjectView
-from declctl.objects.field_path import FieldPath
+from declctl.objects.fields import FieldPath
 from declctl.transport import LineSplitter
 from declctl.transport.connections import ChunkDecoder
 from declctl.transport.discovery import Discovery

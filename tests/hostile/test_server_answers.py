@@ -18,7 +18,7 @@ import pytest
 
 from declctl.decoding import Projection
 from declctl.errors import ApiError, MalformedAnswer, StatusError, TooManyRequests, Unreachable
-from declctl.objects import GroupVersionKind, ListOptions, WatchOptions, limits
+from declctl.objects import GroupVersionKind, ListOptions, WatchOptions, answers
 from declctl.transport import Client, LineSplitter
 from tests.hostile import fuzzing
 from tests.hostile.bounds import bounded
@@ -582,4 +582,4 @@ def server_tls(tmp_path_factory):
 
 def test_the_limits_leave_room_for_everything_that_is_legal():
     """The largest request that etcd takes, each byte of it an escape, is far from the limit of an object."""
-    assert 3 * 1024 * 1024 * 6 < limits.OBJECT_BYTES < limits.BODY_BYTES < limits.LIST_BYTES
+    assert 3 * 1024 * 1024 * 6 < answers.OBJECT_BYTES < answers.BODY_BYTES < answers.LIST_BYTES

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from declctl.decoding import Projection
 from declctl.objects import ObjectCodec, ObjectView
-from declctl.objects.view import ReadOnlyDict, ReadOnlyList
+from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 
 KEYS = st.sampled_from("abc")
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.text("xy", max_size=2)

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declctl.decoding import MANAGED_FIELDS, Projection
-from declctl.decoding.remaking import Remaking
+from declctl.decoding.projection import Remaking
 from declctl.informer import Reprojection, SharedIndexInformer, field_index
 from declctl.informer.queues import Replacement
 from declctl.kit import ManualClock

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from declctl.decoding.projection import decompressed
 from declctl.decoding.recalling import Recall
-from declctl.decoding.remaking import decompressed
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import CacheError
 from declctl.kit.callbacks import refuse_async

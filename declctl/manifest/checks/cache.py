@@ -7,7 +7,7 @@ from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, value_at
 from declctl.manifest.model import DEFAULT_DROP_FIELDS, CacheMode
-from declctl.objects.field_path import FieldPath, FieldPathError, Step
+from declctl.objects.fields import FieldPath, FieldPathError, Step
 
 _Steps = tuple[Step, ...]
 

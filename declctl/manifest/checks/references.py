@@ -18,7 +18,7 @@ from declctl.manifest.json_values import (
 from declctl.manifest.model import RetrySpec
 from declctl.manifest.suggestions import did_you_mean, listed
 from declctl.manifest.values import BadValue, parse_duration
-from declctl.objects.selector import FieldSelector
+from declctl.objects.fields import FieldSelector
 
 _NAMED = ("resources", "handlers", "plugins", "schedules")
 _ALTERNATIVES: Mapping[str, tuple[str, ...]] = {

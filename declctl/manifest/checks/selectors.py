@@ -6,7 +6,7 @@ from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import Json, Path, dotted, entries_at, mapping_at
-from declctl.objects.selector import LabelSelector
+from declctl.objects.fields import LabelSelector
 
 _ADVICE = "write it like {matchLabels: {app: web}} or app=web,tier in (a,b)"
 

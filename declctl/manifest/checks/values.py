@@ -17,8 +17,7 @@ from declctl.manifest.values import (
     parse_entry_point,
     parse_quantity,
 )
-from declctl.objects.field_path import FieldPath
-from declctl.objects.selector import FieldSelector
+from declctl.objects.fields import FieldPath, FieldSelector
 
 _KEPT_FIELDS = (
     "apiVersion",

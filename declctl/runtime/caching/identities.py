@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from declctl.decoding import MetadataCodec, Projection, Transform
-from declctl.decoding.remaking import Remaking
+from declctl.decoding.projection import Remaking
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec

@@ -19,7 +19,8 @@ from declctl.decoding import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import FieldIndex, InformerStatistics, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
-from declctl.objects import FieldPath, Mutation, MutationDetector
+from declctl.objects import FieldPath
+from declctl.objects.differences import Mutation, MutationDetector
 from declctl.runtime.caching.identities import Identity, codec_of, matched, projection_of, remaking
 from declctl.runtime.caching.managed_informer import (
     Asked,

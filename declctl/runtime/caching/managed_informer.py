@@ -31,12 +31,13 @@ from declctl.informer import (
 )
 from declctl.informer.source import DecodesElsewhere
 from declctl.kit import Clock
-from declctl.kit.stacks import foreign_place
+from declctl.kit.callbacks import foreign_place
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, MutationDetector, ObjectCodec
-from declctl.objects.key import key_of
-from declctl.objects.reading import mapping
+from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec
+from declctl.objects.answers import mapping
+from declctl.objects.differences import MutationDetector
+from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import Identity, codec_of, projection_of
 from declctl.runtime.threads import in_thread
 

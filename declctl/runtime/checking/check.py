@@ -16,8 +16,7 @@ import msgspec
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
-from declctl.kit.files import shown
-from declctl.kit.lookups import is_exhausted
+from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place

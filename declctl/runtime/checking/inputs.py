@@ -23,7 +23,7 @@ from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.kit import Breath
 from declctl.kit import files as reader
-from declctl.kit.lookups import Kind, Lookups, is_exhausted, is_folder
+from declctl.kit.files import Kind, Lookups, is_exhausted, is_folder
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import Controller, EntryPoint
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from declctl.kit.clock import Clock
-from declctl.kit.lookups import is_exhausted
+from declctl.kit.files import is_exhausted
 from declctl.runtime.checking.fork_server import NEW
 from declctl.runtime.checking.preflight_process import PreflightProcess
 

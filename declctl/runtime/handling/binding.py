@@ -25,7 +25,7 @@ from declctl.objects import (
     ObjectView,
     Record,
 )
-from declctl.objects.changed_paths import ChangedPaths
+from declctl.objects.differences import ChangedPaths
 from declctl.runtime.handling.context import HandlerEnvironment
 from declctl.workqueue import Backoff
 

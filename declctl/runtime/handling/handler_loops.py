@@ -13,7 +13,7 @@ import msgspec
 
 from declctl.errors import ReloadRefused
 from declctl.kit import LoopThread
-from declctl.kit.stacks import foreign_place
+from declctl.kit.callbacks import foreign_place
 from declctl.runtime.log import Log
 
 _LOOK_SECONDS = 1.0  # between two looks at each loop

@@ -15,7 +15,7 @@ from declctl.decoding import Projection
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import FieldPath, FrameStatistics
-from declctl.objects.changed_paths import ChangedPaths
+from declctl.objects.differences import ChangedPaths
 from declctl.runtime.checking.declared import FromHooks
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.decoding.partial import at_hand
+from declctl.decoding.fields import at_hand
 from declctl.manifest import Diagnostic, render_json
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey

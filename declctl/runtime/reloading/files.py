@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from declctl.kit import Clock
-from declctl.kit.lookups import is_exhausted
+from declctl.kit.files import is_exhausted
 from declctl.kit.text import one_line
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.log import Log

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from declctl.errors import NotFound, ReloadRefused
 from declctl.kit import Clock
-from declctl.kit.lookups import is_exhausted
+from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy

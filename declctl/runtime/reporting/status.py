@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
-from declctl.objects import Mutation
+from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.decoding.fast_path import usual_reader
-from declctl.decoding.partial import Interning, PartialDecoder
+from declctl.decoding.fields import Interning, PartialDecoder
+from declctl.decoding.projection import usual_reader
 from declctl.objects import Record
 from declctl.objects.record import nothing_known
 from tests.rooms.objects.made_objects import NODE_NAME, compact, pod, projection

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.decoding import ItemCutter, list_items
+from declctl.decoding import ItemCutter, envelopes
 from declctl.errors import MalformedAnswer
 from tests.rooms.objects.made_objects import NODE_NAME, compact, pod, projection
 
@@ -107,14 +107,14 @@ def test_a_riddle_is_not_solved_again_with_each_part(monkeypatch):
     """An item without an end is measured once, however many parts it comes in."""
     measured = []
 
-    class Counting(list_items.BracketScan):
+    class Counting(envelopes.BracketScan):
         def end_of(self, raw, start):
             before = self.scanned
             found = super().end_of(raw, start)
             measured.append(self.scanned - before)
             return found
 
-    monkeypatch.setattr(list_items, "BracketScan", Counting)
+    monkeypatch.setattr(envelopes, "BracketScan", Counting)
     inner = b'{"metadata":{"name":"a"}}'
     endless = (
         TYPED

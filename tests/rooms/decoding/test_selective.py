@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.decoding import Projection
-from declctl.decoding.remaking import decompressed
+from declctl.decoding.projection import decompressed
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import MalformedAnswer
 from declctl.objects import FrameCodec, ObjectCodec, ObjectView, frame

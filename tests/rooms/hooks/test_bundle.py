@@ -4,7 +4,7 @@ import pytest
 
 from declctl.hooks import bundle
 from declctl.hooks.bundle import Bundle, closure
-from declctl.kit.lookups import Lookups
+from declctl.kit.files import Lookups
 
 
 @pytest.fixture(name="folder")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from declctl.kit import files as reader
-from declctl.kit.lookups import Kind, Lookups, is_exhausted
+from declctl.kit.files import Kind, Lookups, is_exhausted
 
 
 def test_it_says_what_is_there_and_follows_links(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from declctl.decoding import MANAGED_FIELDS, MetadataCodec, Projection
 from declctl.errors import MalformedAnswer
 from declctl.objects import FieldPath, FrameCodec, ObjectCodec
-from declctl.objects.changed_paths import ChangedPaths
+from declctl.objects.differences import ChangedPaths
 from tests.rooms.objects.json_texts import objects
 from tests.rooms.objects.made_objects import compact, pod, projection, record
 

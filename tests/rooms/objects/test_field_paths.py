@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.objects import FieldPath, FieldPathError
-from declctl.objects.field_path import ALL
+from declctl.objects.fields import ALL
 
 OBJECT = {
     "metadata": {"labels": {"app.kubernetes.io/name": "web"}},

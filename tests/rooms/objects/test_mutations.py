@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.objects.differences import MutationDetector
 from declctl.objects.frame import ObjectCodec
-from declctl.objects.mutations import MutationDetector
 from tests.rooms.objects.made_objects import compact, pod
 from tests.rooms.objects.test_held import JSON, TEXTS
 

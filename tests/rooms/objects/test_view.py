@@ -15,10 +15,10 @@ import yaml
 from msgspec import structs
 from rich.pretty import pretty_repr
 
-from declctl.objects import FieldPath, ObjectKey, ObjectView, view
+from declctl.objects import FieldPath, ObjectKey, ObjectView, read_only
 from declctl.objects.frame import ObjectCodec
+from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 from declctl.objects.record import Layout
-from declctl.objects.view import ReadOnlyDict, ReadOnlyList
 from tests.rooms.objects.made_objects import NODE_NAME, pod, record
 
 
@@ -249,7 +249,7 @@ def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_valu
         early.add_representer(tuple, yaml.SafeDumper.represent_list)  # from here on it has a table of its own
         for kind in (ReadOnlyDict, ReadOnlyList):
             del early.yaml_representers[kind]
-    view._teach(yaml.representer.SafeRepresenter)
+    read_only._teach(yaml.representer.SafeRepresenter)
     for unsorted in writers[::2]:
         unsorted.add_representer(
             dict, lambda to, data: to.represent_mapping("tag:yaml.org,2002:map", data.items())

@@ -7,7 +7,7 @@ import pytest
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
-from declctl.objects import Difference, Mutation
+from declctl.objects.differences import Difference, Mutation
 from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.reporting.reporter import Notes, joined
 from tests.rooms.informer.shapes import pod

@@ -1,8 +1,14 @@
-"""Reading JSON of other programs: any fault becomes one error that shows the beginning of the text.
+r"""Answers of a server: how large they may be, how their JSON is read, and what a Status says.
 
-A decoder gives up on a list of a thousand objects because one of them is nested too deep. Such a document is
-cut by its brackets: nothing recurses and nothing is decoded, brackets are counted, strings are skipped. That
-is some hundred times slower than decoding, and is done only where decoding has failed.
+Every limit on what is held of an answer stands here. A limit is for what has to be held before it can be
+used, never for what is used as it comes: a LIST of a gigabyte is read item by item, and its size is not
+limited. etcd takes requests of 1.5 MiB by default, and up to some 3 MiB where it is configured so; JSON may
+need six bytes for one of them (`\u0001`).
+
+Each fault in the JSON of another program becomes one error, which shows the beginning of the text. A
+decoder refuses a list of a thousand objects because one of them is nested too deep. Such a document is cut
+by its brackets: nothing recurses and nothing is decoded, brackets are counted, strings are skipped. That is
+some hundred times slower than decoding, and is done only where decoding has failed.
 """
 
 import re
@@ -11,8 +17,35 @@ from typing import Any, cast
 
 import msgspec
 
-from declctl.errors import MalformedAnswer
+from declctl.errors import MalformedAnswer, from_status
 from declctl.objects.record import KubeObject
+
+OBJECT_BYTES = 32 * 1024 * 1024
+"""One object: an item of a LIST, or a line of a WATCH with its event."""
+
+BODY_BYTES = 128 * 1024 * 1024
+"""A whole answer that is neither a LIST nor a WATCH of a source: discovery, one object, OpenAPI."""
+
+LIST_BYTES = 256 * 1024 * 1024
+"""A LIST that is not written as API servers write it, so that it is decoded when all of it is here."""
+
+ERROR_BYTES = 1024 * 1024
+"""The body of an answer that is no success; what is longer is cut."""
+
+CHUNK_HEADER_BYTES = 4096
+"""The size and the extensions of one chunk (RFC 9112, 7.1); servers write ten bytes."""
+
+MESSAGE_CHARACTERS = 4096
+"""The message of a Status, as errors and logs show it; what is longer is cut."""
+
+RETRY_AFTER_SECONDS = 300.0
+"""The longest wait that a server may ask for (Retry-After); one that asks for more is asked again then."""
+
+
+def in_mebibytes(count: int) -> str:
+    """A limit, as messages write it: `32 MiB`."""
+    return f"{count // (1024 * 1024)} MiB" if count >= 1024 * 1024 else f"{count} bytes"
+
 
 # Possessive: a string without an end is not searched backwards, which would hold each of its escapes.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
@@ -165,3 +198,51 @@ def no_json(raw: bytes, fault: Exception) -> MalformedAnswer:
 def no_name(raw: bytes) -> MalformedAnswer:
     """The error of an object that nobody can store."""
     return MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")
+
+
+_REASON_CHARACTERS = 120
+
+
+def status_error(status: Mapping[str, Any], *, retry_after: float | None = None) -> Exception:
+    """The StatusError that a Status object tells of; fields of another type than metav1's are ignored.
+
+    `retry_after` is what a header asked for, in seconds; it counts more than the Status. A longer wait
+    than `RETRY_AFTER_SECONDS` becomes that, and the message says so.
+    """
+    details = status.get("details")
+    details = cast("Mapping[str, Any]", details) if isinstance(details, Mapping) else {}
+    code = status.get("code")
+    asked = retry_after if retry_after is not None else details.get("retryAfterSeconds")
+    wait, remark = _bounded(asked)
+    message = _text(status.get("message"), MESSAGE_CHARACTERS)
+    return from_status(
+        code if isinstance(code, int) and 0 < code < 1000 else 500,
+        _text(status.get("reason"), _REASON_CHARACTERS) or "Unknown",
+        f"{message} {remark}".strip(),
+        causes=tuple(_causes(details)),
+        retry_after=wait,
+    )
+
+
+def _bounded(asked: Any) -> tuple[float | None, str]:
+    """The wait in seconds, and what to say of one that is not kept; NaN and nonsense are no wait."""
+    if not isinstance(asked, int | float) or not asked > 0:
+        return None, ""
+    longest = RETRY_AFTER_SECONDS
+    if asked <= longest:
+        return float(asked), ""
+    said = f"{asked:g} s" if asked < 10**9 else "more than 30 years"
+    return longest, f"(the server asks to wait {said}; it is asked again after {longest:g} s)"
+
+
+def _text(value: Any, longest: int) -> str:
+    text = value if isinstance(value, str) else ""
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
+
+
+def _causes(details: Mapping[str, Any]) -> Iterator[str]:
+    causes = details.get("causes")
+    for cause in cast("list[Any]", causes) if isinstance(causes, list) else ():
+        if isinstance(cause, Mapping):
+            told = cast("Mapping[str, Any]", cause)
+            yield from (text for text in (told.get("reason"), told.get("message")) if isinstance(text, str))
