@@ -7,7 +7,7 @@ given by its name, such as `_declctl_gen.g3.handlers.pods`, and so comes by here
 
 import sys
 
-from declctl.hooks.processes import SharedGenerations
+from declctl.hooks.loader import SharedGenerations
 
 __path__: list[str] = []
 

@@ -31,7 +31,7 @@ from harness.server import Server
 from declctl import Client
 from declctl.decoding import Projection
 from declctl.decoding.fields import PartialDecoder
-from declctl.hooks.calling import EventTarget, Implementation
+from declctl.hooks.calls import EventTarget, Implementation
 from declctl.informer.applier import Applier
 from declctl.informer.queues import RealFIFO
 from declctl.informer.stores import Indexer, field_index

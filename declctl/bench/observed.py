@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from declctl.bench.calls import Call, line
-from declctl.hooks.calling import EventTarget, Implementation
+from declctl.hooks.calls import EventTarget, Implementation
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import Change
 from declctl.runtime.handling.context import HandlerContext

@@ -99,7 +99,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
         status = runtime.run()
     if runtime.restarts and not status:
-        from declctl.hooks.processes import withdraw_all
+        from declctl.hooks.loader import withdraw_all
 
         withdraw_all()
         if folder is not None:

@@ -1,14 +1,25 @@
 """The sockets: what a plugin may rely on, and how the host reaches it.
 
-`specs` is the contract, `markers` what a plugin imports; `bundle` and `loading` bring handler files
-into a private namespace, `plugins` finds installed ones, `registry` is the table of a generation,
-`calling` and `awaiting` the one gate to foreign code. Threads, queues and informers do not belong
+Here are the two markers, which a plugin imports; `specs` is the contract. `bundle` reads handler files into
+memory, `parser` finds their imports, and `loader` imports them under private names. `plugins` finds installed
+plugins, `registry` is the plugin table of a generation, `calls` is the one gate to foreign code, `faults`
+locates its errors, and `lint` finds what no reload can undo. Threads, queues and informers do not belong
 here.
 
-Only what a plugin imports stands in this front; the host imports the modules that it needs, since a
-process that checks a manifest pays for each of them.
+Nothing else is imported here, because a process that checks a manifest pays for each module.
 """
 
-from declctl.hooks.markers import hookimpl, hookspec
+from typing import Final
+
+import pluggy
 
 __all__ = ["hookimpl", "hookspec"]
+
+PROJECT: Final = "declctl"
+"""The name of the project for pluggy, and the entry-point group of installed plugins."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+"""Marks a hook that the host calls; used in `specs` only."""
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin that implements the hook of the same name, or that of `specname=`."""

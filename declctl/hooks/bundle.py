@@ -13,18 +13,43 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-from declctl.hooks.apart import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
+from declctl.hooks.parser import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
 from declctl.kit import files as reader
 from declctl.kit.files import Kind, Lookups
 
 _MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
 _MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
+# Whoever mentions one of these may import, or find, modules by names that no statement has.
+_DYNAMIC = frozenset(
+    {"__import__", "importlib", "import_module", "pkgutil", "runpy", "builtins", "exec", "eval"}
+    | {"modules", "__path__", "__loader__", "__spec__"}
+)
 
 
 class BundleError(OSError):
     """A handler file, or all of them together, are beyond a limit; `suggestion` says what to do, if known."""
 
     suggestion: str | None = None
+
+
+class NotInBundle(ModuleNotFoundError):
+    """A module is beside the manifest, and the bundle does not have it; `suggestion` says what to do."""
+
+    # `name` has no prefix: `from . import module` passes over an error with the name that it looked for.
+    def __init__(self, file: Path, name: str) -> None:
+        module = name.rpartition(".")[2]
+        if file.suffix == ".py":
+            why = "no import statement names it"
+            self.suggestion = (
+                f"write an import of {module}; modules whose names are computed belong into a package, "
+                "which is read whole"
+            )
+        else:
+            why = "a bundle has sources only, as a process loads a compiled module once and for ever"
+            self.suggestion = (
+                f"install the package that has {module} into the environment of declctl, or use its source"
+            )
+        super().__init__(f"{file.name} is not part of the bundle: {why}", name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +386,6 @@ class _Scan(NamedTuple):
     attributes: frozenset[str] = frozenset()
 
 
-# Whoever mentions one of these may import, or find, modules by names that no statement has.
-_DYNAMIC = frozenset(
-    {"__import__", "importlib", "import_module", "pkgutil", "runpy", "builtins", "exec", "eval"}
-    | {"modules", "__path__", "__loader__", "__spec__"}
-)
 _known: dict[bytes, _Scan] = {}  # by the digest of a source
 
 

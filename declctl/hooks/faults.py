@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from declctl.errors import EntryPointError
-from declctl.hooks.apart import NotCompiled
-from declctl.hooks.bundle import Bundle
-from declctl.hooks.finding import NotInBundle
+from declctl.hooks.bundle import Bundle, NotInBundle
+from declctl.hooks.calls import describe, describe_with_place, without_prefix
+from declctl.hooks.parser import NotCompiled
 
 MODULE_NOT_FOUND = "DCL040"
 ATTRIBUTE_NOT_FOUND = "DCL041"
@@ -37,12 +37,7 @@ UNKNOWN_HOOK = "DCL084"
 PLUGIN_HOOKSPEC_VERSION = "DCL085"
 PLUGIN_NEEDS_RESTART = "DCL087"
 
-NAMESPACE = "_declctl_gen"
-"""The package under which generations live; messages show names without it."""
-
-_PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
 _DEFINITION = re.compile(r"^(?:async +def|def|class) +([^\W_]\w*)", re.MULTILINE)
-_MACHINERY = ("declctl", "importlib", "_frozen_importlib", "_frozen_importlib_external")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Place = tuple[str, int, int]
 
@@ -62,46 +57,6 @@ def defined_in(source: str) -> list[str]:
     return _DEFINITION.findall(source)
 
 
-def told(error: BaseException) -> str:
-    """Type and text of an exception, as people know its modules; a text that can't be made is left out."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, too
-        text = "(its text can't be shown)"
-    name = type(error).__name__
-    return _PRIVATE_NAME.sub("", f"{name}: {text}" if text else name)
-
-
-def without_prefix(name: str) -> str:
-    """A dotted name as people know it, without the package of its generation."""
-    return _PRIVATE_NAME.sub("", name)
-
-
-def told_with_place(error: BaseException) -> str:
-    """As `told`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`."""
-    place = place_of(error)
-    return f"{told(error)} ({place})" if place else told(error)
-
-
-def place_of(error: BaseException) -> str:
-    """The line of foreign code that raised, such as `handlers.py:7`; empty if there is none.
-
-    That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
-    """
-    private, other = "", ""
-    if isinstance(error, SyntaxError) and error.filename:
-        other = f"{error.filename}:{error.lineno or 1}"
-    trace = error.__traceback__ if not other else None
-    while trace is not None:
-        file, module = trace.tb_frame.f_code.co_filename, str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith(f"{NAMESPACE}."):
-            private = f"{file}:{trace.tb_lineno}"
-        elif module.partition(".")[0] not in _MACHINERY:
-            other = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return private or other
-
-
 def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:
     """The fault behind an exception that came out of `doing`, such as "importing handlers.pods"."""
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
@@ -114,7 +69,7 @@ def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointErr
         argument = repr(error.code) if error.code is not None else ""
         message = f"{doing} ends the process: it raises SystemExit({argument})"
         return _located(message, ENDED_PROCESS, place, 'guard scripts with `if __name__ == "__main__":`')
-    what = told(error) if place is not None else told_with_place(error)
+    what = describe(error) if place is not None else describe_with_place(error)
     return _located(f"{doing} raises {what}", IMPORT_RAISED, place, _advice(error, bundle))
 
 
@@ -157,7 +112,7 @@ def _advice(error: BaseException, bundle: Bundle) -> str | None:
             "import it, or assign it in this module"
         )
     # What one generation has taken of the process, another one can't have; see `declctl.hooks.lint`.
-    if "Duplicated timeseries" in told(error):
+    if "Duplicated timeseries" in describe(error):
         return (
             "the generation that runs has registered it at its import, if these files do it once: give it a "
             "registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
@@ -174,7 +129,7 @@ def _advice(error: BaseException, bundle: Bundle) -> str | None:
 def _instead_of_module(error: ModuleNotFoundError, bundle: Bundle) -> str | None:
     if not error.name:
         return None
-    name = _PRIVATE_NAME.sub("", error.name)
+    name = without_prefix(error.name)
     if name == error.name and name.partition(".")[0] in bundle.names:
         return (
             f"{name} belongs to the bundle, where only import statements and relative names find it: write "

@@ -6,19 +6,26 @@ their generation is gone. What runs at import is the body of a module, of its cl
 the same file that it calls. Two rules are about the whole file: modules that are looked up past the bundle,
 by a place or by a name in a text. Names are followed through import statements and plain assignments, but not
 into other modules of the bundle.
+
+A source does not show what its imports do: a helper in another module, or a library, may open a port, start a
+thread or register a metric. `ImportAudit` sees that as it happens, in the child process of a pre-flight.
 """
 
 import ast
+import inspect
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
-from declctl.hooks.apart import LARGE_BYTES
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.faults import NAMESPACE
+from declctl.hooks.calls import NAMESPACE
+from declctl.hooks.parser import LARGE_BYTES
 
 METRIC: Final = "DCL090"
 PORT: Final = "DCL091"
@@ -195,6 +202,14 @@ _CHANGES = frozenset(
 
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_Rule = tuple[ast.expr | ast.stmt, str, str, str]  # where; code; what it does; what to do instead
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_EVENTS = {
+    "socket.bind": (PORT, "socket.bind"),
+    "os.chdir": (PROCESS_STATE, "changes the current folder of the process"),
+    "os.putenv": (PROCESS_STATE, "changes the environment of the process"),
+    "os.unsetenv": (PROCESS_STATE, "changes the environment of the process"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +307,6 @@ def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
             if isinstance(node, ast.Import | ast.ImportFrom) and name in names:
                 return bundle.display(path), node.lineno, node.col_offset + 1
     return None
-
-
-_Rule = tuple[ast.expr | ast.stmt, str, str, str]  # where; code; what it does; what to do instead
-_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class _Import:
@@ -481,3 +492,68 @@ def _is_never(test: ast.expr) -> bool:
 
 def _is_of_module(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "__name__"
+
+
+class ImportAudit:
+    """Writes down what the modules of a bundle do from now on, until `end`. One for each process."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._found: list[Finding] = []
+        self._listens = True
+        sys.addaudithook(self._hear)
+        self._hear_of_threads()
+        if any(b"prometheus" in source for source in bundle.files.values()):
+            self._hear_of_metrics()
+
+    def end(self, known: list[Finding]) -> list[Finding]:
+        """What was found beside the known ones; what happens later is not written down."""
+        self._listens = False
+        return [one for one in self._found if not any(each.covers(one) for each in known)]
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._listens and event in _EVENTS and not (event == "socket.bind" and _is_nobodys(*arguments)):
+            code, what = _EVENTS[event]
+            self._write_down(code, what, inspect.currentframe())
+
+    def _hear_of_threads(self) -> None:
+        start = threading.Thread.start
+
+        def heard(thread: threading.Thread) -> None:
+            start(thread)
+            if self._listens:
+                self._write_down(ACTIVITY, "starts a thread, one more at each edit", inspect.currentframe())
+
+        setattr(threading.Thread, "start", heard)  # noqa: B010 - only here is it meant to be another one
+
+    def _hear_of_metrics(self) -> None:
+        if find_spec("prometheus_client") is None:
+            return
+        from prometheus_client.registry import REGISTRY, CollectorRegistry
+
+        register: Callable[[CollectorRegistry, Any], None] = CollectorRegistry.register
+
+        def heard(registry: CollectorRegistry, collector: Any) -> None:
+            register(registry, collector)
+            if self._listens and registry is REGISTRY:
+                self._write_down(METRIC, type(collector).__name__, inspect.currentframe())
+
+        setattr(CollectorRegistry, "register", heard)  # noqa: B010 - as above
+
+    def _write_down(self, code: str, what: str, frame: FrameType | None) -> None:
+        """At the innermost line of the bundle; what a library does when it is imported is done once."""
+        while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
+            if str(frame.f_globals.get("__name__")).startswith(f"{NAMESPACE}."):
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                found = finding_at(self._bundle, file, line, code, what)
+                if found is not None and found not in self._found:
+                    self._found.append(found)
+                return
+            frame = frame.f_back
+
+
+def _is_nobodys(_: object, address: object) -> bool:
+    """Whether it takes nothing from others: a port that the system chooses, or an address of another kind."""
+    if isinstance(address, tuple):
+        return len(address) < 2 or not isinstance(address[0], str) or address[1] == 0
+    return not address

@@ -1,30 +1,199 @@
-"""The plugin table of one generation: everything foreign, in manifest order.
+"""The plugin table of one generation: all foreign code, in manifest order, checked against the hooks.
 
-A new pluggy manager is built for each generation, never changed: registering again would move a
-plugin to the front, and so change the order of handlers by editing one of them.
+A table is built anew for each generation and never changed: to register a plugin again would move it to the
+front of pluggy's order, so that an edit of one handler would change the order of all.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pluggy
 
 from declctl.errors import EntryPointError
-from declctl.hooks import faults, specs
+from declctl.hooks import PROJECT, faults, specs
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.calling import EventTarget, Implementation
-from declctl.hooks.loading import EntryPoint
-from declctl.hooks.markers import PROJECT
-from declctl.hooks.members import Member, check_marks, marked, member_of_function, members_of
-from declctl.hooks.signatures import ARGUMENTS, implementation
+from declctl.hooks.calls import EventTarget, Implementation, Predicate
 
-_EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
-
+ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    name: tuple(inspect.signature(function).parameters)
+    for name, function in vars(specs).items()
+    if name.startswith("declctl_")
+}
+"""The arguments of every hook, in the order of its specification."""
 
 _SPECIFIED = {name: pluggy.PluginManager(PROJECT).parse_hookspec_opts(specs, name) for name in ARGUMENTS}
+_MARK = f"{PROJECT}_impl"  # the attribute that `hookimpl` gives to a function
+_EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
+# The parameter and the expression for what other frameworks pass as a parameter.
+_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    **{name: ("obj", f'obj["{name}"]') for name in ("spec", "status", "metadata")},
+    **{name: ("obj", f"obj.{name}") for name in ("name", "namespace", "uid", "labels", "annotations")},
+    **{name: ("ctx", f"ctx.{name}") for name in ("log", "memo", "listers", "client", "config")},
+    **{name: ("change", f"change.{name}") for name in ("key", "type", "reason")},
+    "meta": ("obj", 'obj["metadata"]'),
+    "logger": ("ctx", "ctx.log"),
+}
+
+
+class GenerationPlugins:
+    """Which plugin implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
+
+    `add_entry` and `add_plugin` raise EntryPointError for what breaks the contract, and then nothing of it is
+    registered. `rest` is called between two pieces of work. Used in one thread.
+    """
+
+    def __init__(self, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
+        self._bundle = bundle
+        self._manager = _Manager(rest=rest)
+        # The implementations of each plugin, by its name, in the order in which plugins were added.
+        self._implementations: dict[str, tuple[Implementation, ...]] = {}
+        # By identity: the name of a plugin, and the plugin, which is kept so that its identity stays its own.
+        self._objects: dict[int, tuple[str, object]] = {}
+        self._names: dict[str, str] = {}  # the name of a plugin, by the text of its entry point
+        self._instances: dict[type, Any] = {}  # of each class that is an entry point, the one instance
+
+    def add_entry(self, text: str, target: Any) -> str:
+        """Register the target of an entry point: a module, a class, an object or a plain function.
+
+        Returns the name of the plugin. A class is instantiated once for the generation, and what is named
+        twice is registered once.
+        """
+        if text not in self._names:
+            self._names[text] = self._add_target(text, target)
+        return self._names[text]
+
+    def add_plugin(self, name: str, plugin: object) -> None:
+        """Register an object whose marked functions implement hooks; nothing if the name is known."""
+        if name in self._implementations:
+            return
+        if id(plugin) in self._objects:
+            other, _ = self._objects[id(plugin)]
+            raise EntryPointError(
+                f"the plugins {name} and {other} are one and the same object",
+                code=faults.PLUGIN_LOAD_FAILED,
+                suggestion=f"remove {name} or {other} from the manifest",
+            )
+        self._add(name, plugin, self._members(plugin))
+
+    def discard(self, name: str) -> None:
+        """Forget a plugin that has turned out to be unusable: none of its hooks is called."""
+        self._implementations.pop(name, None)
+        self._objects = {key: owner for key, owner in self._objects.items() if owner[0] != name}
+
+    def names(self) -> tuple[str, ...]:
+        """The plugins in the order in which they were added."""
+        return tuple(self._implementations)
+
+    def target(self, name: str) -> EventTarget:
+        """The event hooks of a plugin; raises EntryPointError if it has none."""
+        listening = tuple(i for i in self._implementations[name] if i.hook in _EVENT_HOOKS)
+        if not listening:
+            raise EntryPointError(
+                f"{name} implements none of {', '.join(_EVENT_HOOKS)}, so that it can't listen",
+                code=faults.NO_HOOK,
+                suggestion="mark a function of one of these names with @declctl.hookimpl, "
+                "or name any function as module:function",
+            )
+        return EventTarget(listening)
+
+    def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
+        """The implementations of a hook, of some plugins or of all, in their order."""
+        wanted = self._implementations if names is None else dict.fromkeys(names)
+        found = [i for name in wanted for i in self._implementations.get(name, ()) if i.hook == hook]
+        return tuple(sorted(found, key=lambda i: i.rank))
+
+    def implement(self, hook: str, name: str, function: Callable[..., Any]) -> Implementation:
+        """A function that a manifest names for a hook without being a plugin; raises EntryPointError."""
+        return implementation(hook, name, function, self._bundle)
+
+    def _add_target(self, text: str, target: Any) -> str:
+        is_class = inspect.isclass(target)
+        if is_class:
+            target = self._instance(target, text)
+        if id(target) in self._objects:
+            return self._objects[id(target)][0]
+        members = self._members(target)
+        if not members and not is_class and not isinstance(target, ModuleType):
+            if not callable(target):
+                raise EntryPointError(
+                    f"{text} is a {type(target).__name__}, which can't listen",
+                    code=faults.WRONG_KIND,
+                    suggestion="name a module, a class or a function",
+                )
+            # A function that is an entry point by itself: without a mark it is `declctl_event`.
+            function_name = getattr(target, "__name__", "function")
+            members = [_marked(function_name, target) or _Member(function_name, "declctl_event", target, {})]
+        # An installed plugin may have the very name that a module beside the manifest has.
+        name = text if text not in self._implementations else f"{text} (beside the manifest)"
+        self._add(name, target, members)
+        return name
+
+    def _add(self, name: str, plugin: object, members: "list[_Member]") -> None:
+        found = tuple(self._implementation(name, member) for member in members)
+        # pluggy sees the marked functions and nothing else. The namespace is an object of its own: pluggy
+        # takes plugins that are equal for one and the same.
+        shown = _MarkedFunctions({member.name: member.function for member in members if member.options})
+        try:
+            self._manager.register(shown, name=name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise EntryPointError(f"{name}: {error}", code=faults.WRONG_KIND) from error
+        self._implementations[name] = found
+        self._objects[id(plugin)] = (name, plugin)
+
+    def _members(self, plugin: object) -> "list[_Member]":
+        """The marked functions of a plugin, in the order in which they are defined.
+
+        Raises EntryPointError for a function with a hook's name and no mark: it would never be called.
+        """
+        try:
+            functions = _functions(plugin)
+            for name, function in [(plugin.__name__, plugin)] if inspect.isfunction(plugin) else functions:
+                if name in ARGUMENTS and not isinstance(getattr(function, _MARK, None), dict):
+                    raise faults.of_function(
+                        function,
+                        f"{name} has the name of a hook, and is not marked as one",
+                        code=faults.NO_HOOK,
+                        suggestion="put @declctl.hookimpl above it, or give it another name",
+                        bundle=self._bundle,
+                    )
+            members = [found for name, each in functions if (found := _marked(name, each))]
+        except (EntryPointError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # foreign code: an attribute may be computed
+            raise faults.of_import(error, "looking for hooks", self._bundle) from error
+        return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
+
+    def _implementation(self, name: str, member: "_Member") -> Implementation:
+        hook, options = member.hook, member.options
+        if hook not in ARGUMENTS:
+            near = faults.closest(hook, ARGUMENTS)
+            code, message = faults.UNKNOWN_HOOK, f"there is no hook {hook!r}"
+            advice = f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}"
+        elif hook in specs.NOT_YET:
+            code, message = faults.HOOK_NOT_YET, f"this version does not call {hook} yet"
+            advice = specs.NOT_YET[hook]
+        elif options.get("wrapper") or options.get("hookwrapper"):
+            code = faults.WRONG_KIND
+            message = f"{hook} of {name} is a wrapper, and each implementation is called by itself"
+            advice = "remove wrapper=True"
+        else:
+            made = implementation(hook, name, member.function, self._bundle)
+            return replace(made, rank=0 if options.get("tryfirst") else 2 if options.get("trylast") else 1)
+        raise faults.of_function(member.function, message, code=code, suggestion=advice, bundle=self._bundle)
+
+    def _instance(self, kind: type, text: str) -> object:
+        if kind not in self._instances:
+            try:
+                self._instances[kind] = kind()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # foreign code
+                raise faults.of_import(error, f"making {text}", self._bundle) from error
+        return self._instances[kind]
 
 
 class _Manager(pluggy.PluginManager):
@@ -52,153 +221,151 @@ class _Manager(pluggy.PluginManager):
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
 
 
-class GenerationPlugins:
-    """Who implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
+class _MarkedFunctions:
+    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
+        self.__dict__.update(functions)
 
-    `add_entry` and `add_plugin` raise EntryPointError for what breaks the contract, and then
-    nothing of it is registered. `rest` is called between two pieces of work.
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One function that implements a hook, with the options of its mark; without a mark, none."""
+
+    name: str
+    hook: str
+    function: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def _marked(name: str, function: Callable[..., Any]) -> _Member | None:
+    options = getattr(function, _MARK, None)
+    if not isinstance(options, dict):
+        return None
+    return _Member(name, options.get("specname") or name, function, options)
+
+
+def _functions(plugin: object) -> list[tuple[str, Callable[..., Any]]]:
+    """The functions and methods of a module or an object, in the order of their definition."""
+    if isinstance(plugin, ModuleType):
+        names = list(vars(plugin))
+    else:
+        # Of an object, base classes come first, so that a method keeps its place when it is overridden.
+        bases = [kind for kind in reversed(type(plugin).__mro__) if kind is not object]
+        found = (name for holder in (*bases, plugin) for name in getattr(holder, "__dict__", {}))
+        names = list(dict.fromkeys(found))
+    functions: list[tuple[str, Callable[..., Any]]] = []
+    for name in names:
+        # A property may compute anything, so it is not read.
+        if isinstance(inspect.getattr_static(plugin, name, None), property):
+            continue
+        value: Any = getattr(plugin, name, None)
+        if inspect.isroutine(value):
+            functions.append((name, value))
+    return functions
+
+
+def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle: Bundle) -> Implementation:
+    """The function as an implementation of the hook.
+
+    A parameter with a default of its own may have any name; `**kwargs` takes every argument. Raises
+    EntryPointError where the function takes what the hook doesn't give, or can't be called as the hook is.
     """
+    # An object may be called asynchronously, too.
+    called = (function, getattr(function, "__call__", None))  # noqa: B004
+    is_async = any(map(inspect.iscoroutinefunction, called))
+    name = getattr(function, "__name__", repr(function))
+    message = ""
+    advice = ""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        message = f"{name} is a generator: calling it for {hook} would do nothing"
+        advice = "remove the `yield`"
+    elif is_async and hook in specs.SYNCHRONOUS:
+        message = f"{name} is asynchronous, and {hook} is called where nobody can wait for it"
+        advice = "write `def` instead of `async def`"
+    if message:
+        raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
+    return Implementation(hook, plugin, function, _taken(hook, function, bundle), is_async)
 
-    def __init__(self, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
-        self._bundle = bundle
-        self._manager = _Manager(rest=rest)
-        self._implementations: dict[str, tuple[Implementation, ...]] = {}
-        self._objects: dict[
-            int, tuple[str, object]
-        ] = {}  # by identity: plugin name, and the plugin kept alive
-        self._entries: dict[str, str] = {}  # text of an entry point → plugin name
-        self._instances: dict[type, Any] = {}
 
-    def add_entry(self, entry: EntryPoint) -> str:
-        """Register what an entry point names; returns its plugin name.
+def _taken(hook: str, function: Callable[..., Any], bundle: Bundle) -> tuple[str, ...]:
+    """The arguments of the hook that the function takes."""
+    known = ARGUMENTS[hook]
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature gets every argument
+        return known
+    taken: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            taken += [name for name in known if name not in taken]
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        elif parameter.name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
+            taken.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise _unknown(hook, function, parameter, bundle)
+    return tuple(taken)
 
-        That is a module, a class, or a plain function. A class is instantiated once for the
-        generation, and whatever is named twice is registered once.
-        """
-        if entry.text not in self._entries:
-            self._entries[entry.text] = self._entry(entry)
-        return self._entries[entry.text]
 
-    def add_plugin(self, name: str, plugin: object) -> None:
-        """Register an object whose marked functions implement hooks."""
-        if name in self._implementations:
-            return
-        if id(plugin) in self._objects:
-            other, _ = self._objects[id(plugin)]
-            raise EntryPointError(
-                f"the plugins {name} and {other} are one and the same object",
-                code=faults.PLUGIN_LOAD_FAILED,
-                suggestion=f"remove {name} or {other} from the manifest",
-            )
-        self._add(name, plugin, self._members(plugin))
+def _unknown(
+    hook: str, function: Callable[..., Any], parameter: inspect.Parameter, bundle: Bundle
+) -> EntryPointError:
+    known = ARGUMENTS[hook]
+    listed = ", ".join(known) or "no arguments"
+    name = getattr(function, "__name__", repr(function))
+    message = f"{name} takes {parameter.name!r}, which {hook} does not give"
+    suggestion = f"{_instead_of(parameter.name, known)}{hook} gives {listed}"
+    if parameter.name in known:
+        message = f"{name} takes {parameter.name!r} by position only, and hooks are given arguments by name"
+        suggestion = "remove the `/` from its parameters"
+    return faults.of_parameter(function, parameter.name, message, suggestion, bundle)
 
-    def discard(self, name: str) -> None:
-        """Forget a plugin that has turned out to be unusable: none of its hooks is called."""
-        self._implementations.pop(name, None)
-        self._objects = {key: owner for key, owner in self._objects.items() if owner[0] != name}
 
-    def names(self) -> tuple[str, ...]:
-        """The plugins in the order in which they were added."""
-        return tuple(self._implementations)
+def _instead_of(name: str, known: tuple[str, ...]) -> str:
+    """What to write for a parameter that a hook does not give: the beginning of a sentence, or nothing."""
+    parameter, read = _ELSEWHERE.get(name, ("", ""))
+    if parameter in known:
+        return f'write "{parameter}" and read {read}; '
+    near = faults.closest(name, known)
+    if near is not None and near[0] == name[0]:
+        return f'did you mean "{near}"? '
+    # Likely the kind of the object, such as pod; or the word of another framework, such as body.
+    return 'write "obj" for the object, whatever its kind; ' if "obj" in known else ""
 
-    def target(self, name: str) -> EventTarget:
-        """What listens behind a plugin name; raises EntryPointError if nothing does."""
-        listening = tuple(i for i in self._implementations[name] if i.hook in _EVENT_HOOKS)
-        if not listening:
-            raise EntryPointError(
-                f"{name} implements none of {', '.join(_EVENT_HOOKS)}, so that it can't listen",
-                code=faults.NO_HOOK,
-                suggestion="mark a function of one of these names with @declctl.hookimpl, "
-                "or name any function as module:function",
-            )
-        return EventTarget(listening)
 
-    def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
-        """The implementations of a hook, of some plugins or of all, in their order."""
-        wanted = self._implementations if names is None else dict.fromkeys(names)
-        found = [i for name in wanted for i in self._implementations.get(name, ()) if i.hook == hook]
-        return tuple(sorted(found, key=lambda i: i.rank))
+def predicate(name: str, function: Callable[..., Any], bundle: Bundle) -> Predicate:
+    """The function that an entry point names, as a filter.
 
-    def implement(self, hook: str, name: str, function: Callable[..., Any]) -> Implementation:
-        """A function that a manifest names for a hook without being a plugin; raises EntryPointError."""
-        return implementation(hook, name, function, self._bundle)
+    Raises EntryPointError, located at the function, where it is asynchronous, a generator or a class, or
+    can't be called with one object.
+    """
+    called = getattr(function, "__name__", name)
+    code = faults.WRONG_KIND
+    # An object may be called asynchronously, too.
+    each = (function, getattr(function, "__call__", None))  # noqa: B004
+    if inspect.isclass(function):
+        message, advice = f"{called} is a class, and a filter is a function", "write module:function"
+    elif any(inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call) for call in each):
+        message = f"{called} is asynchronous, and a filter is called where nobody can wait for it"
+        advice = "write `def` instead of `async def`"
+    elif inspect.isgeneratorfunction(function):
+        message = f"{called} is a generator: calling it decides nothing"
+        advice = "write `return`, not `yield`"
+    elif not _takes_one(function):
+        code = faults.UNKNOWN_PARAMETER
+        message = f"{called} can't be called with one argument, and a filter is given the object alone"
+        advice = f"write def {called}(obj)"
+    else:
+        return Predicate(name, function)
+    raise faults.of_function(function, message, code=code, suggestion=advice, bundle=bundle)
 
-    def _entry(self, entry: EntryPoint) -> str:
-        target = entry.target
-        is_class = inspect.isclass(target)
-        if is_class:
-            target = self._instance(target, entry.text)
-        if id(target) in self._objects:
-            return self._objects[id(target)][0]
-        members = self._members(target)
-        if not members and not is_class and not isinstance(target, ModuleType):
-            members = [self._function(entry.text, target)]
-        # An installed plugin may have the very name that a module beside the manifest has.
-        name = (
-            entry.text if entry.text not in self._implementations else f"{entry.text} (beside the manifest)"
-        )
-        self._add(name, target, members)
-        return name
 
-    def _function(self, text: str, target: Any) -> Member:
-        if not callable(target):
-            kind = type(target).__name__
-            raise EntryPointError(
-                f"{text} is a {kind}, which can't listen",
-                code=faults.WRONG_KIND,
-                suggestion="name a module, a class or a function",
-            )
-        return member_of_function(target)
-
-    def _add(self, name: str, plugin: object, members: list[Member]) -> None:
-        found = tuple(self._implementation(name, member) for member in members)
-        try:
-            self._manager.register(marked(members), name=name)
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            raise EntryPointError(f"{name}: {error}", code=faults.WRONG_KIND) from error
-        self._implementations[name] = found
-        self._objects[id(plugin)] = (name, plugin)
-
-    def _members(self, plugin: object) -> list[Member]:
-        try:
-            check_marks(plugin, self._bundle)
-            members = members_of(plugin)
-        except EntryPointError:
-            raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # foreign code: an attribute may be computed
-            raise faults.of_import(error, "looking for hooks", self._bundle) from error
-        return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
-
-    def _implementation(self, name: str, member: Member) -> Implementation:
-        options = member.options
-        if member.hook not in ARGUMENTS:
-            near = faults.closest(member.hook, ARGUMENTS)
-            message = f"there is no hook {member.hook!r}"
-            advice = f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}"
-            raise self._fault(member, message, code=faults.UNKNOWN_HOOK, suggestion=advice)
-        if member.hook in specs.NOT_YET:
-            message, advice = f"this version does not call {member.hook} yet", specs.NOT_YET[member.hook]
-            raise self._fault(member, message, code=faults.HOOK_NOT_YET, suggestion=advice)
-        if options.get("wrapper") or options.get("hookwrapper"):
-            message = f"{member.hook} of {name} is a wrapper, and each implementation is called by itself"
-            raise self._fault(member, message, code=faults.WRONG_KIND, suggestion="remove wrapper=True")
-        made = implementation(member.hook, name, member.function, self._bundle)
-        return replace(made, rank=0 if options.get("tryfirst") else 2 if options.get("trylast") else 1)
-
-    def _fault(self, member: Member, message: str, *, code: str, suggestion: str) -> EntryPointError:
-        return faults.of_function(
-            member.function, message, code=code, suggestion=suggestion, bundle=self._bundle
-        )
-
-    def _instance(self, kind: type, text: str) -> object:
-        if kind not in self._instances:
-            try:
-                self._instances[kind] = kind()
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # foreign code
-                raise faults.of_import(error, f"making {text}", self._bundle) from error
-        return self._instances[kind]
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from declctl.hooks.markers import hookspec
+from declctl.hooks import hookspec
 from declctl.objects import Change, ObjectView
 
 

@@ -65,7 +65,7 @@ def tell(change): blackboard.tell("told", 1)
 AT_EXIT = """
 import atexit, gc, sys
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.runtime.checking.registrations import RegistrationWatch
 from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 code = b"import atexit\\ndef bye(): pass\\natexit.register(bye)\\n"
@@ -82,7 +82,7 @@ print(retired.is_alive, find_holders(retired, (), everywhere=True))
 DEAD_PROXY = """
 import gc, weakref
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.runtime.checking.registrations import Registrations
 from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 class Registry:

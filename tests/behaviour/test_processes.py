@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from declctl.hooks import processes
+from declctl.hooks import loader
 from declctl.testing import until
 
 POOL = """
@@ -43,7 +43,7 @@ def tell(change):
 def _no_server_is_left():
     """The server that processes are forked from would live on, with the environment of this test."""
     yield
-    processes.withdraw_all()
+    loader.withdraw_all()
     from multiprocessing import forkserver, resource_tracker
 
     forkserver._forkserver._stop()
@@ -85,7 +85,7 @@ def test_what_processes_share_is_private_and_goes_with_the_generation(rig, confi
     assert running.reload().result == "Applied"
     until("the old one is gone", lambda: len(shared - set(folder.iterdir())) == 1)
     assert len(set(folder.iterdir()) - shared) == 1
-    processes.withdraw_all()  # as before the process becomes a new one
+    loader.withdraw_all()  # as before the process becomes a new one
     assert not folder.exists()
 
 
@@ -99,7 +99,7 @@ def test_a_bundle_without_processes_writes_nothing(rig, monkeypatch) -> None:
 
 def test_a_process_that_can_not_import_says_why(rig, config_map, monkeypatch, capfd) -> None:
     """Nowhere to write: the process ends at once, and its traceback says what is missing."""
-    monkeypatch.setattr("declctl.hooks.processes._WORDS", ())
+    monkeypatch.setattr("declctl.hooks.loader._WORDS", ())
     rig.handler("tell")
     running = rig.run(PROCESS.replace("{method}", "spawn"), objects=[config_map("one")])
     running.wait_idle(60)

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks import apart
+from declctl.hooks import parser
 from declctl.hooks.bundle import closure
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.kit import files as reader
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles
@@ -395,9 +395,9 @@ def test_a_large_file_that_is_not_parsed_in_time_is_named(
     """One time limit holds for reading and parsing; the file that used it up is named, and what to do."""
     script = tmp_path / "slow.py"
     script.write_text("import time; time.sleep(1000)")
-    monkeypatch.setattr(apart, "__file__", str(script))
+    monkeypatch.setattr(parser, "__file__", str(script))
     monkeypatch.setattr("declctl.runtime.checking.inputs._PARSE_SHARE", 0.01)
-    bundle.write("handlers.py", f"{HANDLER}# {'x' * apart.LARGE_BYTES}\n")
+    bundle.write("handlers.py", f"{HANDLER}# {'x' * parser.LARGE_BYTES}\n")
     with bounded(seconds=15, megabytes=60):
         (fault,) = check(str(bundle.path), in_child=False).errors
     assert fault.code == "DCL000"
@@ -421,7 +421,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("size", [0, apart.LARGE_BYTES])
+@pytest.mark.parametrize("size", [0, parser.LARGE_BYTES])
 @pytest.mark.parametrize("what", NESTED)
 def test_deep_nesting_is_told_as_such(what: str, size: int, bundle: BundleDir) -> None:
     """Python's parser says that it has no memory for a chain of 10,000 signs: the message says what it is."""
@@ -442,7 +442,7 @@ def test_deep_nesting_is_told_as_such(what: str, size: int, bundle: BundleDir) -
 def test_a_lack_of_memory_and_deep_nesting_are_told_apart(source: str, status: int) -> None:
     """Python raises MemoryError for both. Here a process may have 100 MiB, which the first source needs."""
     limited = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20)); "
-    run = f"runpy.run_path({apart.__file__!r}, run_name='__main__')"
+    run = f"runpy.run_path({parser.__file__!r}, run_name='__main__')"
     command = f"{limited} sys.argv = ['', 'compile', 'f.py']; {run}"
     ended = subprocess.run(
         [sys.executable, "-I", "-S", "-c", command], input=source.encode(), check=False, capture_output=True
@@ -460,7 +460,7 @@ def test_a_lack_of_memory_and_deep_nesting_are_told_apart(source: str, status: i
 )
 @pytest.mark.parametrize(
     "parse",
-    [apart.scan_apart, lambda source: apart.compile_apart(source.decode(), "f.py")],
+    [parser.scan_apart, lambda source: parser.compile_apart(source.decode(), "f.py")],
     ids=["imports", "code"],
 )
 def test_what_is_said_of_a_file_that_can_not_be_parsed_is_true_of_imports_and_of_code(
@@ -469,8 +469,8 @@ def test_what_is_said_of_a_file_that_can_not_be_parsed_is_true_of_imports_and_of
     """Imports are looked for without compiling, and a container may have less memory than the limit."""
     script = tmp_path / "ends.py"
     script.write_text(f"import sys; sys.exit({ends})")
-    monkeypatch.setattr(apart, "__file__", str(script))
-    with bounded(seconds=15, megabytes=60), pytest.raises(apart.TooCostly) as raised:
+    monkeypatch.setattr(parser, "__file__", str(script))
+    with bounded(seconds=15, megabytes=60), pytest.raises(parser.TooCostly) as raised:
         parse(b"x = 1\n")
     assert str(raised.value) == message
 
@@ -496,7 +496,7 @@ def test_a_large_module_is_never_compiled_where_events_pass(bundle: BundleDir, m
         assert module.f9999.__code__.co_filename == checked.inputs.bundle.display("handlers.py")
     finally:
         namespace.close()
-    assert all(size <= apart.LARGE_BYTES for size in sizes)
+    assert all(size <= parser.LARGE_BYTES for size in sizes)
 
 
 _BUNDLE = {

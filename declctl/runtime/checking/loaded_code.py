@@ -13,12 +13,10 @@ import msgspec
 
 from declctl.decoding import Transform
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks.calling import EventTarget, Implementation, call
-from declctl.hooks.config import PluginConfigError, check_config
-from declctl.hooks.loading import CodeTrace, GenerationNamespace
-from declctl.hooks.plugins import find, load, loaded_version, require_loaded
-from declctl.hooks.predicates import Predicate, predicate
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.calls import EventTarget, Implementation, call
+from declctl.hooks.loader import CodeTrace, GenerationNamespace
+from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
+from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
 from declctl.runtime.checking.registrations import Registrations
@@ -246,7 +244,8 @@ class _Builder:
                 return  # its fault has been told where the plugin is listed
             self.foreign.configs[entry.name] = self.foreign.plugin_configs.get(name, {})
         else:
-            name = self._table.add_entry(self._namespace.resolve(str(entry.entry_point)))
+            text = str(entry.entry_point)
+            name = self._table.add_entry(text, self._namespace.resolve(text))
         self.foreign.targets[entry.name] = self._table.target(name)
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
@@ -264,7 +263,7 @@ class _Builder:
         self.foreign.add_step(hook, made)
 
     def _function(self, entry: Entry) -> Callable[..., Any]:
-        target = self._namespace.resolve(str(entry.entry_point)).target
+        target = self._namespace.resolve(str(entry.entry_point))
         if not callable(target):
             raise EntryPointError(
                 f"{entry.entry_point} is a {type(target).__name__}, and a function is wanted here",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from declctl.hooks import apart
+from declctl.hooks import parser
 from declctl.kit.breathing import REST_SECONDS
 from declctl.runtime.checking.declared import Declaration, Entry, Fault, FromHooks
 from declctl.runtime.checking.preflight_process import Ending, PreflightProcess
@@ -119,10 +119,10 @@ def _landed(
 
 def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], when: str) -> Fault:
     """The fault at the handler's line that ran at the end; in other code, with that line named."""
-    is_compiling = any(frame.file == apart.__file__ for frame in stack)
+    is_compiling = any(frame.file == parser.__file__ for frame in stack)
     if is_compiling:
         message = f"{fault.message}; a large source was being compiled {when}"
-        fault = structs.replace(fault, message=message, suggestion=apart.TooCostly.suggestion)
+        fault = structs.replace(fault, message=message, suggestion=parser.TooCostly.suggestion)
     own = {declaration.bundle.display(path) for path in declaration.files}
     inside = next((frame for frame in stack if frame.file in own), None)
     if inside is not None:

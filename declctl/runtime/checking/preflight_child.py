@@ -17,12 +17,10 @@ from time import monotonic
 import msgspec
 
 from declctl.errors import EntryPointError
-from declctl.hooks.audit import ImportAudit
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.lint import lint, ordinary_modules
+from declctl.hooks.lint import ImportAudit, lint, ordinary_modules
 from declctl.hooks.plugins import InstalledPlugin, installed, load
-from declctl.hooks.registry import GenerationPlugins
-from declctl.hooks.signatures import ARGUMENTS
+from declctl.hooks.registry import ARGUMENTS, GenerationPlugins
 from declctl.runtime.checking.declared import Declaration, Fault, ListedPlugin
 from declctl.runtime.checking.loaded_code import load_code
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from declctl.hooks.calling import EventTarget
+from declctl.hooks.calls import EventTarget
 from declctl.kit import LoopThread
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan

@@ -13,8 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from declctl.errors import NotSynced
-from declctl.hooks.awaiting import begin_async
-from declctl.hooks.calling import Implementation, call
+from declctl.hooks.calls import Implementation, begin_async, call
 from declctl.kit import Clock, KeyedQueue
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.manifest.model import OnFailure

@@ -13,9 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from declctl.errors import FilterFailed, NotSynced
-from declctl.hooks.awaiting import call_async
-from declctl.hooks.calling import Implementation, readable_traceback
-from declctl.hooks.faults import place_of, told
+from declctl.hooks.calls import Implementation, call_async, describe, place_of, readable_traceback
 from declctl.kit import KeyedQueueStatistics
 from declctl.kit.keyed_queue import QueueItem
 from declctl.manifest.model import OnFailure
@@ -267,7 +265,7 @@ _MOST_FAULTS = 100  # of one handler, whose tracebacks are not logged again
 
 def what_failed(failure: BaseException) -> str:
     """The fault in a sentence, as status and the log have it."""
-    what = str(failure) if isinstance(failure, FilterFailed) else told(_raised(failure))
+    what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
     return what[:_LONGEST_MESSAGE]
 
 

@@ -16,9 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from declctl.errors import ReloadRefused
-from declctl.hooks.awaiting import call_async
-from declctl.hooks.calling import Implementation, call
-from declctl.hooks.faults import told_with_place
+from declctl.hooks.calls import Implementation, call, call_async, describe_with_place
 from declctl.kit import LoopThread
 from declctl.manifest import Plan
 from declctl.manifest.plan import watches_of
@@ -118,7 +116,7 @@ class Failed(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.error.__cause__ is None:
             return str(self.error)
-        return f"{self.hook} of {self.plugin} raised {told_with_place(self.error.__cause__)}"
+        return f"{self.hook} of {self.plugin} raised {describe_with_place(self.error.__cause__)}"
 
 
 class Lifecycle:
@@ -288,7 +286,7 @@ class PluginLifetimes:
                 arguments = {"state": state, "from_generation": old.number}
                 await self._lifecycle.call(importer, arguments, loop=new.loop, timeout=timeout)
             except Exception as error:
-                why = str(error) if error.__cause__ is None else told_with_place(error.__cause__)
+                why = str(error) if error.__cause__ is None else describe_with_place(error.__cause__)
                 message = f"the state of {importer.plugin} was not handed over: {why}"
                 raise ReloadRefused("StateNotImported", message) from error
 

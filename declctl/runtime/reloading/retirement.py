@@ -30,8 +30,8 @@ from typing import Any
 
 import msgspec
 
-from declctl.hooks.faults import told, without_prefix
-from declctl.hooks.loading import CodeTrace
+from declctl.hooks.calls import describe, without_prefix
+from declctl.hooks.loader import CodeTrace
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.informer_pool import ResourceRequirement
@@ -371,8 +371,8 @@ class Retiring:
                 held = await in_thread(sweep, name="memory sweep")
             except Exception as fault:  # noqa: BLE001 - told; the next sweep finds what this one has not
                 self._log.warning(
-                    f"what keeps the code of retired generations alive can't be found out: {told(fault)}; "
-                    f"it is tried again in {_SWEEP_INTERVAL:g} s"
+                    "what keeps the code of retired generations alive can't be found out: "
+                    f"{describe(fault)}; it is tried again in {_SWEEP_INTERVAL:g} s"
                 )
                 self._sweep_in(_SWEEP_INTERVAL)
                 return

@@ -8,8 +8,7 @@ import pytest
 
 from declctl.bench.calls import Call, Calls, line
 from declctl.bench.observed import observed
-from declctl.hooks.awaiting import begin_async
-from declctl.hooks.calling import Implementation, call
+from declctl.hooks.calls import Implementation, begin_async, call
 from declctl.testing import BundleDir, running
 
 MANIFEST = """\

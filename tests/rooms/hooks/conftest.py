@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.hooks.registry import GenerationPlugins
 
 MARK = "§"  # stands directly before the character at which a fault must be shown
@@ -42,7 +42,7 @@ def _listening(generation):
     def make(files, *texts):
         namespace = generation(files)
         table = GenerationPlugins(namespace.bundle)
-        names = [table.add_entry(namespace.resolve(text)) for text in texts]
+        names = [table.add_entry(text, namespace.resolve(text)) for text in texts]
         return table, [table.target(name) for name in names]
 
     return make
@@ -63,7 +63,7 @@ def _fault(generation):
         namespace = generation(plain)
         table = GenerationPlugins(namespace.bundle)
         with pytest.raises(EntryPointError) as caught:
-            table.target(table.add_entry(namespace.resolve(text)))
+            table.target(table.add_entry(text, namespace.resolve(text)))
         error = caught.value
         assert (error.file, error.line, error.column) == (place or (None, None, None))
         assert "_declctl_gen" not in error.message

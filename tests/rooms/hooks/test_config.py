@@ -3,7 +3,7 @@
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks.config import PluginConfigError, check_config
+from declctl.hooks.plugins import PluginConfigError, check_config
 
 SCHEMA = {
     "type": "object",

@@ -4,8 +4,8 @@ import pytest
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.faults import told_with_place
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.calls import describe_with_place
+from declctl.hooks.loader import GenerationNamespace
 from declctl.hooks.registry import GenerationPlugins
 
 
@@ -313,8 +313,8 @@ def test_what_is_refused_is_not_registered(generation):
     namespace = generation({"pods.py": "def good(obj): ...\ndef bad(pod): ..."})
     table = GenerationPlugins(namespace.bundle)
     with pytest.raises(EntryPointError):
-        table.add_entry(namespace.resolve("pods:bad"))
-    table.add_entry(namespace.resolve("pods:good"))
+        table.add_entry("pods:bad", namespace.resolve("pods:bad"))
+    table.add_entry("pods:good", namespace.resolve("pods:good"))
     assert table.names() == ("pods:good",)
 
 
@@ -331,12 +331,12 @@ def test_what_is_refused_is_not_registered(generation):
 )
 def test_what_a_call_raised_is_told_with_the_line_of_the_handler_file(generation, files, told):
     """The innermost line that the user wrote, not that of the library which it called."""
-    function = generation(files).resolve("pods:f").target
+    function = generation(files).resolve("pods:f")
     with pytest.raises(Exception) as raised:
         function()
-    assert told_with_place(raised.value).endswith(told)
+    assert describe_with_place(raised.value).endswith(told)
 
 
 def test_what_was_never_raised_has_no_line():
     """An exception out of nowhere is told as it is."""
-    assert told_with_place(ValueError("no")) == "ValueError: no"
+    assert describe_with_place(ValueError("no")) == "ValueError: no"

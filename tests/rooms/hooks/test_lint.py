@@ -6,7 +6,7 @@ import pytest
 
 from declctl.hooks.bundle import Bundle, closure
 from declctl.hooks.lint import lint, ordinary_modules
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.testing import BundleDir
 from tests.rooms.hooks.conftest import MARK, bundle_of
 

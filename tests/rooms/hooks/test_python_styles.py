@@ -9,7 +9,7 @@ import pytest
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import closure
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 from declctl.testing import BundleDir
 
 

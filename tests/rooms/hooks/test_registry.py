@@ -185,10 +185,10 @@ def test_a_step_takes_ctx_or_nothing(generation):
     """Functions that the manifest names for the life cycle are checked as hooks are."""
     namespace = generation({"a.py": "def migrate(): ...\ndef broken(context): ..."})
     table = GenerationPlugins(namespace.bundle)
-    made = table.implement("declctl_prepare", "a:migrate", namespace.resolve("a:migrate").target)
+    made = table.implement("declctl_prepare", "a:migrate", namespace.resolve("a:migrate"))
     assert (made.hook, made.parameters) == ("declctl_prepare", ())
     with pytest.raises(EntryPointError, match="broken takes 'context'"):
-        table.implement("declctl_prepare", "a:broken", namespace.resolve("a:broken").target)
+        table.implement("declctl_prepare", "a:broken", namespace.resolve("a:broken"))
 
 
 def test_a_plugin_and_a_file_of_one_name_are_two(generation):
@@ -196,9 +196,9 @@ def test_a_plugin_and_a_file_of_one_name_are_two(generation):
     namespace = generation({"slack.py": module_with()})
     table = GenerationPlugins(namespace.bundle)
     table.add_plugin("slack", plugin_with(declctl_startup=startup()))
-    name = table.add_entry(namespace.resolve("slack"))
+    name = table.add_entry("slack", namespace.resolve("slack"))
     assert name != "slack"
-    assert table.add_entry(namespace.resolve("slack")) == name
+    assert table.add_entry("slack", namespace.resolve("slack")) == name
     assert len(table.target(name).implementations) == 1
 
 
@@ -211,7 +211,7 @@ def test_an_entry_point_that_names_an_installed_plugin_is_that_plugin(generation
     namespace.module("a").plugin = plugin
     table = GenerationPlugins(namespace.bundle)
     table.add_plugin("installed", plugin)
-    assert table.add_entry(namespace.resolve("a:plugin")) == "installed"
+    assert table.add_entry("a:plugin", namespace.resolve("a:plugin")) == "installed"
     assert len(table.of("declctl_startup")) == 1
 
 

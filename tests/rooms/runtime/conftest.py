@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from declctl.decoding import Projection
-from declctl.hooks.calling import EventTarget, Implementation
+from declctl.hooks.calls import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan

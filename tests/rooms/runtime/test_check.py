@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from declctl.errors import ManifestErrors
-from declctl.hooks import apart
+from declctl.hooks import parser
 from declctl.runtime.checking import inputs
 from declctl.runtime.checking.check import check, import_aside, read_files
 from declctl.runtime.checking.inputs import InputFiles
@@ -280,7 +280,7 @@ def test_a_source_that_takes_too_long_to_compile_is_told_as_such(bundle: BundleD
     )
     stack = [
         ("/usr/lib/python3.11/subprocess.py", 5),
-        (apart.__file__, 9),
+        (parser.__file__, 9),
         ("<frozen importlib._bootstrap>", 1),
     ]
     stack += [] if own is None else [(f"{bundle.path}/handlers.py", own)]

@@ -8,7 +8,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import FilterFailed
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.predicates import predicate
+from declctl.hooks.registry import predicate
 from declctl.manifest.model import Delivery, FilterSpec, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification
 from declctl.runtime.handling.binding import Filter

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from declctl.hooks.calling import Implementation
+from declctl.hooks.calls import Implementation
 from declctl.kit import LoopThread
 from declctl.runtime.reloading.generation import Lifecycle
 from declctl.runtime.threads import AbandonedCall, ForeignCall, abandoned_calls, in_thread

@@ -12,7 +12,7 @@ import pytest
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle, closure
-from declctl.hooks.loading import GenerationNamespace
+from declctl.hooks.loader import GenerationNamespace
 
 SIBLINGS = {
     "handlers/__init__.py": "from .names import NAME",
@@ -55,18 +55,18 @@ def siblings(name):
 def test_every_form_of_import_finds_the_own_generation(generation):
     """Absolute, aliased, relative and nested imports never see another generation's siblings."""
     old, new = generation(siblings("old")), generation(siblings("new"))
-    assert old.resolve("handlers.pods:early").target() == {"old"}
-    assert new.resolve("handlers.pods:early").target() == {"new"}
-    assert old.resolve("handlers.pods:early").target() == {"old"}
+    assert old.resolve("handlers.pods:early")() == {"old"}
+    assert new.resolve("handlers.pods:early")() == {"new"}
+    assert old.resolve("handlers.pods:early")() == {"old"}
 
 
 @pytest.mark.guarantee("G5")
 def test_a_late_import_finds_the_own_generation(generation):
     """A slow handler that imports after a reload still gets the code that it was written with."""
     old = generation(siblings("old"))
-    late = old.resolve("handlers.pods:late").target
+    late = old.resolve("handlers.pods:late")
     new = generation(siblings("new"))
-    assert new.resolve("handlers.pods:late").target() == "new"
+    assert new.resolve("handlers.pods:late")() == "new"
     assert late() == "old"
 
 
@@ -74,12 +74,12 @@ def test_a_late_import_finds_the_own_generation(generation):
 def test_a_late_import_after_the_end_fails_and_does_not_mix(generation):
     """A zombie of a retired generation gets an error, never another generation's code."""
     old = generation(siblings("old"))
-    late = old.resolve("handlers.pods:late").target
+    late = old.resolve("handlers.pods:late")
     new = generation(siblings("new"))
     old.close()
     with pytest.raises(ImportError):
         late()
-    assert new.resolve("handlers.pods:late").target() == "new"
+    assert new.resolve("handlers.pods:late")() == "new"
 
 
 def test_no_plain_name_leaks(generation):
@@ -134,14 +134,14 @@ def test_dataclasses_and_deferred_annotations_work(generation):
             again: list[Whole] = dataclasses.field(default_factory=list)
     """
     namespace = generation({"a.py": source, "other.py": "class Part: ..."})
-    whole = namespace.resolve("a:Whole").target
+    whole = namespace.resolve("a:Whole")
     assert typing.get_type_hints(whole)["part"] is namespace.module("other").Part
     assert whole(part=1) == whole(part=1)
 
 
 def test_objects_of_a_generation_can_be_pickled(generation):
     """Pickle finds the class again while its generation lives."""
-    thing = generation({"a.py": "class Thing: ..."}).resolve("a:Thing").target
+    thing = generation({"a.py": "class Thing: ..."}).resolve("a:Thing")
     assert isinstance(pickle.loads(pickle.dumps(thing())), thing)
 
 
@@ -191,9 +191,9 @@ def test_a_closed_generation_is_collected(generation):
     """After the end neither its modules nor its classes and functions are left in memory."""
     namespace = generation(siblings("old") | {"a.py": "import handlers.pods\nclass Thing: ..."})
     alive = [
-        weakref.ref(namespace.resolve("a:Thing").target),
-        weakref.ref(namespace.resolve("handlers.pods").module),
-        weakref.ref(namespace.resolve("handlers.pods:late").target),
+        weakref.ref(namespace.resolve("a:Thing")),
+        weakref.ref(namespace.resolve("handlers.pods")),
+        weakref.ref(namespace.resolve("handlers.pods:late")),
     ]
     namespace.close()
     gc.collect()
@@ -236,8 +236,8 @@ def test_loggers_of_a_closed_generation_are_forgotten(generation):
 def test_entry_points_name_modules_and_attributes(generation):
     """`target` is what was named, `module` where it stands."""
     namespace = generation({"a.py": "class Thing: ..."})
-    assert namespace.resolve("a").target is namespace.module("a")
-    assert namespace.resolve("a:Thing").target is namespace.module("a").Thing
+    assert namespace.resolve("a") is namespace.module("a")
+    assert namespace.resolve("a:Thing") is namespace.module("a").Thing
 
 
 @pytest.mark.guarantee("G22")

@@ -2,8 +2,8 @@
 
 The parser needs up to a thousand times the memory of a source, and holds the interpreter lock meanwhile. For
 a megabyte of short lines it takes 900 MB, and seconds in which no event is delivered. A process of its own
-gives the memory back when it ends. It runs this file as a script, so this file imports only the standard
-library.
+gives the memory back when it ends. That process runs this file as a script, so this file imports the standard
+library only.
 """
 
 import ast

@@ -8,8 +8,7 @@ import timeit
 import pytest
 
 from declctl.errors import HandlerFailed
-from declctl.hooks.awaiting import begin_async, call_async
-from declctl.hooks.calling import Implementation, call, readable_traceback
+from declctl.hooks.calls import Implementation, begin_async, call, call_async, readable_traceback
 from declctl.hooks.registry import GenerationPlugins
 
 GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
@@ -210,7 +209,7 @@ def test_an_asynchronous_traceback_begins_there_too(generation):
     """The same for `async def`."""
     namespace = generation({"pods.py": "async def on_pod(obj):\n    1 / 0\n"})
     table = GenerationPlugins(namespace.bundle)
-    target = table.target(table.add_entry(namespace.resolve("pods:on_pod")))
+    target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
     with pytest.raises(HandlerFailed) as caught:
         asyncio.run(call_async(target.implementations[0], GIVEN))
     assert readable_traceback(caught.value).splitlines()[1] == '  File "app/pods.py", line 2, in on_pod'
@@ -254,7 +253,7 @@ def test_the_gate_costs_next_to_nothing():
 def _failure(generation, files):
     namespace = generation(files)
     table = GenerationPlugins(namespace.bundle)
-    target = table.target(table.add_entry(namespace.resolve("pods:on_pod")))
+    target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
     with pytest.raises(HandlerFailed) as caught:
         call(target.implementations[0], GIVEN)
     return caught.value

@@ -1,0 +1,308 @@
+"""The one gate to foreign code: whatever a plugin or a handler file raises comes out as one error.
+
+Here are the calls of hooks and filters, synchronous and asynchronous, and how an exception of foreign code is
+shown: as one sentence, with its line, or as a traceback. Everything is called in the thread or on the loop of
+the caller; `runtime` decides which one that is.
+"""
+
+import linecache
+import re
+import threading
+import traceback
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CoroutineType, TracebackType
+from typing import Any, NoReturn
+
+from declctl.errors import FilterFailed, HandlerFailed
+from declctl.kit.callbacks import must_propagate
+from declctl.objects import ChangeType, ObjectView
+
+NAMESPACE = "_declctl_gen"
+"""The package under which generations live; messages show names without it."""
+
+_PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
+_MACHINERY = ("declctl", "importlib", "_frozen_importlib", "_frozen_importlib_external")
+_HOST = f"{Path(__file__).resolve().parents[1]}/"
+_HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
+    ChangeType.ADDED: ("declctl_event", "declctl_added"),
+    ChangeType.MODIFIED: ("declctl_event", "declctl_modified"),
+    ChangeType.RESYNC: ("declctl_event", "declctl_modified"),
+    ChangeType.DELETED: ("declctl_event", "declctl_deleted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One function of foreign code that implements a hook.
+
+    `parameters` are the arguments of the hook that the function takes; they are passed by name. `rank` orders
+    the implementations of one hook: 0 for `tryfirst`, 2 for `trylast`, else 1.
+    """
+
+    hook: str
+    plugin: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    is_async: bool
+    rank: int = 1
+
+
+class EventTarget:
+    """What one handler calls for a change: for each type of change its implementations, in their order.
+
+    `declctl_event` comes before the hook of the type; within one hook, ranks count. `disabled` is the reason
+    why nothing is called at all (`onError: Disable`); it is empty otherwise.
+    """
+
+    def __init__(self, implementations: tuple[Implementation, ...], *, disabled: str = "") -> None:
+        self.implementations = implementations
+        self.disabled = disabled
+        self.all_async = bool(implementations) and all(i.is_async for i in implementations)
+        ordered = sorted(implementations, key=lambda i: i.rank)
+        self._by_type = {
+            kind: tuple(i for hook in hooks for i in ordered if i.hook == hook)
+            for kind, hooks in _HOOKS_BY_TYPE.items()
+        }
+
+    def select(self, kind: ChangeType) -> tuple[Implementation, ...]:
+        """The implementations that are called for a change of that type."""
+        return self._by_type[kind]
+
+
+def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
+    """Call a synchronous implementation with the arguments that it takes; returns its result.
+
+    Raises HandlerFailed for every exception of the function, SystemExit included, and for a function that
+    returns a coroutine, because that function has done nothing yet. A KeyboardInterrupt in the main thread is
+    Ctrl-C and passes.
+    """
+    try:
+        result = implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except BaseException as error:
+        if _is_ctrl_c(error):
+            raise
+        raise _failure(implementation, error) from error
+    if type(result) is CoroutineType:
+        result.close()
+        raise HandlerFailed(
+            f"{implementation.hook} of {implementation.plugin} returned a coroutine, which nobody awaits: "
+            "declare it with `async def`"
+        )
+    return result
+
+
+async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
+    """Call an asynchronous implementation and await it; returns its result.
+
+    Raises HandlerFailed for every exception of the function. That includes a CancelledError that was not
+    asked for from outside, a KeyboardInterrupt outside of the main thread, and classes that derive from
+    BaseException: let through, they would end the caller's task or the whole loop. The cancellation of the
+    running task passes.
+    """
+    return await _guarded(implementation, _called(implementation, arguments))
+
+
+def begin_async(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any] | None:
+    """Call an asynchronous implementation, as far as its first wait.
+
+    Returns the rest of the call, to be awaited at once and in the same task; None if the function has ended
+    without a wait, which has cost no more than a call. Raises as `call_async` does.
+    """
+    called = _called(implementation, arguments)
+    if type(called) is not CoroutineType:
+        return _guarded(implementation, called)
+    try:
+        waits_for = called.send(None)
+    except StopIteration:
+        return None
+    except BaseException as error:  # noqa: BLE001 - it is raised again, as it is or as a failure
+        _raise(implementation, error)
+    return _guarded(implementation, _resumed(called, waits_for))
+
+
+def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:
+    try:
+        return implementation.function(**{name: arguments[name] for name in implementation.parameters})
+    except BaseException as error:  # noqa: BLE001 - as above
+        _raise(implementation, error)
+
+
+async def _guarded(implementation: Implementation, called: Awaitable[Any]) -> Any:
+    try:
+        return await called
+    except BaseException as error:  # noqa: BLE001 - as above
+        _raise(implementation, error)
+
+
+def _raise(implementation: Implementation, error: BaseException) -> NoReturn:
+    if must_propagate(error):
+        raise error
+    raise _failure(implementation, error) from error
+
+
+@types.coroutine
+def _resumed(begun: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Drive a coroutine that has begun and waits.
+
+    Its futures go to the loop, and the loop's answers to the coroutine (PEP 380).
+    """
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as thrown:  # noqa: BLE001 - the coroutine decides what the loop's exception does
+            step, value = begun.throw, thrown
+        else:
+            step, value = begun.send, sent
+        try:
+            waits_for = step(value)
+        except StopIteration as end:
+            return end.value
+
+
+def _failure(implementation: Implementation, error: BaseException) -> HandlerFailed:
+    return HandlerFailed(f"{implementation.hook} of {implementation.plugin} raised {describe(error)}")
+
+
+def _is_ctrl_c(error: BaseException) -> bool:
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+class Predicate:
+    """A checked function of one object, behind the gate; made by `registry.predicate`.
+
+    Its result counts as Python's `filter` counts it: empty and zero are false.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self._function = function
+
+    def __call__(self, obj: ObjectView) -> bool:
+        """Whether the filter selects the object; raises FilterFailed for every exception of the function."""
+        try:
+            result = self._function(obj)
+            if type(result) is not CoroutineType:
+                return bool(result)
+        except BaseException as error:
+            if _is_ctrl_c(error):
+                raise
+            raise FilterFailed(f"the filter {self.name} raised {describe_with_place(error)}") from error
+        result.close()
+        raise FilterFailed(f"the filter {self.name} returned a coroutine, which nobody awaits")
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an exception, with the names of modules that people know: `KeyError: 'team'`."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, too
+        text = "(its text can't be shown)"
+    name = type(error).__name__
+    return without_prefix(f"{name}: {text}" if text else name)
+
+
+def describe_with_place(error: BaseException) -> str:
+    """As `describe`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`."""
+    place = place_of(error)
+    return f"{describe(error)} ({place})" if place else describe(error)
+
+
+def without_prefix(text: str) -> str:
+    """A text whose dotted names have lost the package of their generation."""
+    return _PRIVATE_NAME.sub("", text)
+
+
+def place_of(error: BaseException) -> str:
+    """The line of foreign code that raised, such as `handlers.py:7`; empty if there is none.
+
+    That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
+    """
+    # Python could not compile a file: that file is at fault, and the trace only shows the import of it.
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno or 1}"
+    private, other = "", ""
+    for trace in _entries(error.__traceback__):
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(f"{NAMESPACE}."):
+            private = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
+        elif module.partition(".")[0] not in _MACHINERY:
+            other = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
+    return private or other
+
+
+class SourceLines:
+    """The lines of one generation's files, for tracebacks; they stay true when a file is edited.
+
+    Python's `linecache` has one text for each name. Two generations have different texts under the same name,
+    so the lines of a generation are put there when they are to be shown.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[int, None, list[str], str]] = {}  # as linecache has them, by name
+
+    def add(self, name: str, text: str) -> None:
+        """Show this text for the name from now on."""
+        self._entries[name] = (len(text), None, [f"{line}\n" for line in text.split("\n")], name)
+        self.show(name)
+
+    def show(self, name: str) -> None:
+        """Show the text of this generation again, if it has one of that name."""
+        if name in self._entries:
+            linecache.cache[name] = self._entries[name]
+
+    def remove(self) -> None:
+        """Take the texts out of sight, but for those that another generation shows by now."""
+        for name, entry in self._entries.items():
+            if linecache.cache.get(name) is entry:
+                del linecache.cache[name]
+
+
+def readable_traceback(error: BaseException) -> str:
+    """The traceback of an exception of foreign code, from the first frame that is not the host's.
+
+    Its lines are those of the generation that raised, whatever stands in the files by now.
+    """
+    cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
+    trace = cause.__traceback__
+    while (
+        trace is not None
+        and trace.tb_frame.f_code.co_filename.startswith(_HOST)
+        and trace.tb_next is not None
+    ):
+        trace = trace.tb_next
+    try:
+        _show_lines_of(cause)
+        return "".join(traceback.format_exception(type(cause), cause, trace))
+    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, and then its lines are shown
+        head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
+        return "".join([head, *traceback.format_tb(trace), what])
+
+
+def _show_lines_of(error: BaseException) -> None:
+    """Show the lines of all generations that an exception, its causes and its group went through."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        # Foreign code may have made a circle of causes.
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+        for trace in _entries(current.__traceback__):
+            frame = trace.tb_frame
+            lines = getattr(frame.f_globals.get("__loader__"), "lines", None)
+            if isinstance(lines, SourceLines):
+                lines.show(frame.f_code.co_filename)
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
