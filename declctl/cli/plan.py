@@ -10,8 +10,7 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from declctl.cli.admin_client import Target
     from declctl.runtime.checking.check import Checked
-    from declctl.runtime.planning.leaving import Matching, Selection
-    from declctl.runtime.planning.planned import Planned, PlannedResource
+    from declctl.runtime.planning.planned import Matching, Planned, PlannedResource, Selection
     from declctl.runtime.planning.running import Comparable
 
 _RUNNING = "running"

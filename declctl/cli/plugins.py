@@ -22,7 +22,7 @@ def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
     # Late: `declctl version` shall not load it. Nothing of a plugin is imported into this process.
     from contextlib import closing
 
-    from declctl.runtime.checking.listing import list_plugins as examined
+    from declctl.runtime.checking.preflight import list_plugins as examined
     from declctl.runtime.checking.preflight_pool import PreflightPool
 
     with closing(PreflightPool()) as children:

@@ -14,9 +14,9 @@ import msgspec
 
 from declctl.errors import UsageError
 from declctl.manifest.codes import CODES
+from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.json_values import Json, mapping_at, value_at
 from declctl.manifest.shape import Schema, controller, controller_test, notes_of
-from declctl.manifest.suggestions import did_you_mean, listed
 
 _ID = "https://declctl.dev/schema/declctl.v1alpha1.schema.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -66,7 +66,7 @@ AT_EXIT = """
 import atexit, gc, sys
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.loader import GenerationNamespace
-from declctl.runtime.checking.registrations import RegistrationWatch
+from declctl.runtime.checking.loaded_code import RegistrationWatch
 from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 code = b"import atexit\\ndef bye(): pass\\natexit.register(bye)\\n"
 watch, namespace = RegistrationWatch(), GenerationNamespace(1, Bundle("app", {"h.py": code}))
@@ -83,7 +83,7 @@ DEAD_PROXY = """
 import gc, weakref
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.loader import GenerationNamespace
-from declctl.runtime.checking.registrations import Registrations
+from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.reloading.retirement import RetiredCode, find_holders
 class Registry:
     pass

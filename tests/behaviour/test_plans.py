@@ -5,8 +5,7 @@ import pytest
 from declctl.admin.endpoints import _keys
 from declctl.objects import FieldSelector
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.leaving import Selection
-from declctl.runtime.planning.planned import planned
+from declctl.runtime.planning.planned import Selection, planned
 
 CODE = """
 from blackboard import tell as note

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from declctl.cli.app import app
 from declctl.runtime.checking.check import check
-from declctl.runtime.checking.listing import list_plugins
+from declctl.runtime.checking.preflight import list_plugins
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.testing import BundleDir, until
 from tests.children import descendants

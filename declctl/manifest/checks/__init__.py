@@ -4,12 +4,10 @@ The front is `check`. The checks run one after the other over the same plain dat
 its tongue about what another has blamed: a missing name is not also an unknown reference.
 """
 
-from declctl.manifest.checks.cache import check_cache
 from declctl.manifest.checks.findings import Findings
 from declctl.manifest.checks.references import check_references
-from declctl.manifest.checks.refusals import check_refusals
+from declctl.manifest.checks.rules import check_cache, check_refusals, check_traps
 from declctl.manifest.checks.structure import check_structure
-from declctl.manifest.checks.traps import check_traps
 from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import Diagnostic
 from declctl.manifest.document import Document

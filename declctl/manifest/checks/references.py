@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
+from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.document import Place
 from declctl.manifest.json_values import (
     Json,
@@ -16,7 +17,6 @@ from declctl.manifest.json_values import (
     value_at,
 )
 from declctl.manifest.model import RetrySpec
-from declctl.manifest.suggestions import did_you_mean, listed
 from declctl.manifest.values import BadValue, parse_duration
 from declctl.objects.fields import FieldSelector
 

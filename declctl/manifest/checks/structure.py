@@ -1,7 +1,12 @@
-"""The shape against the data: JSON Schema judges, and its judgements are said as a person would.
+"""The shape against the data: does the document fit, and what is wrong where it doesn't.
 
-Texts that are read further (durations, names, …) are left to `checks.values`, which knows more than
-a pattern.
+A manifest that fits is the common case: every start and every reload has one, and jsonschema takes longer to
+load than everything else that is done with it. So `fits` judges alone; what it does not know for sure does
+not fit. Then jsonschema decides, and its judgements are said as a person would. For a value of the wrong type
+the message says what was wanted, what YAML made of the text, and how to write what was meant.
+
+Texts that are read further (durations, names, …) are left to `checks.values`, which knows more than a
+pattern.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,13 +14,31 @@ from typing import Protocol, cast
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
-from declctl.manifest.checks.fitting import fits
-from declctl.manifest.checks.wrong_types import report_wrong_type
-from declctl.manifest.document import Place, resolve
+from declctl.manifest.diagnostics import closest, listed
+from declctl.manifest.document import Place, resolve, trap
 from declctl.manifest.json_values import Json, Path, dotted, mapping_at
 from declctl.manifest.shape import Schema, notes_of
-from declctl.manifest.suggestions import closest, listed
+from declctl.manifest.shape.handlers import NOTES
 
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+# Descriptions; what `walk` goes into; and what is left to other checks, since a pattern has no words.
+_SILENT = frozenset({"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf"})
+_WANTED = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+_SCALAR_ADVICE = {"integer": "write a number, without quotes and unit", "boolean": "write true or false"}
 _SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("add", "create", "created"), "Added"),
     **dict.fromkeys(("update", "updated", "modify", "change", "changed"), "Modified"),
@@ -23,6 +46,163 @@ _SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("true", "yes", "enabled"), "On"),
     **dict.fromkeys(("false", "no", "disabled", "never", "none"), "Off"),
 }
+
+
+def fits(values: Iterable[tuple[Path, Json, Schema]]) -> bool:
+    """Whether JSON Schema finds no fault in the values of a `walk`; False may also mean "I don't know"."""
+    return all(_holds(keyword, piece, value) for _, value, piece in values for keyword in piece)
+
+
+def _holds(keyword: str, shape: Schema, value: Json) -> bool:
+    if keyword in _SILENT:
+        return True
+    holds = _KEYWORDS.get(keyword)
+    return holds is not None and holds(shape, value)
+
+
+def _type(shape: Schema, value: Json) -> bool:
+    """A float is never taken for a whole number, although JSON Schema takes 1.0 for one."""
+    names = shape["type"]
+    return any(
+        type(value) in _TYPES.get(str(name), ()) for name in (names if isinstance(names, list) else [names])
+    )
+
+
+def _additional(shape: Schema, value: Json) -> bool:
+    """Those that have a shape of their own are looked at by themselves."""
+    if shape["additionalProperties"] is not False or not isinstance(value, dict):
+        return True
+    return value.keys() <= mapping_at(shape, "properties").keys()
+
+
+def _required(shape: Schema, value: Json) -> bool:
+    names = shape["required"]
+    return not isinstance(value, dict) or (isinstance(names, list) and all(name in value for name in names))
+
+
+def _enum(shape: Schema, value: Json) -> bool:
+    choices = shape["enum"]
+    return isinstance(choices, list) and any(_is_same(value, choice) for choice in choices)
+
+
+def _minimum(shape: Schema, value: Json) -> bool:
+    low = shape["minimum"]
+    return not isinstance(value, int | float) or (isinstance(low, int | float) and value >= low)
+
+
+def _maximum(shape: Schema, value: Json) -> bool:
+    high = shape["maximum"]
+    return not isinstance(value, int | float) or (isinstance(high, int | float) and value <= high)
+
+
+def _min_length(shape: Schema, value: Json) -> bool:
+    least = shape["minLength"]
+    return not isinstance(value, str) or (isinstance(least, int) and len(value) >= least)
+
+
+def _min_items(shape: Schema, value: Json) -> bool:
+    least = shape["minItems"]
+    return not isinstance(value, list) or (isinstance(least, int) and len(value) >= least)
+
+
+def _unique(_: Schema, value: Json) -> bool:
+    """Known of texts only: when mappings are the same is for JSON Schema to say."""
+    if not isinstance(value, list):
+        return True
+    texts = {item for item in value if isinstance(item, str)}
+    return len(texts) == len(value)
+
+
+def _is_same(value: Json, other: Json) -> bool:
+    """Python takes True for 1; JSON does not."""
+    return type(value) is type(other) and value == other
+
+
+_KEYWORDS: Mapping[str, Callable[[Schema, Json], bool]] = {
+    "type": _type,
+    "additionalProperties": _additional,
+    "required": _required,
+    "enum": _enum,
+    "const": lambda shape, value: _is_same(value, shape["const"]),
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "minLength": _min_length,
+    "minItems": _min_items,
+    "uniqueItems": _unique,
+}
+
+
+def report_wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
+    """Report one value; a duration without a unit and the traps of YAML 1.1 have codes of their own."""
+    types = _types(schema)
+    written = findings.document.written(path)
+    kind = notes_of(schema).get("value")
+    if value is None:
+        _report_empty(findings, path, types)
+    elif "string" in types and written is not None and trap(written) is not None:
+        _report_trap(findings, path, written, kind=kind)
+    elif types == ["string"] and isinstance(value, int | float):
+        _report_scalar(findings, path, value, kind=kind)
+    else:
+        wanted = " or ".join(_WANTED[name] for name in types)
+        message = f"{dotted(path)} must be {wanted}, and is {findings.quoted(path, value)}"
+        suggestion = _advice(findings, path, value, schema=schema)
+        findings.add(codes.WRONG_TYPE, Place(path), message, suggestion=suggestion)
+
+
+def _types(schema: Schema) -> list[str]:
+    types = schema.get("type")
+    if isinstance(types, list):
+        return [name for name in types if isinstance(name, str)]
+    return [types] if isinstance(types, str) else []
+
+
+def _report_empty(findings: Findings, path: Path, types: list[str]) -> None:
+    wanted = " or ".join(_WANTED[name] for name in types)
+    message = f"{dotted(path)} is empty, and must be {wanted}"
+    place = Place(path, key=path in findings.document.keys)
+    findings.add(codes.WRONG_TYPE, place, message, suggestion="give it a value, or remove it")
+
+
+def _report_trap(findings: Findings, path: Path, written: str, *, kind: Json) -> None:
+    suggestion = f'put it in quotes: "{written}"'
+    if kind == "duration":
+        suggestion = 'write a duration with its unit, such as "10m" or "1h30m"'
+    message = f"{dotted(path)} must be text, and YAML reads {written} as {trap(written)}"
+    findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=suggestion)
+
+
+def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) -> None:
+    """A number or boolean where text is wanted: `1.20` is the number 1.2, and is not a version."""
+    written = findings.document.written(path) or str(value)
+    what = "boolean" if isinstance(value, bool) else "number"
+    code = codes.TRAP_VALUE
+    message = f"{dotted(path)} must be text, and YAML reads {written} as the {what} {str(value).lower()}"
+    suggestion = f'put it in quotes: "{written}"'
+    if kind == "versionRange":
+        suggestion = f'put it in quotes, with a comparison: ">={written}"'
+    elif kind == "duration" and what == "number":
+        code = codes.BAD_DURATION
+        message = f"{dotted(path)} is {written}, and a duration needs a unit"
+        suggestion = f'did you mean "{written}s" or "{written}m"?'
+    elif kind == "address" and what == "number":
+        code = codes.BAD_ADDRESS
+        message = f"{dotted(path)} is {written}, and an address needs a host"
+        suggestion = f'did you mean "127.0.0.1:{written}"?'
+    findings.add(code, Place(path), message, suggestion=suggestion)
+
+
+def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> str | None:
+    types = _types(schema)
+    shown = findings.quoted(path, value)
+    if "array" in types:
+        return 'begin each item with "- "' if isinstance(value, dict) else f"write [{shown}]"
+    if "object" in types and isinstance(value, str):
+        names = list(mapping_at(schema, "properties"))
+        return f"write {{name: {shown}}}" if names == ["name"] else None
+    if "object" in types and isinstance(value, list):
+        return 'write fields without "- " before them'
+    return _SCALAR_ADVICE.get(types[0]) if types else None
 
 
 class SchemaFault(Protocol):

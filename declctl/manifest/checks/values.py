@@ -1,13 +1,15 @@
-"""Texts that are read further: each kind of value that the shape names has one check here."""
+"""Texts that are read further: each kind of value that the shape names has one check here.
+
+Of a label selector each condition is judged alone, so that the fault is shown where it stands.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from declctl.manifest import codes, values
 from declctl.manifest.checks.findings import Findings
-from declctl.manifest.checks.selectors import check_label_selector
 from declctl.manifest.document import Place
-from declctl.manifest.json_values import Json, Path, dotted
+from declctl.manifest.json_values import Json, Path, dotted, entries_at, mapping_at
 from declctl.manifest.shape import Schema, notes_of
 from declctl.manifest.values import (
     BadValue,
@@ -17,8 +19,9 @@ from declctl.manifest.values import (
     parse_entry_point,
     parse_quantity,
 )
-from declctl.objects.fields import FieldPath, FieldSelector
+from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
 
+_SELECTOR_ADVICE = "write it like {matchLabels: {app: web}} or app=web,tier in (a,b)"
 _KEPT_FIELDS = (
     "apiVersion",
     "kind",
@@ -27,6 +30,46 @@ _KEPT_FIELDS = (
     "metadata.uid",
     "metadata.resourceVersion",
 )
+_ADVICE: Mapping[str, str] = {
+    codes.BAD_DURATION: "write it like 500ms, 10s, 5m or 1h30m",
+    codes.BAD_QUANTITY: "write it like 64Mi, 1Gi or 65536",
+    codes.BAD_FIELD_SELECTOR: "write it like status.phase=Running,spec.nodeName!=node-1",
+    codes.BAD_FIELD_PATH: "write it like spec.nodeName or spec.containers[*].image",
+    codes.BAD_NAME: "use lower-case letters, digits and dashes",
+    codes.BAD_ADDRESS: 'write host:port, as in "127.0.0.1:8081"',
+    codes.BAD_ENTRY_POINT: 'write "package.module" or "package.module:attribute"',
+    codes.BAD_VERSION_RANGE: 'write it like ">=1.2,<2"',
+}
+
+
+def check_label_selector(findings: Findings, path: Path, value: Json) -> None:
+    """Report what is wrong with a selector, in metav1's form or in kubectl's, but for wrong types."""
+    if isinstance(value, str):
+        _report_selector(findings, path, lambda: LabelSelector.parse(value))
+    for key, label in mapping_at(value, "matchLabels").items():
+        where = (*path, "matchLabels", key)
+        if isinstance(label, str) and not findings.is_blamed(where):
+            _report_selector(findings, where, _reader("matchLabels", {key: label}))
+    for below, expression in entries_at(value, "matchExpressions"):
+        where = (*path, *below)
+        if not findings.is_blamed_within(where) and "key" in expression and "operator" in expression:
+            _report_selector(findings, where, _reader("matchExpressions", [dict(expression)]))
+
+
+def _reader(field: str, condition: Json) -> Callable[[], object]:
+    return lambda: LabelSelector.from_mapping({field: condition})
+
+
+def _report_selector(findings: Findings, path: Path, read: Callable[[], object]) -> None:
+    try:
+        read()
+    except ValueError as error:
+        reason = str(error)
+        if findings.document.has_environment_within(path):
+            reason = "the value from the environment is not usable here"
+        findings.add(
+            codes.BAD_LABEL_SELECTOR, Place(path), f"{dotted(path)}: {reason}", suggestion=_SELECTOR_ADVICE
+        )
 
 
 def check_values(findings: Findings, shape: Schema) -> None:
@@ -97,17 +140,6 @@ def _check_dropped_path(text: str) -> None:
                 suggestion="remove it from the list",
             )
 
-
-_ADVICE: Mapping[str, str] = {
-    codes.BAD_DURATION: "write it like 500ms, 10s, 5m or 1h30m",
-    codes.BAD_QUANTITY: "write it like 64Mi, 1Gi or 65536",
-    codes.BAD_FIELD_SELECTOR: "write it like status.phase=Running,spec.nodeName!=node-1",
-    codes.BAD_FIELD_PATH: "write it like spec.nodeName or spec.containers[*].image",
-    codes.BAD_NAME: "use lower-case letters, digits and dashes",
-    codes.BAD_ADDRESS: 'write host:port, as in "127.0.0.1:8081"',
-    codes.BAD_ENTRY_POINT: 'write "package.module" or "package.module:attribute"',
-    codes.BAD_VERSION_RANGE: 'write it like ">=1.2,<2"',
-}
 
 _CHECKS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "quantity": (codes.BAD_QUANTITY, parse_quantity),

@@ -8,6 +8,6 @@ skip. Nothing here checks anything.
 
 from declctl.manifest.shape.controller import controller
 from declctl.manifest.shape.controller_test import controller_test
-from declctl.manifest.shape.words import Schema, notes_of
+from declctl.manifest.shape.handlers import Schema, notes_of
 
 __all__ = ["Schema", "controller", "controller_test", "notes_of"]

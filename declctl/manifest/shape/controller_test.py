@@ -1,21 +1,23 @@
 """The shape of the document of kind ControllerTest, which stands beside a Controller."""
 
-from declctl.manifest.shape import words
+from declctl.manifest.shape import handlers
 from declctl.manifest.shape.controller import envelope
-from declctl.manifest.shape.words import Schema
+from declctl.manifest.shape.handlers import Schema
 
 
 def controller_test() -> Schema:
     """A whole ControllerTest."""
-    spec = words.record(
+    spec = handlers.record(
         "What is given, what happens, and what is expected.",
         {
-            "controllerRef": words.reference("The Controller under test.", "a Controller in the same files"),
-            "given": words.mapping(
-                "Objects that are there before the first step, for each resource.",
-                values=words.listing("Objects.", _object()),
+            "controllerRef": handlers.reference(
+                "The Controller under test.", "a Controller in the same files"
             ),
-            "steps": words.listing("What happens, in order.", _step()),
+            "given": handlers.mapping(
+                "Objects that are there before the first step, for each resource.",
+                values=handlers.listing("Objects.", _object()),
+            ),
+            "steps": handlers.listing("What happens, in order.", _step()),
         },
         required=("controllerRef", "steps"),
     )
@@ -23,7 +25,7 @@ def controller_test() -> Schema:
 
 
 def _object() -> Schema:
-    return words.mapping(
+    return handlers.mapping(
         "A whole object, or {file: PATH} for one in a file beside the manifest.",
         examples=[{"file": "testdata/running.yaml"}],
     )
@@ -31,50 +33,50 @@ def _object() -> Schema:
 
 def _step() -> Schema:
     target: dict[str, Schema] = {
-        "resource": words.text("The name of a resource.", examples=["pods"]),
-        "name": words.text("The name of the object."),
-        "namespace": words.text("The namespace of the object.", default="default"),
+        "resource": handlers.text("The name of a resource.", examples=["pods"]),
+        "name": handlers.text("The name of the object."),
+        "namespace": handlers.text("The namespace of the object.", default="default"),
     }
-    patch = words.mapping("A merge patch.", examples=[{"status": {"phase": "Failed"}}])
+    patch = handlers.mapping("A merge patch.", examples=[{"status": {"phase": "Failed"}}])
     create = {"resource": target["resource"], "object": _object()}
-    return words.record(
+    return handlers.record(
         "A change, and what follows from it.",
         {
-            "create": words.record("A new object.", create, required=("resource", "object")),
-            "modify": words.record(
+            "create": handlers.record("A new object.", create, required=("resource", "object")),
+            "modify": handlers.record(
                 "A changed object.",
                 {**target, "patch": patch},
                 required=("resource", "name", "patch"),
             ),
-            "delete": words.record("An object goes.", target, required=("resource", "name")),
+            "delete": handlers.record("An object goes.", target, required=("resource", "name")),
             "expect": _expectation(),
         },
     )
 
 
 def _expectation() -> Schema:
-    handled = words.record(
+    handled = handlers.record(
         "A call of a handler.",
         {
-            "handler": words.text("The name of the handler."),
-            "event": words.choice("The type of change.", ["Added", "Modified", "Deleted", "Resync"]),
-            "times": words.whole("How often.", minimum=0, default=1),
+            "handler": handlers.text("The name of the handler."),
+            "event": handlers.choice("The type of change.", ["Added", "Modified", "Deleted", "Resync"]),
+            "times": handlers.whole("How often.", minimum=0, default=1),
         },
         required=("handler",),
     )
-    call = words.record(
+    call = handlers.record(
         "A call of a plugin's method.",
         {
-            "plugin": words.text("The name of the plugin."),
-            "method": words.text("The name of the method."),
-            "match": words.mapping("Arguments, with * for anything.", examples=[{"text": "*Failed*"}]),
+            "plugin": handlers.text("The name of the plugin."),
+            "method": handlers.text("The name of the method."),
+            "match": handlers.mapping("Arguments, with * for anything.", examples=[{"text": "*Failed*"}]),
         },
         required=("plugin", "method"),
     )
-    return words.record(
+    return handlers.record(
         "What must have happened when everything rests.",
         {
-            "handled": words.listing("Calls of handlers.", handled),
-            "calls": words.listing("Calls of plugins.", call),
+            "handled": handlers.listing("Calls of handlers.", handled),
+            "calls": handlers.listing("Calls of plugins.", call),
         },
     )

@@ -21,7 +21,8 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
 from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
-from declctl.runtime.checking.declared import (
+from declctl.runtime.checking.inputs import InputFiles, Inputs
+from declctl.runtime.checking.loaded_code import (
     Declaration,
     DeclaredPlugin,
     Entry,
@@ -30,7 +31,6 @@ from declctl.runtime.checking.declared import (
     ManifestPath,
     Use,
 )
-from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight import Preflight
 from declctl.runtime.checking.preflight_pool import PreflightPool
 

@@ -1,32 +1,190 @@
-"""The foreign code of one generation: imported, resolved, checked, and ready to be called.
+"""The foreign code of one generation: declared, imported, resolved, checked, and ready to be called.
 
-It is built from a declaration alone, so that a child process can build the same first. All faults
-are found at once; with any, there is nothing to run.
+A declaration is everything that is needed to import the handlers somewhere else; a fault is what went wrong
+there, with its place in the manifest or in a handler file. Both are values that cross processes, so that a
+child process can load the same code first. All faults are found at once; with any, there is nothing to run.
+`RegistrationWatch` notes what an import registers in the process beyond its own modules.
 """
 
+import atexit
 import json
+import logging
+import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from declctl.decoding import Transform
 from declctl.errors import EntryPointError, HandlerFailed
+from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import EventTarget, Implementation, call
+from declctl.hooks.lint import Finding
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
 from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.objects import KubeObject, ObjectView
-from declctl.runtime.checking.declared import Declaration, DeclaredPlugin, Entry, Fault, FromHooks
-from declctl.runtime.checking.registrations import Registrations
 
+_LONGEST = 2000  # characters of a message: what foreign code raises may be of any length
+Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
+ManifestPath = tuple[str | int, ...]
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One place of the manifest that names code.
+
+    `resource` is the one it serves, empty for life-cycle steps.
+    """
+
+    use: Use
+    name: str
+    resource: str
+    entry_point: str | None
+    plugin: str | None
+    path: ManifestPath
+
+
+class DeclaredPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin that the manifest lists.
+
+    `config` is JSON text, complete with what comes from elsewhere.
+    """
+
+    name: str
+    version: str | None
+    disable_on_error: bool
+    config: str
+    path: ManifestPath
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """Everything foreign that a generation is made of.
+
+    `root` and `folder` are the bundle's; the latter in bytes, as names of files may be no text. With
+    `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
+    """
+
+    root: str
+    folder: bytes
+    files: dict[str, bytes]
+    entries: tuple[Entry, ...]
+    plugins: tuple[DeclaredPlugin, ...]
+    examined: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether there is any code to import."""
+        return bool(self.entries or self.plugins)
+
+    @property
+    def bundle(self) -> Bundle:
+        """The handler files."""
+        return Bundle(self.root, self.files, os.fsdecode(self.folder))
+
+
+class FromHooks(msgspec.Struct, frozen=True):
+    """What hooks add to the caches beside the manifest.
+
+    By resource, the names of index functions, and the names of those who transform its objects.
+    """
+
+    indexers: dict[str, tuple[str, ...]] = {}
+    transforms: dict[str, tuple[str, ...]] = {}
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something wrong with foreign code.
+
+    It stands in `file` if that is given, else at `path` in the manifest; with `key` at the key there, not
+    at its value.
+    """
+
+    code: str
+    message: str
+    path: ManifestPath
+    suggestion: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    key: bool = False
+    severity: Literal["error", "warning"] = "error"
+
+    @classmethod
+    def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
+        """From the error that a room raised, and the place that led there."""
+        message = error.message
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
+        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+
+    @classmethod
+    def of_finding(cls, finding: Finding) -> "Fault":
+        """From a finding of a lint rule: a warning."""
+        return cls(
+            finding.code,
+            finding.message,
+            (),
+            finding.suggestion,
+            finding.file,
+            finding.line,
+            finding.column,
+            severity="warning",
+        )
+
+
+class ListedPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin. `state` is Ready, or Quarantined with the reason."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+    state: str
+    reason: str | None
+
+
+class Registrations(msgspec.Struct, frozen=True):
+    """What an import has registered in the process that does not show whose it is.
+
+    `handlers` are of the root logger. `at_exit` says that functions were registered with `atexit`, which can
+    be counted, and not looked at.
+    """
+
+    handlers: tuple[weakref.ref[logging.Handler], ...] = ()
+    at_exit: bool = False
+
+    @property
+    def attached(self) -> list[logging.Handler]:
+        """The handlers that the root logger still has."""
+        there = logging.getLogger().handlers
+        return [handler for made in self.handlers if (handler := made()) is not None and handler in there]
+
+
+class RegistrationWatch:
+    """Finds out what is registered from now on until `registrations`. Others may register, too."""
+
+    def __init__(self) -> None:
+        self._handlers = tuple(logging.getLogger().handlers)
+        self._at_exit = _registered_at_exit()
+
+    def registrations(self) -> Registrations:
+        """What has come since."""
+        new = [handler for handler in logging.getLogger().handlers if handler not in self._handlers]
+        return Registrations(tuple(map(weakref.ref, new)), _registered_at_exit() > self._at_exit)
+
+
+def _registered_at_exit() -> int:
+    """How many functions Python calls at its end; 0 where it does not say so."""
+    count = getattr(atexit, "_ncallbacks", None)
+    return count() if count is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""Pre-flight: what is declared is imported in a child process first, with a time limit."""
+"""Pre-flight: what is declared is imported in a child process first, with a time limit.
+
+`list_plugins` asks the same way whether installed plugins can be used, for `declctl plugins list`: a plugin
+that hangs, ends the process or crashes when it is imported is one line of the list, and takes neither the
+others nor the command line down.
+"""
 
 import re
 import threading
@@ -11,14 +16,17 @@ import msgspec
 from msgspec import structs
 
 from declctl.hooks import parser
+from declctl.hooks.plugins import InstalledPlugin, installed
 from declctl.kit.breathing import REST_SECONDS
-from declctl.runtime.checking.declared import Declaration, Entry, Fault, FromHooks
-from declctl.runtime.checking.preflight_process import Ending, PreflightProcess
+from declctl.runtime.checking.loaded_code import Declaration, Entry, Fault, FromHooks, ListedPlugin
+from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
 _ENDED = "DCL044"
 _TOO_LONG = "DCL045"
 _FRAME = re.compile(rb'  File "(.*)", line (\d+) in ')
 _HOST = str(Path(__file__).parents[2])
+_SECONDS = 10.0  # for all plugins, and a little for each besides
+_SECONDS_EACH = 0.5
 
 
 class _Report(msgspec.Struct):
@@ -147,3 +155,54 @@ def _unfinished(entries: Sequence[Entry], at: int | None, code: str, what: str) 
     entry = entries[at]
     advice = "an import should only define things: move work into declctl_prepare or declctl_startup"
     return Fault(code, f"{entry.entry_point or entry.plugin}: {what}", entry.path, advice)
+
+
+class _ListingReport(msgspec.Struct):
+    plugin: ListedPlugin | None = None
+
+
+def list_plugins(
+    begin: Callable[[], PreflightProcess], *, seconds: float = _SECONDS
+) -> Sequence[ListedPlugin]:
+    """Every installed plugin, examined in children that `begin` gives. Blocks.
+
+    If a child does not come to its end, the plugin that it was importing is quarantined, and another child
+    goes on with the plugins after it. A child has `seconds`, and half a second more for each plugin.
+    Raises OSError if no process can be started.
+    """
+    waiting, found = list(installed()), list[ListedPlugin]()
+    while waiting:
+        limit = seconds + _SECONDS_EACH * len(waiting)
+        names = tuple((plugin.name, plugin.distribution) for plugin in waiting)
+        child = begin()
+        asked = Declaration(root="", folder=b"", files={}, entries=(), plugins=(), examined=names)
+        lines, ending = child.ask(msgspec.json.encode(asked), limit=limit)
+        known = _told(lines)
+        found += known
+        if len(known) < len(waiting):
+            found.append(_quarantined(waiting[len(known)], _why(ending, limit)))
+        waiting = waiting[len(known) + 1 :]
+    return found
+
+
+def _quarantined(plugin: InstalledPlugin, reason: str) -> ListedPlugin:
+    return ListedPlugin(plugin.name, plugin.distribution, plugin.version, (), "Quarantined", reason)
+
+
+def _told(lines: Sequence[bytes]) -> list[ListedPlugin]:
+    """What a child has said of plugins, in their order; a stack that a crash wrote is left out."""
+    found: list[ListedPlugin] = []
+    for line in lines:
+        try:
+            report = msgspec.json.decode(line, type=_ListingReport)
+        except msgspec.MsgspecError:
+            continue
+        if report.plugin is not None:
+            found.append(report.plugin)
+    return found
+
+
+def _why(ending: Ending, limit: float) -> str:
+    if ending.closed:
+        return f"importing it took longer than {limit:g} s"
+    return f"importing it ended the process ({how_it_ended(ending.status)})"

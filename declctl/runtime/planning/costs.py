@@ -16,7 +16,7 @@ from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import FieldPath, FrameStatistics
 from declctl.objects.differences import ChangedPaths
-from declctl.runtime.checking.declared import FromHooks
+from declctl.runtime.checking.loaded_code import FromHooks
 
 Json = dict[str, Any]
 

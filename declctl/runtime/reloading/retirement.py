@@ -35,7 +35,7 @@ from declctl.hooks.loader import CodeTrace
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.informer_pool import ResourceRequirement
-from declctl.runtime.checking.registrations import Registrations
+from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.handling.slots import Ended, Slots, Undrained
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices

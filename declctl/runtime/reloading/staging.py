@@ -40,10 +40,16 @@ from declctl.runtime.caching.informer_pool import (
     ResourceRequirement,
 )
 from declctl.runtime.checking.check import Checked, diagnose
-from declctl.runtime.checking.declared import Declaration, Fault
 from declctl.runtime.checking.inputs import Inputs, digest_of
-from declctl.runtime.checking.loaded_code import READY, LoadedCode, LoadedPlugin, load_code
-from declctl.runtime.checking.registrations import RegistrationWatch
+from declctl.runtime.checking.loaded_code import (
+    READY,
+    Declaration,
+    Fault,
+    LoadedCode,
+    LoadedPlugin,
+    RegistrationWatch,
+    load_code,
+)
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import Listers
 from declctl.runtime.handling.handler import Binding

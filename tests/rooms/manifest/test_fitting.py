@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from declctl.manifest.checks.findings import walk
-from declctl.manifest.checks.fitting import fits
-from declctl.manifest.checks.structure import _REPORTS
+from declctl.manifest.checks.structure import _REPORTS, fits
 from declctl.manifest.shape import controller
 
 ROOT = Path(__file__).parents[3]

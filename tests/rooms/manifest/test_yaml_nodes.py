@@ -5,9 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.manifest.document import read_document
+from declctl.manifest.document import MAX_DEPTH, UnreadableYaml, parse_documents, read_document
 from declctl.manifest.sources import SourceText
-from declctl.manifest.yaml_nodes import MAX_DEPTH, UnreadableYaml, parse_documents
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)

@@ -11,7 +11,7 @@ from declctl.runtime.checking import inputs
 from declctl.runtime.checking.check import check, import_aside, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight import Preflight
-from declctl.runtime.checking.preflight_process import Ending
+from declctl.runtime.checking.preflight_pool import Ending
 from declctl.testing import BundleDir, ConfigMapDir
 from tests.children import share_children
 

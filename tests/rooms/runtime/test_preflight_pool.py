@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.runtime.checking import preflight_pool
 from declctl.runtime.checking import preflight_pool as children_module
-from declctl.runtime.checking import preflight_process
 from declctl.runtime.checking.check import check, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.checking.preflight_process import Ending
+from declctl.runtime.checking.preflight_pool import Ending, PreflightPool
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -335,12 +334,10 @@ def test_all_end_where_the_controller_was_killed(bundle, tmp_path, hangs) -> Non
 
 def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundle, monkeypatch) -> None:
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
-    monkeypatch.setattr(preflight_process, "_ORPHAN_SECONDS", 0.0)
-    monkeypatch.setattr(
-        preflight_process, "_LAST_WORDS_SECONDS", 60.0
-    )  # nothing is ended from here meanwhile
+    monkeypatch.setattr(preflight_pool, "_ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(preflight_pool, "_LAST_WORDS_SECONDS", 60.0)  # nothing is ended from here meanwhile
     bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     checked = _checked(bundle)
-    monkeypatch.setattr(preflight_process.PreflightProcess, "close", lambda _: None)
+    monkeypatch.setattr(preflight_pool.PreflightProcess, "close", lambda _: None)
     _, ending = children.begin().ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.checking.registrations import Registrations
+from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.reloading import retirement
 from declctl.runtime.reloading.retirement import Retiring
 

@@ -1,15 +1,98 @@
-"""What a cache can't do: index, or filter by, what is not in it."""
+"""Rules beyond the shape: features that are not done, traps of YAML 1.1, what a cache can't do.
+
+A documented feature that is not done is refused with a code of its own, never ignored. Traps are, for
+example, an octal number where a number is wanted, and `yes` in a plugin's config. A cache can neither index
+nor filter by a field that is not in it.
+"""
 
 from collections.abc import Mapping
 
 from declctl.manifest import codes
 from declctl.manifest.checks.findings import Findings
-from declctl.manifest.document import Place
+from declctl.manifest.document import Place, trap
 from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, value_at
 from declctl.manifest.model import DEFAULT_DROP_FIELDS, CacheMode
+from declctl.manifest.shape import Schema, notes_of
 from declctl.objects.fields import FieldPath, FieldPathError, Step
 
 _Steps = tuple[Step, ...]
+
+
+def check_refusals(findings: Findings, shape: Schema) -> None:
+    """Report each feature that the shape marks as not done, unless its value changes nothing."""
+    refused: set[Path] = set()
+    for path, value, piece in findings.walk(shape):
+        notes = notes_of(piece)
+        code, accepts = notes.get("refuses"), notes.get("accepts")
+        if not isinstance(code, str) or findings.is_blamed(path) or _within(path, refused):
+            continue
+        if isinstance(accepts, list) and any(_same(value, accepted) for accepted in accepts):
+            continue
+        if code == codes.METRICS_ADDRESS and value == _admin_address(findings.data):
+            continue
+        refused.add(path)
+        _refuse(findings, path, code, choices=_choices(accepts))
+
+
+def _within(path: Path, refused: set[Path]) -> bool:
+    """Below what is refused nothing is refused again. There may be thousands of refused paths."""
+    return any(path[:length] in refused for length in range(1, len(path) + 1))
+
+
+def _same(value: Json, accepted: Json) -> bool:
+    return value == accepted and isinstance(value, bool) == isinstance(accepted, bool)
+
+
+def _admin_address(data: Json) -> Json:
+    address = value_at(data, "spec", "admin", "bindAddress")
+    return "127.0.0.1:8081" if address is None else address
+
+
+def _choices(accepts: Json) -> list[str]:
+    choices = accepts if isinstance(accepts, list) else []
+    return [
+        "false" if choice is False else str(choice) for choice in choices if isinstance(choice, str | bool)
+    ]
+
+
+def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) -> None:
+    suggestion = f"{codes.how_to_explain(code)} says what to do meanwhile"
+    if choices:
+        suggestion = f"write {' or '.join(choices)}, or remove it; {suggestion}"
+    else:
+        suggestion = f"remove it; {suggestion}"
+    message = f"{dotted(path)}: {codes.CODES[code][0].lower()}{codes.CODES[code][1:].rstrip('.')}"
+    findings.add(code, Place(path, key=not choices), message, suggestion=suggestion)
+
+
+def check_traps(findings: Findings, shape: Schema) -> None:
+    """Report numbers that aren't read as written, and, as warnings, doubtful values of plugins' configs."""
+    known: set[Path] = set()
+    for path, value, piece in findings.walk(shape):
+        known.add(path)
+        written = findings.document.written(path)
+        if written is None or isinstance(value, bool | str) or findings.is_blamed(path):
+            continue
+        if "properties" not in piece and (reading := trap(written)) is not None:
+            message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
+            findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=f"write {value} if that is meant")
+    for path in findings.document.nodes:
+        if path not in known and _is_free_form(path):
+            _warn(findings, path)
+
+
+def _is_free_form(path: Path) -> bool:
+    return path[:2] == ("spec", "plugins") and path[3:4] == ("config",)
+
+
+def _warn(findings: Findings, path: Path) -> None:
+    written = findings.document.written(path)
+    reading = trap(written) if written is not None else None
+    if reading is None:
+        return
+    message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
+    suggestion = f'put it in quotes if text is meant: "{written}"'
+    findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=suggestion, severity="warning")
 
 
 def check_cache(findings: Findings) -> None:
