@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from declctl.admin.answers import Reason, refusal
-from declctl.admin.process import Controlled
+from declctl.admin.access import Reason, refusal
+from declctl.admin.endpoints import Controlled
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.reporting.status import ResourceStatus, Status

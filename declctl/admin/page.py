@@ -8,8 +8,8 @@ from html import escape
 
 from aiohttp import web
 
-from declctl.admin.answers import type_name
-from declctl.admin.process import Controlled
+from declctl.admin.access import type_name
+from declctl.admin.endpoints import Controlled
 from declctl.runtime.reporting.status import Status
 
 _EVERY_SECONDS = 2

@@ -6,11 +6,10 @@ from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
-from declctl.cli import later
+from declctl.cli import options
 from declctl.cli.bench import bench
-from declctl.cli.describe import explain, schema
+from declctl.cli.describe import explain, plugins, schema
 from declctl.cli.plan import plan
-from declctl.cli.plugins import plugins
 from declctl.cli.remote import history, reload, rollback, status
 from declctl.cli.run import run
 from declctl.cli.sandbox import sandbox
@@ -35,7 +34,7 @@ for _command in (run, validate, plan, status, reload, rollback, history, sandbox
     app.command()(_command)
 app.add_typer(plugins, name="plugins")
 app.add_typer(bench, name="bench")
-later.add_to(app, plugins)
+options.add_to(app, plugins)
 
 
 def _show_version(asked: bool) -> None:

@@ -13,9 +13,8 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from declctl.bench.bundle import Bundle
-    from declctl.bench.figures import Figures
-    from declctl.bench.reload import Comparison
+    from declctl.bench.controller import Bundle
+    from declctl.bench.reload import Comparison, Figures
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -102,11 +101,11 @@ def _say(sentence: str) -> None:
 
 
 def _bundle(manifest: str | None, handlers: int) -> "Bundle":
-    from declctl.bench.bundle import built_in, copied
+    from declctl.bench.controller import built_in, copied
 
     if manifest is None:
         return built_in(handlers)
-    from declctl.cli.faults import show_faults
+    from declctl.cli.report import show_faults
     from declctl.runtime.checking.check import check
 
     checked = check(manifest)

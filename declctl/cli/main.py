@@ -84,7 +84,7 @@ def _only(error: Exception) -> Exception:
 
 
 def _show(diagnostics: Sequence[Located]) -> None:
-    from declctl.cli.faults import show_faults
+    from declctl.cli.report import show_faults
 
     show_faults(diagnostics)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from declctl.errors import UsageError
 from declctl.kit import files as reader
 from declctl.objects import KubeObject
-from declctl.sandbox.documents import read_documents
+from declctl.sandbox.validation import read_documents
 
 
 def read_objects(files: Sequence[str]) -> list[KubeObject]:

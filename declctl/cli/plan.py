@@ -62,7 +62,7 @@ def plan(
 
 
 def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
-    from declctl.cli.faults import show_faults
+    from declctl.cli.report import show_faults
     from declctl.runtime.checking.check import check
 
     checked = check(manifest, in_child=in_child)

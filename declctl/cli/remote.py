@@ -145,7 +145,7 @@ def _print_outcome(document: dict[str, Any], *, done: bool) -> None:
     if "result" not in document:
         line(str(document["message"]))
         return
-    from declctl.cli.faults import show_faults
+    from declctl.cli.report import show_faults
     from declctl.manifest import Diagnostic
 
     line(str(document["line"]), err=not done)

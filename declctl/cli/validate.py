@@ -102,7 +102,7 @@ def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]")
 
         block(render_github(faults))
     else:
-        from declctl.cli.faults import count, show_faults
+        from declctl.cli.report import count, show_faults
 
         show_faults(faults)
         if faults:

@@ -5,9 +5,7 @@ writes, all four patches, custom kinds. It keeps a ledger of requests and has fa
 controllers and checks no schemas.
 """
 
-from declctl.sandbox.faults import Faults
-from declctl.sandbox.ledger import Ledger, Request
-from declctl.sandbox.sandbox import Sandbox
-from declctl.sandbox.thread import SandboxThread
+from declctl.sandbox.faults import Faults, Ledger, Request
+from declctl.sandbox.sandbox import Sandbox, SandboxThread
 
 __all__ = ["Faults", "Ledger", "Request", "Sandbox", "SandboxThread"]

@@ -1,14 +1,24 @@
-"""Discovery: which groups, versions and resources there are.
+"""Answers that need no object: version, health, discovery and OpenAPI.
 
-There is an old form, a document for each group and version, and the aggregated one that kubectl asks for.
+Discovery says which groups, versions and resources there are. It has an old form, a document for each group
+and version, and an aggregated form, which kubectl asks for.
+
+OpenAPI is as much as kubectl needs: that the server validates writes and tries them dry, and the schemas of
+custom kinds. The schemas of built-in kinds are open: the sandbox does not know their fields.
 """
 
+import hashlib
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
 
 from declctl.objects import KubeObject
 from declctl.sandbox.kinds import Registry, ServedKind
 
+_JSON: Final = "application/json"
+_HEALTH: Final = frozenset({"healthz", "livez", "readyz"})
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION: Final = {
     "major": "1",
@@ -24,6 +34,66 @@ VERSION: Final = {
 _SUBRESOURCE_VERBS: Final = ["get", "patch", "update"]
 REVIEWS: Final = ("selfsubjectaccessreviews", "SelfSubjectAccessReview")
 _REVIEW_GROUP: Final = "authorization.k8s.io"
+_QUERY: Final = ("dryRun", "fieldManager", "fieldValidation")
+_GVK: Final = "x-kubernetes-group-version-kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    body: bytes
+    media_type: str = _JSON
+    code: int = 200
+
+
+def static_answer(method: str, path: str, accept: str, registry: Registry) -> Answer | None:
+    """The answer to a GET of one of these pages; None if the path is somebody else's."""
+    parts = path.strip("/").split("/")
+    if method not in ("GET", "HEAD"):
+        return None
+    if parts[0] in _HEALTH:
+        return Answer(b"ok", "text/plain; charset=utf-8")
+    if parts == ["version"]:
+        return _answer(VERSION)
+    if parts[0] == "openapi":
+        return _openapi(parts[1:], registry)
+    if parts[0] in ("api", "apis") and len(parts) <= (2 if parts[0] == "api" else 3):
+        return _discovery(parts, accept, registry)
+    return None
+
+
+def _discovery(parts: list[str], accept: str, registry: Registry) -> Answer | None:
+    match parts:
+        case ["api" | "apis" as root] if wants_aggregated(accept):
+            body = aggregated(registry, core=root == "api")
+            return Answer(msgspec.json.encode(body), AGGREGATED)
+        case ["api"]:
+            return _answer(core_versions())
+        case ["apis"]:
+            return _answer(groups(registry))
+        case ["api", version]:
+            return _answer(resources(registry, "", version))
+        case ["apis", name]:
+            return _answer(group(registry, name))
+        case _:
+            return _answer(resources(registry, parts[1], parts[2]))
+
+
+def _openapi(parts: list[str], registry: Registry) -> Answer | None:
+    match parts:
+        case ["v2"]:
+            return Answer(empty_v2(), "application/com.github.proto-spec.v2.v1.0+protobuf")
+        case ["v3"]:
+            return _answer(index(registry))
+        case ["v3", *root]:
+            return _answer(document(registry, "/".join(root)))
+        case _:
+            return None
+
+
+def _answer(document: KubeObject | None) -> Answer | None:
+    return None if document is None else Answer(msgspec.json.encode(document))
 
 
 def wants_aggregated(accept: str) -> bool:
@@ -208,3 +278,93 @@ def _aggregated_resource(kind: ServedKind) -> KubeObject:
     if subresources:
         entry["subresources"] = subresources
     return entry
+
+
+def index(registry: Registry) -> KubeObject:
+    """The answer to /openapi/v3; the hash changes when the kinds change, so that clients may cache."""
+    roots = dict.fromkeys(_root(kind) for kind in registry.served())
+    digest = hashlib.sha256(repr((registry.revision, sorted(roots))).encode()).hexdigest()[:32].upper()
+    return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={digest}"} for root in roots}}
+
+
+def document(registry: Registry, root: str) -> KubeObject | None:
+    """The answer to /openapi/v3/api/v1 and /openapi/v3/apis/<group>/<version>; None if there is none."""
+    kinds = [kind for kind in registry.served() if _root(kind) == root]
+    if not kinds:
+        return None
+    paths = {f"/{root}{_path(kind)}": _operations(kind) for kind in kinds}
+    schemas = {_schema_name(kind): _schema(kind) for kind in kinds}
+    info = {"title": "declctl sandbox", "version": "v1.36.0"}
+    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+def empty_v2() -> bytes:
+    """/openapi/v2 in the only form in which kubectl reads it, protobuf: `swagger.
+
+    "2.0"`, an info, and no paths.
+
+    kubectl falls back to what is compiled into it for kinds that aren't described here.
+    """
+    info = _text(1, "declctl sandbox") + _text(2, "v1.36.0")
+    return _text(1, "2.0") + _bytes(2, info)
+
+
+def _text(field: int, value: str) -> bytes:
+    return _bytes(field, value.encode())
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    # Wire type 2; all lengths here are below 128, so that one byte holds them.
+    return bytes((field << 3 | 2, len(value))) + value
+
+
+def _root(kind: ServedKind) -> str:
+    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+
+
+def _path(kind: ServedKind) -> str:
+    return (
+        f"/namespaces/{{namespace}}/{kind.plural}/{{name}}" if kind.namespaced else f"/{kind.plural}/{{name}}"
+    )
+
+
+def _operations(kind: ServedKind) -> KubeObject:
+    return {
+        "patch": _operation(kind, "patch"),
+        "put": _operation(kind, "put"),
+        "get": _operation(kind, "get"),
+    }
+
+
+def _operation(kind: ServedKind, action: str) -> KubeObject:
+    schema = {"$ref": f"#/components/schemas/{_schema_name(kind)}"}
+    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in _QUERY]
+    return {
+        _GVK: {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "x-kubernetes-action": action,
+        "parameters": [] if action == "get" else parameters,
+        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": schema}}}},
+    }
+
+
+def _schema_name(kind: ServedKind) -> str:
+    group = kind.group or "core"
+    return f"{'.'.join(reversed(group.split('.')))}.{kind.version}.{kind.kind}"
+
+
+def _schema(kind: ServedKind) -> KubeObject:
+    schema: dict[str, Any] = {
+        "type": "object",
+        **(kind.schema or {"x-kubernetes-preserve-unknown-fields": True}),
+    }
+    properties = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        **schema.get("properties", {}),
+    }
+    return {
+        **schema,
+        "properties": properties,
+        _GVK: [{"group": kind.group, "version": kind.version, "kind": kind.kind}],
+    }

@@ -1,11 +1,12 @@
-"""PATCH: from a body and its media type to a write.
+"""PATCH: JSON Patch (RFC 6902), JSON Merge Patch (RFC 7386), strategic merge patch; and the Scale document.
 
-The patches are JSON Patch (RFC 6902), JSON Merge Patch (RFC 7386) and strategic merge patch: a merge patch
-that knows by which key the elements of a list are the same. Each returns a new document and leaves the
-given one alone. Server-side apply is in `apply`.
+Each function returns a new document and leaves the given one alone. Server-side apply is in `apply`.
 
-A strategic merge patch has directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`,
-`$setElementOrder/<field>`, `$retainKeys`. Source: apimachinery's strategicpatch package.
+A strategic merge patch is a merge patch that knows by which key the elements of a list are the same. It has
+directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>`,
+`$retainKeys`. Source: apimachinery's strategicpatch package.
+
+/scale is a small document that reads and writes the replicas of any kind that has replicas.
 """
 
 import copy
@@ -17,12 +18,20 @@ import jsonpatch
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status, validation
-from declctl.sandbox.apply import server_side_apply
-from declctl.sandbox.kubectl import scale
-from declctl.sandbox.merge_keys import merges_as_set, strategic_key
+from declctl.sandbox.apply import merges_as_set, server_side_apply, strategic_key
+from declctl.sandbox.kinds import ScalePaths, ServedKind
+from declctl.sandbox.remover import Target, Write
 from declctl.sandbox.status import Cause, Refusal, bad_request
-from declctl.sandbox.targets import Target, Write
 from declctl.sandbox.writer import Writer
+
+_DIRECTIVE: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_DELETE: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -59,12 +68,6 @@ def json_patch(target: KubeObject, patch: Any) -> Any:
         # The real server says no more than this either.
         message = "the server rejected our request due to an error in our request"
         raise Refusal(422, "Invalid", message, {}) from error
-
-
-_DIRECTIVE: Final = "$patch"
-_RETAIN: Final = "$retainKeys"
-_DELETE: Final = "$deleteFromPrimitiveList/"
-_ORDER: Final = "$setElementOrder/"
 
 
 def strategic_merge(target: Mapping[str, Any], patch: Mapping[str, Any]) -> KubeObject:
@@ -165,10 +168,6 @@ def _identity(element: Any, key: str | None) -> Any:
     return element.get(key) if key is not None and isinstance(element, Mapping) else str(element)
 
 
-JSON_PATCH: Final = "application/json-patch+json"
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
 _MERGES: Final[Mapping[str, Callable[[KubeObject, Any], Any]]] = {
     JSON_PATCH: json_patch,
     MERGE_PATCH: merge_patch,
@@ -245,4 +244,64 @@ def accepted(target: Target) -> list[str]:
 def _through_scale(
     target: Target, change: Callable[[KubeObject, Any], Any], body: Any
 ) -> Callable[[KubeObject], KubeObject]:
-    return lambda live: scale.scaled(target.kind, live, change(scale.scale_of(target.kind, live), body))
+    return lambda live: scaled(target.kind, live, change(scale_of(target.kind, live), body))
+
+
+def scale_of(kind: ServedKind, obj: KubeObject) -> KubeObject:
+    """The Scale of an object; refused with 404 if its kind has none."""
+    paths = _paths(kind)
+    metadata: KubeObject = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    observed: KubeObject = {"replicas": _get(obj, paths.status) or 0}
+    selector = _selector(_get(obj, paths.selector)) if paths.selector else ""
+    if selector:
+        observed["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": {"replicas": _get(obj, paths.spec) or 0},
+        "status": observed,
+    }
+
+
+def scaled(kind: ServedKind, obj: KubeObject, scale: KubeObject) -> KubeObject:
+    """The object with the replicas (and the resource version, for concurrency) of a Scale."""
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or replicas < 0:
+        cause = status.Cause(
+            "FieldValueInvalid",
+            f"Invalid value: {replicas}: must be greater than or equal to 0",
+            "spec.replicas",
+        )
+        raise status.invalid("Scale", obj["metadata"]["name"], [cause], group="autoscaling")
+    metadata = {**obj["metadata"]}
+    version = (scale.get("metadata") or {}).get("resourceVersion")
+    if version:
+        metadata["resourceVersion"] = version
+    return _set({**obj, "metadata": metadata}, _paths(kind).spec.split("."), replicas)
+
+
+def _paths(kind: ServedKind) -> ScalePaths:
+    if kind.scale is None:
+        raise status.no_such_resource()
+    return kind.scale
+
+
+def _get(obj: Any, path: str) -> Any:
+    for step in path.split("."):
+        obj = obj.get(step) if isinstance(obj, dict) else None
+    return obj
+
+
+def _set(obj: KubeObject, steps: list[str], value: Any) -> KubeObject:
+    if len(steps) == 1:
+        return {**obj, steps[0]: value}
+    return {**obj, steps[0]: _set(obj.get(steps[0]) or {}, steps[1:], value)}
+
+
+def _selector(selector: Any) -> str:
+    if not isinstance(selector, dict):
+        return str(selector or "")
+    labels = selector.get("matchLabels", selector)
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))

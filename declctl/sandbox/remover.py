@@ -1,22 +1,63 @@
-"""The rules of deleting.
-
-Preconditions, finalizers, graceful pods, and what takes its contents along (namespaces, definitions).
+"""Deletes: preconditions, finalizers, graceful pods, and the contents of namespaces and definitions.
 
 An object that can't go yet is marked with a deletionTimestamp and leaves when nothing holds it any more.
 Synchronous: when a method returns, everything that follows from it is in the history, in order: contents
-first, then what held them.
+first, then the namespace or definition that held them.
+
+`Target`, `Write` and `Deletion` say what a write is about and how it is done.
 """
 
 import dataclasses
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import kinds, status
-from declctl.sandbox.history import History, Stored
+from declctl.sandbox.history import History, Stored, key_of
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.targets import Deletion, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which object: its kind, namespace (empty if cluster-scoped) and name."""
+
+    kind: ServedKind
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """Its key in the collection."""
+        return key_of(self.namespace if self.kind.namespaced else "", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """How to write. `dry_run` changes nothing; `manager` is the field manager.
+
+    `keep_status` lets a create bring its status.
+    """
+
+    dry_run: bool = False
+    manager: str = "unknown"
+    subresource: str = ""
+    keep_status: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """How to delete. `grace` is in seconds, None leaves it to the object.
+
+    Preconditions are checked if they are not empty.
+    """
+
+    dry_run: bool = False
+    grace: int | None = None
+    uid: str = ""
+    version: str = ""
+
 
 _AT_ONCE = Deletion(grace=0)
 

@@ -1,27 +1,37 @@
-"""What a request asks for, and what it brings.
+"""Requests: method and path become a verb on a resource; bodies, options and the form of the answer are read.
 
-Method and path become a verb on a resource. The body, and the options of writing and deleting, are read, and
-refused in the real server's words. Pure; paths of anything that is no resource are answered elsewhere.
+What can't be read is refused in the real server's words. Paths that name no resource are answered by
+`discovery`. Objects are answered in one of three forms: whole, as metadata only, or as rows of a table.
+A SelfSubjectAccessReview allows everything, unless a fault forbids it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote
 
 import msgspec
 
 from declctl.errors import SandboxError
+from declctl.objects import KubeObject
 from declctl.sandbox import status
-from declctl.sandbox.documents import read_documents
+from declctl.sandbox.faults import Faults
+from declctl.sandbox.history import Stored
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.kubectl import protobuf
-from declctl.sandbox.lists import truth
+from declctl.sandbox.kubectl import protobuf, tables
+from declctl.sandbox.lists import Page, truth
+from declctl.sandbox.remover import Deletion, Write
 from declctl.sandbox.status import Cause
-from declctl.sandbox.targets import Deletion, Write
+from declctl.sandbox.validation import read_documents
 
 _ON_ONE: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ON_ALL: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
+PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+Include = Literal["None", "Metadata", "Object"]
+_META: Final = {"apiVersion": "meta.k8s.io/v1"}
+_ENCODE: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +106,6 @@ def _allowed(call: Call) -> bool:
     if across and (call.name or call.verb in ("create", "deletecollection")):
         return False
     return call.verb in call.kind.verbs
-
-
-_ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 
 
 def read_object(call: Call, media_type: str, body: bytes) -> Any:
@@ -184,3 +191,166 @@ def _seconds(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         raise status.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None
+
+
+def review(media_type: str, body: bytes, faults: Faults) -> KubeObject:
+    """The review with its status; refused with 400 if it isn't one."""
+    try:
+        given: Any = decoded(media_type, body)
+        attributes: KubeObject = given["spec"].get("resourceAttributes") or {}
+    except (ValueError, SandboxError, KeyError, TypeError, AttributeError) as error:
+        raise status.bad_request(f"the body is no SelfSubjectAccessReview: {error}") from error
+    resource = attributes.get("resource", "")
+    if attributes.get("subresource"):
+        resource = f"{resource}/{attributes['subresource']}"
+    refused = faults.would_refuse(attributes.get("verb", ""), resource, attributes.get("namespace", ""))
+    answer = {
+        "allowed": not refused,
+        "reason": "a fault forbids it" if refused else "the sandbox allows everything",
+    }
+    return {
+        "kind": "SelfSubjectAccessReview",
+        "apiVersion": "authorization.k8s.io/v1",
+        "metadata": {"creationTimestamp": None},
+        "spec": given["spec"],
+        "status": answer,
+    }
+
+
+class Now(Protocol):
+    """Where tables take the time from."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Objects as they are."""
+
+    def item(self, kind: ServedKind, stored: Stored) -> bytes:
+        """The whole object."""
+        return stored.encoded(kind)
+
+    def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:
+        """An object of the kind with metadata only."""
+        return _ENCODE({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata})
+
+    def page(self, kind: ServedKind, page: Page) -> bytes:
+        """A list; as in the real server, items of built-in kinds leave out apiVersion and kind."""
+        start = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
+        items = [stored.encoded(kind) if kind.custom else stored.data for stored in page.items]
+        return b"".join((start, _ENCODE(_list_metadata(page)), b',"items":[', b",".join(items), b"]}"))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOnly:
+    """PartialObjectMetadata."""
+
+    def item(self, kind: ServedKind, stored: Stored) -> bytes:  # noqa: ARG002 - the same for all kinds
+        """The metadata of the object."""
+        return _ENCODE(partial(stored.decode()["metadata"]))
+
+    def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:  # noqa: ARG002 - the same for all kinds
+        """Just that."""
+        return _ENCODE(partial(metadata))
+
+    def page(self, kind: ServedKind, page: Page) -> bytes:  # noqa: ARG002 - the same for all kinds
+        """A PartialObjectMetadataList."""
+        items = [partial(stored.decode()["metadata"]) for stored in page.items]
+        return _ENCODE(
+            {"kind": "PartialObjectMetadataList", **_META, "metadata": _list_metadata(page), "items": items}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Tables, as `kubectl get` asks for them. `include` says how much of the object each row carries."""
+
+    clock: Now
+    include: Include = "Metadata"
+
+    def item(self, kind: ServedKind, stored: Stored) -> bytes:
+        """A table of one row."""
+        return self._table(kind, [stored], {"resourceVersion": str(stored.version)})
+
+    def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:
+        """A table with one empty row that carries the metadata."""
+        row = {"cells": [""] * len(tables.columns_of(kind)), "object": partial(metadata)}
+        columns = tables.definitions(kind)
+        return _ENCODE(
+            {"kind": "Table", **_META, "metadata": {}, "columnDefinitions": columns, "rows": [row]}
+        )
+
+    def page(self, kind: ServedKind, page: Page) -> bytes:
+        """A table of all items."""
+        return self._table(kind, page.items, _list_metadata(page))
+
+    def _table(self, kind: ServedKind, items: Sequence[Stored], metadata: KubeObject) -> bytes:
+        now = self.clock.now()
+        rows: list[KubeObject] = []
+        for stored in items:
+            obj = stored.rendered(kind)
+            row: KubeObject = {"cells": tables.cells(kind, obj, now)}
+            if self.include == "Metadata":
+                row["object"] = partial(obj["metadata"])
+            elif self.include == "Object":
+                row["object"] = obj
+            rows.append(row)
+        columns = tables.definitions(kind)
+        return _ENCODE(
+            {"kind": "Table", **_META, "metadata": metadata, "columnDefinitions": columns, "rows": rows}
+        )
+
+
+AnyForm = Plain | MetadataOnly | TableRows
+
+
+def partial(metadata: KubeObject) -> KubeObject:
+    """A PartialObjectMetadata."""
+    return {"kind": "PartialObjectMetadata", **_META, "metadata": metadata}
+
+
+def negotiate(accept: str, clock: Now, *, include: str = "", several: bool = False) -> AnyForm:
+    """The first form of an Accept header that this server writes; refused with 406 if there is none.
+
+    `several`: for a list.
+    """
+    for offer in accept.split(",") if accept.strip() else ["*/*"]:
+        media_type, *rest = (part.strip() for part in offer.split(";"))
+        if media_type not in ("application/json", "*/*", "application/*"):
+            continue
+        params = dict(part.split("=", 1) for part in rest if "=" in part)
+        form = _form(params, clock, include, several=several)
+        if form is not None:
+            return form
+    raise status.not_acceptable()
+
+
+def _form(params: dict[str, str], clock: Now, include: str, *, several: bool) -> AnyForm | None:
+    if "as" not in params:
+        return Plain()
+    if params.get("g") != "meta.k8s.io" or params.get("v") not in ("v1", "v1beta1"):
+        return None
+    if params["as"] == "Table":
+        return TableRows(clock, _include(include))
+    wanted = "PartialObjectMetadataList" if several else "PartialObjectMetadata"
+    return MetadataOnly() if params["as"] == wanted else None
+
+
+def _include(text: str) -> Include:
+    match text:
+        case "None" | "Metadata" | "Object":
+            return text
+        case _:
+            return "Metadata"
+
+
+def _list_metadata(page: Page) -> KubeObject:
+    metadata: KubeObject = {"resourceVersion": str(page.version)}
+    if page.token:
+        metadata["continue"] = page.token
+    if page.remaining is not None:
+        metadata["remainingItemCount"] = page.remaining
+    return metadata

@@ -17,19 +17,16 @@ from aiohttp import HttpVersion11, web
 from declctl.kit import Clock
 from declctl.kit.hosts import is_literal, is_same_origin, parse_authority
 from declctl.objects import KubeObject
-from declctl.sandbox import control, patches, requests, reviews, status, validation
-from declctl.sandbox.faults import Faults
-from declctl.sandbox.forms import AnyForm, Plain, negotiate
+from declctl.sandbox import faults, patches, requests, status, validation
+from declctl.sandbox.discovery import static_answer
+from declctl.sandbox.faults import Faults, Ledger, Request
 from declctl.sandbox.history import Stored
-from declctl.sandbox.kubectl import scale
-from declctl.sandbox.ledger import Ledger, Request
 from declctl.sandbox.lists import ListOptions, list_page, read_options
-from declctl.sandbox.pages import static_answer
 from declctl.sandbox.patches import Patch
-from declctl.sandbox.requests import Call, resolve
+from declctl.sandbox.remover import Target
+from declctl.sandbox.requests import AnyForm, Call, Plain, negotiate, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore
-from declctl.sandbox.targets import Target
 from declctl.sandbox.watches import Hub, Subscription, Watcher, WatchStream, error_line
 
 _LARGEST_BODY: Final = 64 << 20
@@ -95,9 +92,9 @@ class Api:
             return web.Response(
                 body=found.body, status=found.code, headers={"Content-Type": found.media_type}
             )
-        if path.rstrip("/") == reviews.PATH and request.method == "POST":
+        if path.rstrip("/") == requests.PATH and request.method == "POST":
             body = await request.read()
-            return _json(reviews.review(_media_type(request), body, self._parts.faults), code=201)
+            return _json(requests.review(_media_type(request), body, self._parts.faults), code=201)
         call = resolve(request.method, path, params, registry)
         if call is None:
             return web.Response(text="404 page not found\n", status=404)
@@ -144,7 +141,7 @@ class Api:
     async def _get(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
         stored = self._parts.store.writer.existing(_target(call))
         if call.subresource == "scale":
-            return _json(scale.scale_of(call.kind, stored.rendered(call.kind)))
+            return _json(patches.scale_of(call.kind, stored.rendered(call.kind)))
         return _bytes(self._form(request, params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
@@ -218,7 +215,7 @@ class Api:
         write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
         writer, target = self._parts.store.writer, _target(call)
         if call.subresource == "scale":
-            stored = writer.modify(target, lambda live: scale.scaled(call.kind, live, obj), write)
+            stored = writer.modify(target, lambda live: patches.scaled(call.kind, live, obj), write)
         else:
             stored = writer.replace(target, obj, write)
         return self._one(request, call, stored)
@@ -261,7 +258,7 @@ class Api:
 
     def _one(self, request: web.Request, call: Call, obj: KubeObject, *, code: int = 200) -> web.Response:
         if call.subresource == "scale":
-            return _json(scale.scale_of(call.kind, obj), code=code)
+            return _json(patches.scale_of(call.kind, obj), code=code)
         form = self._form(request, {}, several=False)
         if isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
             return _json(obj, code=code)
@@ -272,7 +269,7 @@ class Api:
         parts = self._parts
         match request.method, path.rstrip("/"):
             case "GET", "/sandbox/ledger":
-                return _json(control.ledger_document(parts.ledger, params))
+                return _json(faults.ledger_document(parts.ledger, params))
             case "DELETE", "/sandbox/ledger":
                 parts.ledger.clear()
                 return _json({})
@@ -283,7 +280,7 @@ class Api:
                 return _json(parts.faults.document())
             case "POST", "/sandbox/faults":
                 given = _decoded(await request.read())
-                return _json(control.order(parts.faults, given, parts.outage))
+                return _json(faults.order(parts.faults, given, parts.outage))
             case _:
                 raise status.no_such_resource()
 

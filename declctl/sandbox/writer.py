@@ -18,8 +18,7 @@ from declctl.objects import KubeObject
 from declctl.sandbox import apply, kinds, status, validation
 from declctl.sandbox.history import History, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.remover import Remover
-from declctl.sandbox.targets import Target, Write
+from declctl.sandbox.remover import Remover, Target, Write
 
 
 def apply_defaults(kind: ServedKind, obj: KubeObject) -> None:

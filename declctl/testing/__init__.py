@@ -12,11 +12,8 @@ What runs is what `declctl run --sandbox` runs, in threads of the test's process
 """
 
 from declctl.kit import ManualClock
-from declctl.testing.bundle import BundleDir
-from declctl.testing.configmap import ConfigMapDir, configmap_dir
-from declctl.testing.controller import ControllerUnderTest, running
-from declctl.testing.logged import Line, Logged
-from declctl.testing.waiting import until
+from declctl.testing.bundle import BundleDir, ConfigMapDir, configmap_dir
+from declctl.testing.controller import ControllerUnderTest, Line, Logged, running, until
 
 __all__ = [
     "BundleDir",

@@ -1,8 +1,61 @@
-"""A folder with a manifest and its handler files, edited as editors do."""
+"""Folders that a controller runs from: edited as editors do, or mounted as a ConfigMap.
 
+A mounted ConfigMap or Secret is laid out and swapped as the kubelet's atomic writer does:
+
+    folder/manifest.yaml → ..data/manifest.yaml
+    folder/..data        → ..2026_01_01_00_00_00.2
+    folder/..2026_01_01_00_00_00.2/manifest.yaml
+"""
+
+import itertools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
+
+
+class ConfigMapDir:
+    """A mounted folder; a swap moves one link, so that all files change at once."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str] | None = None) -> None:
+        self.path = folder
+        self._numbers = itertools.count(1)
+        folder.mkdir(parents=True, exist_ok=True)
+        if files is not None:
+            self.swap(files)
+
+    def swap(self, files: Mapping[str, str], *, keep: bool = False) -> Path:
+        """Replace everything by these files (names without folders); returns the folder that is behind them.
+
+        What was there before is removed, as the kubelet does; `keep` leaves it, as during the moment
+        in which the kubelet hasn't done so yet.
+        """
+        link = self.path / "..data"
+        before = link.resolve() if link.is_symlink() else None
+        behind = self.path / f"..2026_01_01_00_00_00.{next(self._numbers)}"
+        behind.mkdir()
+        for name, text in files.items():
+            (behind / name).write_text(text, "utf-8")
+        aside = self.path / "..data_tmp"
+        aside.symlink_to(behind.name)
+        aside.replace(link)
+        self._link(files)
+        if before is not None and not keep:
+            shutil.rmtree(before)
+        return behind
+
+    def _link(self, files: Mapping[str, str]) -> None:
+        for name in files:
+            if not (self.path / name).is_symlink():
+                (self.path / name).symlink_to(f"..data/{name}")
+        for path in self.path.iterdir():
+            if path.is_symlink() and not path.name.startswith("..") and path.name not in files:
+                path.unlink()
+
+
+def configmap_dir(folder: Path, files: Mapping[str, str] | None = None) -> ConfigMapDir:
+    """A mounted ConfigMap in `folder`, with these files."""
+    return ConfigMapDir(folder, files)
 
 
 class BundleDir:

@@ -1,14 +1,19 @@
-"""A whole controller in the test's process: the runtime in threads, over an API server in memory."""
+"""A whole controller in the test's process: the runtime in threads, over an API server in memory.
+
+Also what a test of one needs: a wait that has an end, and a log whose lines can be read again.
+"""
 
 import asyncio
 import atexit
+import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,6 +21,7 @@ from typing import Any, Self, TypeVar
 from declctl.errors import UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
+from declctl.kit.logs import structlog
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -24,14 +30,99 @@ from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
-from declctl.testing.logged import Logged
-from declctl.testing.waiting import until
 from declctl.transport import Client
 
 T = TypeVar("T")
 
+_PAUSE_SECONDS = 0.01
+_FIRST_PAUSE_SECONDS = 0.001  # most of what a test waits for comes within some milliseconds
 _LOOK_SECONDS = 5.0
 _TURNS = 20  # of the machinery's loop: what the reflector has read is in the caches by then
+
+
+def until(
+    what: str, condition: Callable[[], T], *, timeout: float = 10.0, every: float = _PAUSE_SECONDS
+) -> T:
+    """The first true value of `condition`, asked for at most `timeout` seconds.
+
+    The pauses between two calls grow from a millisecond to `every` seconds. Raises AssertionError that names
+    `what` was waited for and the last value.
+    """
+    deadline = time.monotonic() + timeout
+    pause = min(_FIRST_PAUSE_SECONDS, every)
+    while not (value := condition()):
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what}; last: {value!r}")
+        time.sleep(pause)
+        pause = min(2 * pause, every)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. `level` is debug, info, warning, error or critical; `event` is the sentence.
+
+    `fields` has what it was bound with as well; of an exception the text is in `traceback`.
+    """
+
+    level: str
+    event: str
+    fields: Mapping[str, Any]
+
+
+class Logged:
+    """A structured logger whose lines can be read again. From any thread; what is bound shares the lines."""
+
+    def __init__(self, lines: list[Line] | None = None, **bound: Any) -> None:
+        self.lines: list[Line] = [] if lines is None else lines
+        self._bound = bound
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self._keep("error", event, fields)
+
+    def bind(self, **fields: Any) -> "Logged":
+        """The same log with more fields."""
+        return Logged(self.lines, **{**self._bound, **fields})
+
+    def user_logger(self) -> Any:
+        """A structlog logger, as `ctx.log` is one, whose lines of all levels are kept here."""
+        return structlog.wrap_logger(
+            None,
+            processors=[
+                structlog.stdlib.add_log_level,
+                structlog.processors.StackInfoRenderer(),
+                structlog.processors.format_exc_info,
+                self._keep_entry,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        )
+
+    def events(self, level: str | None = None) -> list[str]:
+        """The sentences, of one level or of all."""
+        return [line.event for line in tuple(self.lines) if level in (None, line.level)]
+
+    def find(self, words: str) -> Line | None:
+        """The first line whose sentence contains these words."""
+        return next((line for line in tuple(self.lines) if words in line.event), None)
+
+    def _keep(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
+        self.lines.append(Line(level, event, {**self._bound, **fields}))
+
+    def _keep_entry(self, _logger: object, _method: str, entry: MutableMapping[str, Any]) -> Any:
+        fields = dict(entry)
+        if "exception" in fields:
+            fields["traceback"] = fields.pop("exception")
+        self._keep(fields.pop("level"), str(fields.pop("event")), fields)
+        raise structlog.DropEvent  # nothing is to be written anywhere else
 
 
 def inherited_by_children() -> object:

@@ -13,8 +13,7 @@ import pytest
 
 from declctl.objects import KubeObject
 from declctl.sandbox import SandboxThread
-from declctl.testing.bundle import BundleDir
-from declctl.testing.configmap import ConfigMapDir
+from declctl.testing.bundle import BundleDir, ConfigMapDir
 from declctl.testing.controller import ControllerUnderTest
 
 

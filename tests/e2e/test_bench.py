@@ -11,8 +11,7 @@ import yaml
 from processes import environment
 from waiting import until
 
-from declctl.bench.bundle import built_in
-from declctl.bench.process import Controller
+from declctl.bench.controller import Controller, built_in
 from declctl.errors import DeclctlError
 from declctl.sandbox import SandboxThread
 

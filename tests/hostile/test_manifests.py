@@ -7,7 +7,7 @@ import pytest
 from declctl.errors import ManifestErrors, SandboxError
 from declctl.manifest import ManifestSource, load, render_text
 from declctl.manifest.diagnostics import Diagnostic
-from declctl.sandbox.documents import read_documents
+from declctl.sandbox.validation import read_documents
 from tests.hostile.bounds import bounded
 
 HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: hostile}\nspec:\n"

@@ -1,25 +1,445 @@
 """Tables: the columns that `kubectl get` shows.
 
-The columns of built-in kinds are in `columns`. Those of custom kinds are in their definition, as JSONPaths
+The columns of built-in kinds are named and filled as Kubernetes' own printers do (source:
+pkg/printers/internalversion). Those of custom kinds are in their definition, as JSONPaths
 (additionalPrinterColumns): `.spec.x`, `.status.items[0].y`, `['a.b']`, `[*]`, `[?(@.type=="Ready")].status`.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from declctl.objects import KubeObject
-from declctl.sandbox.kinds import ServedKind
-from declctl.sandbox.kubectl import columns
-from declctl.sandbox.kubectl.columns import Column, age
+from declctl.sandbox.kinds import ResourceId, ServedKind
 
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}
+_SCALE: Final = (  # below so many seconds: the unit, and the smaller one that still matters
+    (2 * 60, "s", ""),
+    (10 * 60, "m", "s"),
+    (3 * 3600, "m", ""),
+    (8 * 3600, "h", "m"),
+    (48 * 3600, "h", ""),
+    (8 * 86400, "d", "h"),
+    (2 * 365 * 86400, "d", ""),
+    (8 * 365 * 86400, "y", "d"),
+)
+Cell = Callable[[KubeObject, datetime], Any]
 _STEP: Final = re.compile(
     r"""\.(?P<name>[A-Za-z_$][\w$/-]*) | \[(?P<index>-?\d+)\] | \[(?P<all>\*)\] | \.(?P<star>\*)
     | \['(?P<quoted>[^']+)'\] | \["(?P<double>[^"]+)"\]
     | \[\?\(@\.(?P<field>[\w.]+)\s*==\s*(?P<quote>["'])(?P<value>[^"']*)(?P=quote)\)\]""",
     re.VERBOSE,
 )
+_DESCRIPTIONS: Final = {"Name": "The name of the object.", "Age": "The time since the object was created."}
+
+
+def age(timestamp: Any, now: datetime) -> str:
+    """How long ago an RFC 3339 timestamp was; `<unknown>` if it isn't one."""
+    moment = parse(timestamp)
+    return "<unknown>" if moment is None else human((now - moment).total_seconds())
+
+
+def parse(timestamp: Any) -> datetime | None:
+    """An RFC 3339 timestamp as an aware datetime."""
+    if not isinstance(timestamp, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def human(seconds: float) -> str:
+    """A duration, in the two units that matter (apimachinery's HumanDuration)."""
+    whole = int(seconds)
+    if whole < -1:
+        return "<invalid>"
+    for below, large, small in _SCALE:
+        if whole < below:
+            return _written(max(0, whole), large, small)
+    return _written(whole, "y", "")
+
+
+def _written(whole: int, large: str, small: str) -> str:
+    text = f"{whole // _SECONDS[large]}{large}"
+    rest = whole % _SECONDS[large] // _SECONDS[small] if small else 0
+    return f"{text}{rest}{small}" if rest else text
+
+
+def pod_ready(pod: KubeObject) -> str:
+    """Ready containers of all, such as `1/2`."""
+    wanted = (pod.get("spec") or {}).get("containers") or []
+    ready = [each for each in _containers(pod) if each.get("ready")]
+    return f"{len(ready)}/{len(wanted)}"
+
+
+def pod_status(pod: KubeObject) -> str:
+    """The phase, or the reason that says more than it."""
+    status: KubeObject = pod.get("status") or {}
+    word = status.get("reason") or status.get("phase") or "Unknown"
+    word = _initialising(pod) or _container_word(pod) or word
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
+    return str(word)
+
+
+def pod_restarts(pod: KubeObject, now: datetime) -> str:
+    """How often containers restarted, and when last."""
+    count = sum(each.get("restartCount", 0) for each in _containers(pod))
+    last: list[str] = [
+        finished
+        for each in _containers(pod)
+        if (finished := ((each.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
+    ]
+    return f"{count} ({age(max(last), now)} ago)" if count and last else str(count)
+
+
+def _containers(pod: KubeObject) -> list[KubeObject]:
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
+def _initialising(pod: KubeObject) -> str | None:
+    states = (pod.get("status") or {}).get("initContainerStatuses") or []
+    for at, each in enumerate(states):
+        state: dict[str, Any] = each.get("state") or {}
+        if (state.get("terminated") or {}).get("exitCode") == 0:
+            continue
+        reason = (state.get("waiting") or {}).get("reason") or (state.get("terminated") or {}).get("reason")
+        return f"Init:{reason}" if reason and reason != "PodInitializing" else f"Init:{at}/{len(states)}"
+    return None
+
+
+def _container_word(pod: KubeObject) -> str | None:
+    word: str | None = None
+    running = False
+    for each in reversed(_containers(pod)):
+        state: dict[str, Any] = each.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated")
+        if waiting.get("reason"):
+            word = waiting["reason"]
+        elif ended is not None:
+            word = ended.get("reason") or f"ExitCode:{ended.get('exitCode', 0)}"
+        elif each.get("ready") and "running" in state:
+            running = True
+    return "Running" if word == "Completed" and running else word
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `priority` above 0 shows only with `-o wide`."""
+
+    name: str
+    cell: Cell
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+
+
+def _field(path: str, otherwise: Any = "<none>") -> Cell:
+    steps = path.split(".")
+
+    def cell(obj: KubeObject, now: datetime) -> Any:  # noqa: ARG001 - not every cell is a time
+        value: Any = obj
+        for step in steps:
+            value = value.get(step) if isinstance(value, dict) else None
+        return otherwise if value is None or value == "" else value
+
+    return cell
+
+
+def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = False) -> Column:
+    of_type = "integer" if isinstance(otherwise, int) and not isinstance(otherwise, bool) else "string"
+    return Column(name, _field(path, otherwise), type=of_type, priority=int(wide))
+
+
+def _of(name: str, cell: Callable[[KubeObject], Any], *, wide: bool = False) -> Column:
+    return Column(name, lambda obj, _: cell(obj), priority=int(wide))
+
+
+def _since(name: str, path: str, *, wide: bool = False, otherwise: str = "<unknown>") -> Column:
+    read = _field(path, None)
+
+    def cell(obj: KubeObject, now: datetime) -> str:
+        moment = read(obj, now)
+        return age(moment, now) if moment else otherwise
+
+    return Column(name, cell, priority=int(wide))
+
+
+def _spec(obj: KubeObject) -> KubeObject:
+    return obj.get("spec") or {}
+
+
+def _status(obj: KubeObject) -> KubeObject:
+    return obj.get("status") or {}
+
+
+def _template_containers(obj: KubeObject) -> list[KubeObject]:
+    spec = _spec(obj)
+    if "jobTemplate" in spec:
+        spec = spec["jobTemplate"].get("spec") or {}
+    return ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
+
+
+def _labels(selector: Any) -> str:
+    if not selector:
+        return "<none>"
+    labels = selector.get("matchLabels", selector)
+    return (
+        ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
+        or "<none>"
+    )
+
+
+def _joined(values: Sequence[Any], otherwise: str = "<none>") -> str:
+    return ",".join(str(value) for value in values) or otherwise
+
+
+def _node_status(obj: KubeObject) -> str:
+    ready = [c for c in _status(obj).get("conditions") or () if c.get("type") == "Ready"]
+    word = "Unknown" if not ready else "Ready" if ready[0].get("status") == "True" else "NotReady"
+    return f"{word},SchedulingDisabled" if _spec(obj).get("unschedulable") else word
+
+
+def _node_roles(obj: KubeObject) -> str:
+    prefix = "node-role.kubernetes.io/"
+    return _joined(
+        sorted(k[len(prefix) :] for k in obj["metadata"].get("labels") or () if k.startswith(prefix))
+    )
+
+
+def _address(kind: str) -> Cell:
+    def cell(obj: KubeObject, now: datetime) -> str:  # noqa: ARG001 - not every cell is a time
+        found = [a["address"] for a in _status(obj).get("addresses") or () if a.get("type") == kind]
+        return found[0] if found else "<none>"
+
+    return cell
+
+
+def _service_ports(obj: KubeObject) -> str:
+    def port(entry: KubeObject) -> str:
+        node = f":{entry['nodePort']}" if entry.get("nodePort") else ""
+        return f"{entry.get('port')}{node}/{entry.get('protocol', 'TCP')}"
+
+    return _joined([port(entry) for entry in _spec(obj).get("ports") or ()])
+
+
+def _involved(obj: KubeObject) -> str:
+    about = obj.get("involvedObject") or obj.get("regarding") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+
+
+def _last_seen(obj: KubeObject, now: datetime) -> str:
+    series = (obj.get("series") or {}).get("lastObservedTime")
+    stamps = (series, obj.get("lastTimestamp"), obj.get("deprecatedLastTimestamp"), obj.get("eventTime"))
+    return age(next((stamp for stamp in stamps if stamp), None), now)
+
+
+def _job_duration(obj: KubeObject, now: datetime) -> str:
+    start = parse(_status(obj).get("startTime"))
+    if start is None:
+        return ""
+    end = parse(_status(obj).get("completionTime")) or now
+    return human((end - start).total_seconds())
+
+
+def _job_status(obj: KubeObject) -> str:
+    true = {c.get("type") for c in _status(obj).get("conditions") or () if c.get("status") == "True"}
+    return next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
+
+
+def _hosts(obj: KubeObject) -> str:
+    return _joined([rule["host"] for rule in _spec(obj).get("rules") or () if rule.get("host")], "*")
+
+
+def _role(obj: KubeObject) -> str:
+    ref = obj.get("roleRef") or {}
+    return f"{ref.get('kind', '')}/{ref.get('name', '')}"
+
+
+NAME: Final = Column("Name", _field("metadata.name", ""), format="name")
+AGE: Final = _since("Age", "metadata.creationTimestamp")
+GENERIC: Final = (NAME, AGE)
+_DATA: Final = Column("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
+_CONTAINERS: Final = (
+    _of("Containers", lambda obj: _joined([c.get("name") for c in _template_containers(obj)]), wide=True),
+    _of("Images", lambda obj: _joined([c.get("image") for c in _template_containers(obj)]), wide=True),
+)
+_SELECTOR: Final = _of("Selector", lambda obj: _labels(_spec(obj).get("selector")), wide=True)
+_READY: Final = _of(
+    "Ready", lambda obj: f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}"
+)
+_REPLICATED: Final = (
+    NAME,
+    _column("Desired", "spec.replicas", 0),
+    _column("Current", "status.replicas", 0),
+    _column("Ready", "status.readyReplicas", 0),
+    AGE,
+    *_CONTAINERS,
+    _SELECTOR,
+)
+_EVENT: Final = (
+    Column("Last Seen", _last_seen),
+    _column("Type", "type", ""),
+    _column("Reason", "reason", ""),
+    _of("Object", _involved),
+    _column("Source", "source.component", "", wide=True),
+    _of("Message", lambda obj: str(obj.get("message") or obj.get("note") or "").strip()),
+    _since("First Seen", "firstTimestamp", wide=True),
+    _column("Count", "count", 1, wide=True),
+    Column("Name", _field("metadata.name", ""), format="name", priority=1),
+)
+_CREATED: Final = (NAME, Column("Created At", _field("metadata.creationTimestamp", ""), type="date"))
+_BINDING: Final = (NAME, _of("Role", _role), AGE)
+
+BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
+    ("", "pods"): (
+        NAME,
+        _of("Ready", pod_ready),
+        _of("Status", pod_status),
+        Column("Restarts", pod_restarts),
+        AGE,
+        _column("IP", "status.podIP", wide=True),
+        _column("Node", "spec.nodeName", wide=True),
+        _column("Nominated Node", "status.nominatedNodeName", wide=True),
+        _of("Readiness Gates", lambda _: "<none>", wide=True),
+    ),
+    ("", "services"): (
+        NAME,
+        _column("Type", "spec.type"),
+        _column("Cluster-IP", "spec.clusterIP"),
+        _of("External-IP", lambda obj: _joined(_spec(obj).get("externalIPs") or ())),
+        _of("Port(s)", _service_ports),
+        AGE,
+        _SELECTOR,
+    ),
+    ("", "nodes"): (
+        NAME,
+        _of("Status", _node_status),
+        _of("Roles", _node_roles),
+        AGE,
+        _column("Version", "status.nodeInfo.kubeletVersion", ""),
+        Column("Internal-IP", _address("InternalIP"), priority=1),
+        Column("External-IP", _address("ExternalIP"), priority=1),
+        _column("OS-Image", "status.nodeInfo.osImage", "<unknown>", wide=True),
+        _column("Kernel-Version", "status.nodeInfo.kernelVersion", "<unknown>", wide=True),
+        _column("Container-Runtime", "status.nodeInfo.containerRuntimeVersion", "<unknown>", wide=True),
+    ),
+    ("", "namespaces"): (NAME, _column("Status", "status.phase", "Active"), AGE),
+    ("", "configmaps"): (NAME, _DATA, AGE),
+    ("", "secrets"): (NAME, _column("Type", "type", "Opaque"), _DATA, AGE),
+    ("", "persistentvolumeclaims"): (
+        NAME,
+        _column("Status", "status.phase", ""),
+        _column("Volume", "spec.volumeName", ""),
+        _column("Capacity", "status.capacity.storage", ""),
+        _of("Access Modes", lambda obj: _joined(_status(obj).get("accessModes") or (), "")),
+        _column("StorageClass", "spec.storageClassName", ""),
+        AGE,
+    ),
+    ("", "persistentvolumes"): (
+        NAME,
+        _column("Capacity", "spec.capacity.storage", ""),
+        _of("Access Modes", lambda obj: _joined(_spec(obj).get("accessModes") or (), "")),
+        _column("Reclaim Policy", "spec.persistentVolumeReclaimPolicy", ""),
+        _column("Status", "status.phase", ""),
+        _column("StorageClass", "spec.storageClassName", ""),
+        AGE,
+    ),
+    ("", "replicationcontrollers"): _REPLICATED,
+    ("apps", "replicasets"): _REPLICATED,
+    ("apps", "deployments"): (
+        NAME,
+        _READY,
+        _column("Up-to-date", "status.updatedReplicas", 0),
+        _column("Available", "status.availableReplicas", 0),
+        AGE,
+        *_CONTAINERS,
+        _SELECTOR,
+    ),
+    ("apps", "statefulsets"): (NAME, _READY, AGE, *_CONTAINERS),
+    ("apps", "daemonsets"): (
+        NAME,
+        _column("Desired", "status.desiredNumberScheduled", 0),
+        _column("Current", "status.currentNumberScheduled", 0),
+        _column("Ready", "status.numberReady", 0),
+        _column("Up-to-date", "status.updatedNumberScheduled", 0),
+        _column("Available", "status.numberAvailable", 0),
+        AGE,
+        *_CONTAINERS,
+        _SELECTOR,
+    ),
+    ("batch", "jobs"): (
+        NAME,
+        _of("Status", _job_status),
+        _of(
+            "Completions",
+            lambda obj: f"{_status(obj).get('succeeded', 0)}/{_spec(obj).get('completions', 1)}",
+        ),
+        Column("Duration", _job_duration),
+        AGE,
+        *_CONTAINERS,
+    ),
+    ("batch", "cronjobs"): (
+        NAME,
+        _column("Schedule", "spec.schedule", ""),
+        _column("Timezone", "spec.timeZone"),
+        _column("Suspend", "spec.suspend", False),
+        _of("Active", lambda obj: len(_status(obj).get("active") or ())),
+        _since("Last Schedule", "status.lastScheduleTime", otherwise="<none>"),
+        AGE,
+        *_CONTAINERS,
+    ),
+    ("coordination.k8s.io", "leases"): (NAME, _column("Holder", "spec.holderIdentity", ""), AGE),
+    ("networking.k8s.io", "ingresses"): (
+        NAME,
+        _column("Class", "spec.ingressClassName"),
+        _of("Hosts", _hosts),
+        _of("Address", lambda _: ""),
+        _of("Ports", lambda obj: "80, 443" if _spec(obj).get("tls") else "80"),
+        AGE,
+    ),
+    ("networking.k8s.io", "networkpolicies"): (
+        NAME,
+        _of("Pod-Selector", lambda obj: _labels(_spec(obj).get("podSelector"))),
+        AGE,
+    ),
+    ("policy", "poddisruptionbudgets"): (
+        NAME,
+        _column("Min Available", "spec.minAvailable", "N/A"),
+        _column("Max Unavailable", "spec.maxUnavailable", "N/A"),
+        _column("Allowed Disruptions", "status.disruptionsAllowed", 0),
+        AGE,
+    ),
+    ("", "events"): _EVENT,
+    ("events.k8s.io", "events"): _EVENT,
+    ("rbac.authorization.k8s.io", "roles"): _CREATED,
+    ("rbac.authorization.k8s.io", "clusterroles"): _CREATED,
+    ("rbac.authorization.k8s.io", "rolebindings"): _BINDING,
+    ("rbac.authorization.k8s.io", "clusterrolebindings"): _BINDING,
+    ("apiextensions.k8s.io", "customresourcedefinitions"): _CREATED,
+    ("storage.k8s.io", "storageclasses"): (
+        NAME,
+        _column("Provisioner", "provisioner"),
+        _column("ReclaimPolicy", "reclaimPolicy", "Delete"),
+        _column("VolumeBindingMode", "volumeBindingMode", "Immediate"),
+        _column("AllowVolumeExpansion", "allowVolumeExpansion", False),
+        AGE,
+    ),
+    ("discovery.k8s.io", "endpointslices"): (
+        NAME,
+        _column("AddressType", "addressType"),
+        _of("Ports", lambda obj: _joined([port.get("port") for port in obj.get("ports") or ()], "<unset>")),
+        _of(
+            "Endpoints",
+            lambda obj: _joined([a for e in obj.get("endpoints") or () for a in e["addresses"]], "<unset>"),
+        ),
+        AGE,
+    ),
+}
 
 
 def evaluate(path: str, obj: Any) -> list[Any]:
@@ -63,16 +483,13 @@ def _elements(elements: list[Any], step: re.Match[str]) -> Iterator[Any]:
                 yield element
 
 
-_DESCRIPTIONS: Final = {"Name": "The name of the object.", "Age": "The time since the object was created."}
-
-
 def columns_of(kind: ServedKind) -> Sequence[Column]:
     """The columns of a kind, in order."""
     if not kind.custom:
-        return columns.BUILT_IN.get(kind.resource, columns.GENERIC)
+        return BUILT_IN.get(kind.resource, GENERIC)
     if not kind.columns:
-        return columns.GENERIC
-    return (columns.NAME, *(_custom(column) for column in kind.columns))
+        return GENERIC
+    return (NAME, *(_custom(column) for column in kind.columns))
 
 
 def definitions(kind: ServedKind) -> list[KubeObject]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
-from declctl.admin.answers import Reason, Refusals, ServerLog
-from declctl.admin.connections import HEAD_SECONDS, IDLE_SECONDS, Connections
+from declctl.admin.access import Reason, Refusals, ServerLog
+from declctl.admin.server import HEAD_SECONDS, IDLE_SECONDS, Connections
 from declctl.kit import ManualClock
 
 

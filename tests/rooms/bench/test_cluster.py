@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from declctl.bench.bundle import FAILS, built_in, copied
 from declctl.bench.cluster import Cluster, Maker, definitions
+from declctl.bench.controller import FAILS, built_in, copied
 from declctl.errors import SandboxError, UsageError
 from declctl.manifest import ManifestSource, Plan, load, plan
 from declctl.runtime.checking.check import check

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from declctl.bench.calls import Call
 from declctl.bench.cluster import Made
-from declctl.bench.figures import Hearing, Observed, figures
+from declctl.bench.recorder import Call
+from declctl.bench.reload import Hearing, Observed, figures
 from declctl.sandbox import Request
 
 SAVED = 100.0

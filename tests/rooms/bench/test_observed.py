@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.bench.calls import Call, Calls, line
-from declctl.bench.observed import observed
+from declctl.bench.recorder import Call, Calls, line, observed
 from declctl.hooks.calls import Implementation, begin_async, call
 from declctl.testing import BundleDir, running
 
@@ -138,7 +137,7 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
 
 def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whatever the runtime calls passes by."""
-    from declctl.bench import observed as module
+    from declctl.bench import recorder as module
 
     plain = module.GenerationPlugins.target
     monkeypatch.setattr(module.GenerationPlugins, "target", plain)  # put back in the end

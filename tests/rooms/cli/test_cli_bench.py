@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from declctl.bench import reload as measuring
-from declctl.bench.bundle import Bundle
-from declctl.bench.figures import Figures
-from declctl.bench.reload import Comparison
+from declctl.bench.controller import Bundle
+from declctl.bench.reload import Comparison, Figures
 from declctl.errors import DeclctlError
 
 RESTART = Figures(

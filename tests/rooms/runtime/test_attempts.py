@@ -11,7 +11,7 @@ from declctl.kit import ManualClock
 from declctl.runtime.reloading.attempts import Attempts
 from declctl.runtime.reloading.changes import Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
-from declctl.testing.logged import Logged
+from declctl.testing.controller import Logged
 from tests.rooms.runtime.watching import inline
 
 

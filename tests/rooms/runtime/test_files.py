@@ -21,7 +21,7 @@ from declctl.runtime.reloading.files import (
     _Notices,
 )
 from declctl.testing import BundleDir, ConfigMapDir
-from declctl.testing.logged import Logged
+from declctl.testing.controller import Logged
 
 
 def _digest_of(path: Path):

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.errors import SandboxError
 from declctl.sandbox.patches import APPLY_PATCH, Patch
-from declctl.sandbox.targets import Target, Write
+from declctl.sandbox.remover import Target, Write
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from declctl.errors import SandboxError
 from declctl.kit import ManualClock
-from declctl.sandbox.documents import read_documents
 from declctl.sandbox.kinds import BUILT_IN
 from declctl.sandbox.kubectl import protobuf
 from declctl.sandbox.store import ObjectStore
+from declctl.sandbox.validation import read_documents
 
 
 def field(number, payload):

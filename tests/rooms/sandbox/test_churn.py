@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from declctl.kit import ManualClock
-from declctl.sandbox.churn import Churn
+from declctl.sandbox.store import Churn
 from tests.rooms.sandbox.shapes import store
 
 

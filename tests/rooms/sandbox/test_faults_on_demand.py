@@ -2,9 +2,9 @@
 
 import pytest
 
-from declctl.sandbox import control, reviews
-from declctl.sandbox.faults import Faults, Match
-from declctl.sandbox.ledger import Ledger, Request
+from declctl.sandbox import faults as rules
+from declctl.sandbox import requests
+from declctl.sandbox.faults import Faults, Ledger, Match, Request
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import pod, store
 
@@ -146,13 +146,13 @@ def test_compaction_on_demand():
 )
 def test_every_fault_can_be_ordered_over_http(given):
     """A POST does what the method does, and tells what is in force."""
-    assert control.order(faults(), given, lambda seconds: None)["fault"] == given["fault"]
+    assert rules.order(faults(), given, lambda seconds: None)["fault"] == given["fault"]
 
 
 def test_an_outage_is_ordered_over_http():
     """The seconds of an outage reach the server."""
     asked = []
-    control.order(faults(), {"fault": "outage", "seconds": 3}, asked.append)
+    rules.order(faults(), {"fault": "outage", "seconds": 3}, asked.append)
     assert asked == [3.0]
 
 
@@ -170,7 +170,7 @@ def test_an_outage_is_ordered_over_http():
 def test_a_wrong_order_says_what_is_wrong(given, words):
     """An unknown fault, or a field that doesn't fit, is 400 with a sentence."""
     with pytest.raises(Refusal, match=words) as refused:
-        control.order(faults(), given, lambda seconds: None)
+        rules.order(faults(), given, lambda seconds: None)
     assert refused.value.code == 400
 
 
@@ -178,9 +178,9 @@ def test_reviews_know_the_faults():
     """Everybody may do everything, until a 403 is ordered for it."""
     given = faults()
     body = b'{"spec":{"resourceAttributes":{"verb":"list","resource":"pods","namespace":"a"}}}'
-    assert reviews.review("", body, given)["status"]["allowed"]
+    assert requests.review("", body, given)["status"]["allowed"]
     given.refuse(403, Match(verb="list", resource="pods"))
-    assert not reviews.review("", body, given)["status"]["allowed"]
+    assert not requests.review("", body, given)["status"]["allowed"]
 
 
 def test_the_ledger_counts():
@@ -190,6 +190,6 @@ def test_the_ledger_counts():
         ledger.record(Request(verb, "pods", namespace, "", {}, 0.0, 1, "test"))
     assert ledger.count("list", resource="pods") == 2
     assert ledger.count(namespace="a") == 2
-    assert control.ledger_document(ledger, {"verb": "watch"})["requests"][0]["namespace"] == "a"
+    assert rules.ledger_document(ledger, {"verb": "watch"})["requests"][0]["namespace"] == "a"
     ledger.clear()
     assert ledger.count() == 0

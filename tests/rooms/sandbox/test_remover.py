@@ -3,8 +3,8 @@
 import pytest
 
 from declctl.errors import SandboxError
+from declctl.sandbox.remover import Deletion, Target
 from declctl.sandbox.status import Refusal
-from declctl.sandbox.targets import Deletion, Target
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 
 

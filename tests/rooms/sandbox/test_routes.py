@@ -5,8 +5,8 @@ import json
 import pytest
 
 from declctl.sandbox import discovery, kinds
+from declctl.sandbox.discovery import static_answer
 from declctl.sandbox.kinds import Registry
-from declctl.sandbox.pages import static_answer
 from declctl.sandbox.requests import resolve
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import definition

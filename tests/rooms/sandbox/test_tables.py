@@ -6,7 +6,7 @@ import pytest
 
 from declctl.sandbox import kinds
 from declctl.sandbox.kinds import BUILT_IN, Registry
-from declctl.sandbox.kubectl import columns, tables
+from declctl.sandbox.kubectl import tables
 from tests.rooms.sandbox.shapes import definition, pod, widget
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
@@ -90,7 +90,7 @@ def test_the_columns_of_a_custom_kind_come_from_its_definition():
 )  # fmt: skip
 def test_ages_are_written_as_kubectl_writes_them(seconds, text):
     """HumanDuration's steps."""
-    assert columns.human(seconds) == text
+    assert tables.human(seconds) == text
 
 
 @pytest.mark.parametrize(

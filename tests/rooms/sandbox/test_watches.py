@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.sandbox.forms import Plain
 from declctl.sandbox.lists import read_options
+from declctl.sandbox.requests import Plain
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.watches import Hub, Subscription, Watcher
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget

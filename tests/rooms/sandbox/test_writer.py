@@ -3,8 +3,8 @@
 import pytest
 
 from declctl.errors import SandboxError
+from declctl.sandbox.remover import Target, Write
 from declctl.sandbox.status import Refusal
-from declctl.sandbox.targets import Target, Write
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 
 HTTP = Write(manager="kubectl")

@@ -1,7 +1,7 @@
-"""`declctl run`, with every call of a handler written down: `python -m declctl.bench.observed FILE run …`.
+"""`declctl run`, with every call of a handler recorded: `python -m declctl.bench.recorder FILE run …`.
 
-Nothing else is different from `declctl` itself: the functions that listen are wrapped, so that the
-change and the memo are looked at before and after a call, and a line is appended to FILE. That takes some
+Nothing else is different from `declctl` itself: the functions that listen are wrapped, so that the change
+and the memo are looked at before and after a call, and a line is appended to FILE. That takes some
 microseconds a call.
 """
 
@@ -15,15 +15,75 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from declctl.bench.calls import Call, line
+import msgspec
+
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.hooks.registry import GenerationPlugins
 from declctl.objects import Change
 from declctl.runtime.handling.context import HandlerContext
 
+_ENCODER = msgspec.json.Encoder()
 Write = Callable[[bytes], object]
+
+
+class Call(msgspec.Struct, array_like=True, frozen=True):
+    """One call of one hook implementation for one change.
+
+    `process` is the process id, `version` the object's resource version. `initial` says that the change
+    was part of a first sync. `received` is when the process got the change, in seconds since the epoch;
+    `began` is when the call began, in seconds of the machine's monotonic clock. `memo` says whether the
+    handler remembered anything of the object when the call began, and `memo_after` when it ended; both are
+    None where it can't, because it doesn't take `ctx`.
+    """
+
+    process: int
+    generation: int
+    handler: str
+    type: str
+    resource: str
+    key: str
+    uid: str
+    version: int
+    initial: bool
+    received: float
+    began: float
+    failed: bool
+    memo: bool | None = None
+    memo_after: bool | None = None
+
+
+_DECODER = msgspec.json.Decoder(Call)
+
+
+def line(call: Call) -> bytes:
+    """One call as a line."""
+    return _ENCODER.encode(call) + b"\n"
+
+
+class Calls:
+    """The calls in a file that other processes append to; every look reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.all: list[Call] = []
+        self._offset = 0
+        path.touch()
+
+    def read(self) -> list[Call]:
+        """The calls that have been written down since the last look."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole, _, _ = data.rpartition(b"\n")  # a line may be half written
+        if not whole:
+            return []
+        self._offset += len(whole) + 1
+        new = [_DECODER.decode(text) for text in whole.split(b"\n")]
+        self.all += new
+        return new
 
 
 def observed(implementation: Implementation, write: Write) -> Implementation:
