@@ -33,8 +33,9 @@ from declctl.decoding import Projection
 from declctl.decoding.fields import PartialDecoder
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.informer.applier import Applier
-from declctl.informer.queues import RealFIFO
-from declctl.informer.stores import Indexer, field_index
+from declctl.informer.queues.real_fifo import RealFIFO
+from declctl.informer.stores.indices import field_index
+from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import KeyedQueue, LoopThread, SystemClock
 from declctl.manifest.model import Delivery, EntryPoint, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan

@@ -6,6 +6,7 @@ by `factory`. What knows HTTP, manifests or plugins does not belong here.
 
 from typing import TYPE_CHECKING
 
+from declctl.errors import QueueClosed
 from declctl.informer.applier import RelistDifferences, Reprojection
 from declctl.informer.controller import Config, Controller, ControllerStatistics, new_informer
 from declctl.informer.event_handlers import (
@@ -26,27 +27,12 @@ from declctl.informer.factory import (
 from declctl.informer.informer import InformerStatistics, SharedIndexInformer
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
-from declctl.informer.queues import (
-    FIFO,
-    DeltaFIFO,
-    Heap,
-    Queue,
-    QueueClosed,
-    RealFIFO,
-    Transformer,
-    key_of_entry,
-)
-from declctl.informer.reflector import (
-    BackoffFactory,
-    BackoffManager,
-    ExponentialBackoff,
-    ListPager,
-    Reflector,
-    ReflectorOptions,
-    ReflectorStatistics,
-    ReflectorStore,
-    WholeList,
-)
+from declctl.informer.queues.delta_fifo import FIFO, DeltaFIFO, Heap
+from declctl.informer.queues.real_fifo import Queue, RealFIFO, Transformer, key_of_entry
+from declctl.informer.reflector.faults import BackoffFactory, BackoffManager, ExponentialBackoff
+from declctl.informer.reflector.lists import ListPager, WholeList
+from declctl.informer.reflector.reflector import Reflector, ReflectorOptions, ReflectorStore
+from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import (
     FilteredListWatch,
     ListWatch,
@@ -55,19 +41,18 @@ from declctl.informer.source import (
     WatchListSemantics,
     supports_watch_list,
 )
-from declctl.informer.stores import (
+from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
     FieldIndex,
     FunctionIndex,
     IndexBuild,
-    Indexer,
     IndexFunc,
-    Lister,
-    ThreadSafeStore,
     field_index,
     function_index,
     namespace_index,
 )
+from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.thread_safe_store import Indexer, ThreadSafeStore
 from declctl.informer.wait import (
     AsyncTracker,
     Lazy,

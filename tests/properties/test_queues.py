@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from declctl.informer import DeltaFIFO, QueueClosed, RealFIFO
-from declctl.informer.queues import Batch, Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Batch, Bookmark, Entry, Replacement, SyncAll
 from declctl.objects import Delta, DeltaType, Record
 from tests.rooms.informer.lines import Line, entries
 from tests.rooms.informer.shapes import Recorder, record

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from declctl.decoding import MANAGED_FIELDS, Projection
 from declctl.decoding.projection import Remaking
 from declctl.informer import Reprojection, SharedIndexInformer, field_index
-from declctl.informer.queues import Replacement
+from declctl.informer.queues.real_fifo import Replacement
 from declctl.kit import ManualClock
 from declctl.objects import Codec, Delta, DeltaType, FieldPath, FrameCodec, Notification, ObjectCodec
 

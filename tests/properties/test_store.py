@@ -22,8 +22,7 @@ from declctl.informer import (
     function_index,
     namespace_index,
 )
-from declctl.informer.stores import IndexBuild
-from declctl.informer.stores.indices import Unasked
+from declctl.informer.stores.indices import IndexBuild, Unasked
 from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from declctl.decoding import Projection
 from declctl.informer import Indexer, Lister, field_index
-from declctl.informer.stores import Views
+from declctl.informer.stores.lister import Views
 from declctl.objects import FieldPath, ObjectView, Record
 
 PROJECTION = Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO
 from declctl.informer.applier import Applier, RelistDifferences, resync_of
-from declctl.informer.queues import Batch, Bookmark, Entry, Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Batch, Bookmark, Entry, Replacement, SyncAll
 from declctl.objects import Notification, Record
 from tests.rooms.informer.shapes import record
 

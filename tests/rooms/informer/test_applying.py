@@ -5,7 +5,7 @@ import pytest
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO, RelistDifferences
 from declctl.informer.applier import Applier
-from declctl.informer.queues import Replacement
+from declctl.informer.queues.real_fifo import Replacement
 from declctl.objects import ChangeReason, ChangeType, Delta, DeltaType
 from tests.rooms.informer.lines import Line as QueuedLine
 from tests.rooms.informer.shapes import fresh_projection, record

@@ -8,8 +8,8 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import Expired, InvalidRequest, ServerError
 from declctl.informer import FakeControllerSource, SharedIndexInformer
-from declctl.informer.reflector import ReflectorOptions
 from declctl.informer.reflector.faults import Inconsistent
+from declctl.informer.reflector.reflector import ReflectorOptions
 from declctl.kit import ManualClock
 from tests.rooms.informer.reflecting import EXPIRED, bench
 from tests.rooms.informer.shapes import fresh_projection, pod, rest, running

@@ -13,7 +13,7 @@ from declctl.informer import (
     QueueClosed,
     RealFIFO,
 )
-from declctl.informer.queues import Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Replacement, SyncAll
 from declctl.kit import ManualClock
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import entries

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, Indexer, QueueClosed, key_of_entry
-from declctl.informer.queues import Bookmark
+from declctl.informer.queues.real_fifo import Bookmark
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import Line, fill_from_two_sides, sides
 from tests.rooms.informer.shapes import record

@@ -21,7 +21,7 @@ from declctl.informer import (
     SharedInformerFactory,
     new_informer,
 )
-from declctl.informer.stores import FakeExpirationPolicy
+from declctl.informer.stores.caches import FakeExpirationPolicy
 from declctl.informer.watches import (
     RetryWatcher,
     informer_watcher,

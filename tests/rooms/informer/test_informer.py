@@ -8,7 +8,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import CacheError, Forbidden, NotFound, NotSynced, Unreachable
 from declctl.informer import FakeControllerSource, ResourceEventHandlerFuncs, SharedIndexInformer, field_index
-from declctl.informer.queues import Replacement
+from declctl.informer.queues.real_fifo import Replacement
 from declctl.kit import ManualClock
 from declctl.objects import (
     ChangeReason,

@@ -9,8 +9,9 @@ from declctl.decoding import Projection
 from declctl.errors import CacheError, UnknownIndex
 from declctl.informer import DeletedFinalStateUnknown
 from declctl.informer.applier import Applier
-from declctl.informer.stores import Indexer, field_index
 from declctl.informer.stores.caches import MutationCache
+from declctl.informer.stores.indices import field_index
+from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import ManualClock
 from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Record
 

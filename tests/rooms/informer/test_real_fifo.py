@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from declctl.informer import QueueClosed, RealFIFO, key_of_entry
 from declctl.informer.applier import Applier
-from declctl.informer.queues import Bookmark, Replacement, SyncAll
+from declctl.informer.queues.real_fifo import Bookmark, Replacement, SyncAll
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import Line, entries, fill_from_two_sides, sides, words
 from tests.rooms.informer.shapes import record

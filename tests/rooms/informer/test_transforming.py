@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, RealFIFO
-from declctl.informer.queues import Replacement
+from declctl.informer.queues.real_fifo import Replacement
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import entries
 from tests.rooms.informer.shapes import record
