@@ -33,8 +33,6 @@ _FEW, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and a
 _LOOKS = 20  # records that can be compared in the time in which one is made
 _TAKEN_OVER_AT_ONCE = 250  # objects of a step of a take-over: some 1 ms
 _log = logging.getLogger("declctl.informer")
-
-
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every delta.
 _GONE, _SYNC, _REPLACED = DeltaType.DELETED, DeltaType.SYNC, DeltaType.REPLACED
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
@@ -63,7 +61,7 @@ class Additions:
             yield Notification(_ADDED, record, None, initial, False, reason, now)
 
 
-Told = list[Notification] | Additions
+Notifications = list[Notification] | Additions
 """Notifications for the listeners, in order."""
 
 
@@ -114,19 +112,24 @@ class Applier:
         self._recreates = uid_change == "recreate"
         self._held = indexer.held  # the record that is stored under a key, or None
 
-    def apply(self, deltas: Sequence[Delta], now: float) -> Told:
+    def apply(self, deltas: Sequence[Delta], now: float) -> Notifications:
         """Apply deltas in their order; returns their notifications."""
-        told: list[Notification] = []
+        made: list[Notification] = []
         relisted = False  # a DeltaFIFO brings lists as deltas
         for delta in deltas:
             kind, key, record = delta.type, delta.key, delta.record
             if kind is _GONE:
+                # Of what left our sight the record is no final state: the object may well go on.
                 last = None if delta.final_state_unknown or delta.out_of_scope else record
-                self._remove(key, last, told, _reason_of(delta), now)
-                relisted |= delta.final_state_unknown
+                reason = _WATCH
+                if delta.out_of_scope:
+                    reason = ChangeReason.OUT_OF_SCOPE
+                elif delta.final_state_unknown:
+                    reason, relisted = _RELIST, True
+                self._remove(key, last, made, reason, now)
             elif kind is _SYNC:
                 if (held := self._held(key)) is not None:
-                    told.append(resync_of(held, now))
+                    made.append(resync_of(held, now))
             elif record is not None:
                 reason = _WATCH
                 if kind is _REPLACED:
@@ -134,38 +137,39 @@ class Applier:
                     relisted |= not delta.initial
                 held = self._held(record.key)
                 if held is not record:
-                    self._put(record, held, told, reason, now)
-        self._reach(deltas)
+                    self._put(record, held, made, reason, now)
+        self._bookmark(deltas)
         if relisted:
-            self.differences += _found([each for each in told if each.reason is _RELIST])
-        return told
+            self.differences += _differences([each for each in made if each.reason is _RELIST])
+        return made
 
-    def replace(self, replacement: Replacement, now: float) -> Iterator[Told]:
+    def replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
         """Make the store hold these objects and no others; yields notifications, a slice at a time.
 
         After each slice the store has exactly the changes of the notifications so far. Objects that are not
-        in the list go first.
+        in the list go first: what takes the place of an object, such as another pod on its node, finds it
+        free.
         """
         indexer = self._indexer
         listed = {record.key for record in replacement.records} if indexer.known() else ()
         gone = iter([key for key in indexer.known() if key not in listed])
-        del listed
+        del listed  # a set of 100,000 keys, which the generator would keep until its end
         while keys := tuple(islice(gone, self.slice_size)):
-            told: list[Notification] = []
+            removed: list[Notification] = []
             for key in keys:
-                self._remove(key, None, told, _RELIST, now)
-            self.differences += _found(told)
-            yield told
+                self._remove(key, None, removed, _RELIST, now)
+            self.differences += _differences(removed)
+            yield removed
         reason, records = _INITIAL if replacement.initial else _RELIST, replacement.records
         for start in range(0, len(records), self.slice_size):
             put = self._put_all(records[start : start + self.slice_size], reason, now)
             if reason is _RELIST:
-                self.differences += _found(put)
+                self.differences += _differences(put)
             yield put
         indexer.bookmark(replacement.resource_version)
 
-    def _reach(self, deltas: Sequence[Delta]) -> None:
-        """The store has reached the version of these deltas."""
+    def _bookmark(self, deltas: Sequence[Delta]) -> None:
+        """Let the store reach the version of these deltas."""
         reached = "" if self._in_order else self._indexer.last_store_sync_resource_version
         for delta in reversed(deltas):
             # A resync brings what is stored, which is older than what the store has reached.
@@ -173,59 +177,72 @@ class Applier:
                 continue
             reached = newer_version(reached, delta.record.resource_version)
             if reached and self._in_order:
-                break
+                break  # those before it are older
         self._indexer.bookmark(reached)
 
-    def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Told:
+    def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Notifications:
+        # Nearly always all of a slice are new, or none: the first one says which way is worth a try.
         if self._held(records[0].key) is None:
             added = {record.key: record for record in records}
             if len(added) == len(records) and self._indexer.put_new(added):
                 return Additions(records, reason, now)
-        told: list[Notification] = []
+        made: list[Notification] = []
         for record in records:
             held = self._held(record.key)
             if held is not record:  # a relist brings the record that is held, where nothing has changed
-                self._put(record, held, told, reason, now)
-        return told
+                self._put(record, held, made, reason, now)
+        return made
 
     def _put(
-        self, record: Record, held: Record | None, told: list[Notification], reason: ChangeReason, now: float
+        self, record: Record, held: Record | None, made: list[Notification], reason: ChangeReason, now: float
     ) -> None:
-        """`held` is what the store has of the object, and another record."""
+        """Store a record. `held` is what the store has of the object, and another record."""
         if held is None:
-            told.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
+            made.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
         elif held.revision == record.revision and (held.resource_version or _same(held, record)):
+            # The same version of the same object. Of another layout, it was decoded anew, which is no change.
             if held.layout is record.layout:
                 if _same_content(held, record):
                     return
                 # A server that was put back to a backup gives the same version to another state.
-                told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
-            # Else the same object, decoded anew: nobody has to hear of it.
+                made.append(Notification(_MODIFIED, record, held, False, False, reason, now))
         elif self._recreates and held.uid != record.uid:
-            told.append(_tombstone(held, reason, now))
-            told.append(Notification(_ADDED, record, None, False, False, reason, now))
+            made.append(_tombstone(held, reason, now))
+            made.append(Notification(_ADDED, record, None, False, False, reason, now))
         else:
-            told.append(Notification(_MODIFIED, record, held, False, False, reason, now))
+            made.append(Notification(_MODIFIED, record, held, False, False, reason, now))
         self._indexer.put(record.key, record)
 
     def _remove(
-        self, key: str, last: Record | None, told: list[Notification], reason: ChangeReason, now: float
+        self, key: str, last: Record | None, made: list[Notification], reason: ChangeReason, now: float
     ) -> None:
-        """`last` is the final state; without it, it is unknown, or the object only left our sight."""
+        """Take an object out. `last` is its final state; None if that is unknown, or it left our sight."""
         held = self._indexer.take(key)
         if held is None:
-            return
+            return  # no listener has been notified of it
         if last is not None:
-            told.append(Notification(_DELETED, last, reason=reason, received_at=now))
+            made.append(Notification(_DELETED, last, reason=reason, received_at=now))
         elif reason is ChangeReason.OUT_OF_SCOPE:
-            told.append(Notification(_DELETED, held, reason=reason, received_at=now))
+            made.append(Notification(_DELETED, held, reason=reason, received_at=now))
         else:
-            told.append(_tombstone(held, reason, now))
+            made.append(_tombstone(held, reason, now))
 
 
 def resync_of(record: Record, now: float) -> Notification:
     """The notification that replays a record; its old state is the same."""
     return Notification(_RESYNC, record, reason=_RESYNCED, received_at=now)
+
+
+def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:
+    return Notification(_DELETED, held, final_state_unknown=True, reason=reason, received_at=now)
+
+
+def _differences(notifications: Notifications) -> RelistDifferences:
+    """The differences that a list has found, by the notifications that it made."""
+    if isinstance(notifications, Additions):
+        return RelistDifferences(added=len(notifications))
+    kinds = [notification.type for notification in notifications]
+    return RelistDifferences(kinds.count(_ADDED), kinds.count(_MODIFIED), kinds.count(_DELETED))
 
 
 def _same_content(held: Record, record: Record) -> bool:
@@ -236,14 +253,6 @@ def _same_content(held: Record, record: Record) -> bool:
         return True  # a record that can't be read is replaced by its next version
 
 
-def _found(told: Told) -> RelistDifferences:
-    """The differences that a list has found, by the notifications that it made."""
-    if isinstance(told, Additions):
-        return RelistDifferences(added=len(told))
-    kinds = [notification.type for notification in told]
-    return RelistDifferences(kinds.count(_ADDED), kinds.count(_MODIFIED), kinds.count(_DELETED))
-
-
 def _same(held: Record, record: Record) -> bool:
     """Whether two states without a version are the same: a list or a watch may bring an object again."""
     if held.layout is not record.layout or held.labels_json != record.labels_json:
@@ -252,25 +261,15 @@ def _same(held: Record, record: Record) -> bool:
     return held.frame == record.frame or codec.decode(held.frame) == codec.decode(record.frame)
 
 
-def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:
-    return Notification(_DELETED, held, final_state_unknown=True, reason=reason, received_at=now)
-
-
-def _reason_of(delta: Delta) -> ChangeReason:
-    if delta.out_of_scope:
-        return ChangeReason.OUT_OF_SCOPE
-    return _RELIST if delta.final_state_unknown else _WATCH
-
-
 class Remake(Protocol):
     """Makes records anew; raises CacheError for one that can't be."""
 
     def __call__(self, record: Record) -> Record:
-        """One."""
+        """Make one."""
         ...
 
     def many(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Many, in less time."""
+        """Make many, in less time."""
         ...
 
 
@@ -282,28 +281,28 @@ class Reprojection:
     their object. What has changed meanwhile is made anew at that moment. With `take_over_first` each record
     takes its place as soon as it is made.
 
-    `projection` is what the source decodes with from the take-over on, and `remake` makes records that
-    are like those of it. `is_over` says that it has taken over, or that another one does.
+    `projection` is what the source decodes with from the take-over on, and `remake` makes records that are
+    like those of it.
     """
 
     def __init__(self, indexer: Indexer, projection: Projection, remake: Remake) -> None:
         self.projection = projection
+        self.is_over = False  # it has taken over completely, or another one does
         self._indexer = indexer
         self._remake = remake
         self._layout = projection.layout
-        self._made: dict[str, Record] = {}
-        self._round: Iterator[Record] = iter(indexer.list())
-        self._rounds = self._made_in_round = 0
-        self._in_place = False
-        self.is_over = False
+        self._made: dict[str, Record] = {}  # by key, and not in the store yet
+        self._round: Iterator[Record] = iter(indexer.list())  # what this round has not looked at
+        self._rounds = 0  # that are complete
+        self._made_in_round = 0
+        self._in_place = False  # records are put into the store as soon as they are made
 
     def step(self, budget: int) -> bool:
         """Make at most `budget` more records; True when none or few are left that have changed meanwhile.
 
-        Also where another reprojection has taken over: then there is nothing left to do.
-
-        Raises CacheError for an object that can't be made anew; the store is as it was, or as far as it came
-        if it has taken over before.
+        Also True where another reprojection has taken over: then nothing is left to do. Raises CacheError for
+        an object that can't be made anew. Then the store is as it was, or, after `take_over_first`, as far
+        as it came.
         """
         if self.is_over:
             return True
@@ -320,19 +319,13 @@ class Reprojection:
         if self._in_place:
             self.is_over = True  # what came meanwhile was decoded by the new projection
             return True
+        # Each round makes what has changed since the one before it, and is shorter. A store that changes
+        # faster than that is taken over as it is.
         if self._made_in_round <= _FEW or self._rounds >= _MOST_ROUNDS:
             return True
         self._made_in_round = 0
         self._round = iter(self._indexer.list())
         return False
-
-    def _make(self, lacking: Sequence[Record]) -> None:
-        for record in self._remake.many(lacking):
-            if self._in_place:
-                self._indexer.put(record.key, record)
-            else:
-                self._made[record.key] = record
-        self._made_in_round += len(lacking)
 
     def take_over_first(self) -> None:
         """Put each record into the store as soon as it is made."""
@@ -351,11 +344,10 @@ class Reprojection:
                 yield
             if self.is_over:
                 return
-        self.is_over = True
-        self._made.clear()
+        self.supersede()
 
     def supersede(self) -> None:
-        """Another one takes over: what is not done yet is its business."""
+        """Do no more: all is done, or another reprojection takes over."""
         self.is_over = True
         self._made.clear()
 
@@ -376,8 +368,16 @@ class Reprojection:
             yield
         return replace(replacement, records=records)
 
+    def _make(self, lacking: Sequence[Record]) -> None:
+        for record in self._remake.many(lacking):
+            if self._in_place:
+                self._indexer.put(record.key, record)
+            else:
+                self._made[record.key] = record
+        self._made_in_round += len(lacking)
+
     def _put(self, key: str) -> None:
-        """Let the store hold the record of a key as the new projection reads it."""
+        """Let the store hold the record of a key as the new projection decodes it."""
         held = None if self.is_over else self._indexer.held(key)
         if held is not None and held.layout is not self._layout:
             record = self._current(held)
@@ -387,16 +387,18 @@ class Reprojection:
     def _delta(self, delta: Delta) -> Delta:
         self._put(delta.key)
         record = delta.record
-        # What left our sight has nothing in its frame; the cache tells its last state.
+        # What left our sight has nothing in its frame: the cache has its last state.
         if record is None or record.layout is self._layout or delta.out_of_scope:
             return delta
         return msgspec.structs.replace(delta, record=self._current(record))
 
     def _is_made(self, record: Record) -> bool:
+        """Whether this state of an object was made. Without a version, states can't be told apart."""
         made = self._made.get(record.key)
         return made is not None and made.revision == record.revision and bool(record.resource_version)
 
     def _current(self, record: Record) -> Record:
+        """A record as the new projection decodes it; as it is, if it can't be made anew."""
         if record.layout is self._layout:
             return record
         if self._is_made(record):

@@ -37,28 +37,23 @@ from declctl.informer.wait import signalled
 from declctl.kit import Clock, Latch, SystemClock, call_on
 from declctl.kit.callbacks import refuse_async
 
+_notices = logging.getLogger("declctl.informer.notices")
+
 
 @dataclass(frozen=True, slots=True)
 class InformerStatistics:
-    """One informer in `status`. `last_event_age` is in seconds, `bytes` counts frames.
-
-    `index_faults` has, for each index whose function failed, how often and the last fault. `missing`
-    says that the server does not have the kind, `forbidden` that it does not let us see it.
-    `relist_differences` is what lists after the first have found. What each station says of itself is in
-    `projection` (what was decoded, since the start), `reflector`, `controller` (the queue and its
-    processing) and `processor` (the listeners).
-    """
+    """One informer in `status`: what people ask for first, and then what each station says of itself."""
 
     name: str
     synced: bool
-    state: str
-    objects: int
-    bytes: int
-    lists: int
+    state: str  # of the reflector, such as Watching
+    objects: int  # in the cache
+    bytes: int  # of their frames
+    lists: int  # this, and all to `forbidden`, as in ReflectorStatistics
     watches: int
     relists: int
     resource_version: str
-    last_event_age: float | None
+    last_event_age: float | None  # seconds since something came; None if nothing has come
     events: Mapping[str, int]
     items_listed: int
     failures: int
@@ -66,101 +61,31 @@ class InformerStatistics:
     error: str | None
     missing: bool
     forbidden: bool
-    index_faults: Mapping[str, tuple[int, str | None]]
-    projection: ProjectionStatistics
+    index_faults: Mapping[
+        str, tuple[int, str | None]
+    ]  # by index: how often its function failed, and why last
+    projection: ProjectionStatistics  # what was decoded since the start
     reflector: ReflectorStatistics
-    controller: ControllerStatistics
-    processor: ProcessorStatistics
-    relist_differences: RelistDifferences
-
-
-def informer_statistics(
-    name: str,
-    projection: ProjectionStatistics,
-    indexer: Indexer,
-    controller: Controller,
-    processor: SharedProcessor,
-    relist_differences: RelistDifferences,
-    clock: Clock,
-) -> InformerStatistics:
-    """The figures of this moment."""
-    reflector = controller.reflector.statistics()
-    last = reflector.last_event_at
-    return InformerStatistics(
-        name=name,
-        synced=controller.has_synced,
-        state=reflector.state,
-        objects=len(indexer),
-        bytes=indexer.bytes,
-        lists=reflector.lists,
-        watches=reflector.watches,
-        relists=reflector.relists,
-        resource_version=reflector.resource_version,
-        last_event_age=None if last is None else max(0.0, clock.monotonic() - last),
-        events=reflector.events,
-        items_listed=reflector.items_listed,
-        failures=reflector.failures,
-        idle_closes=reflector.idle_closes,
-        error=reflector.error,
-        missing=reflector.missing,
-        forbidden=reflector.forbidden,
-        index_faults=indexer.index_faults(),
-        projection=projection,
-        reflector=reflector,
-        controller=controller.statistics(),
-        processor=processor.statistics(),
-        relist_differences=relist_differences,
-    )
-
-
-class Slices:
-    """Runs iterators to their end, a step at a time. Used on one loop.
-
-    Work of only one step makes no task, and can be started without a running loop.
-    """
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Iterator[None]) -> None:
-        """Do the first step now and the others later."""
-        for _ in work:
-            self.start_later(work)
-            return
-
-    def start_later(self, work: Iterator[None]) -> None:
-        """Do each step later: nothing has happened when this returns."""
-        task = asyncio.get_running_loop().create_task(_finish(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def cancel(self) -> None:
-        """Leave undone what is not done."""
-        for task in self._tasks:
-            task.cancel()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
-async def _finish(work: Iterator[None]) -> None:
-    await asyncio.sleep(0)
-    for _ in work:
-        await asyncio.sleep(0)
-
-
-_notices = logging.getLogger("declctl.informer.notices")
+    controller: ControllerStatistics  # the queue and its processing
+    processor: ProcessorStatistics  # the listeners
+    relist_differences: RelistDifferences  # what lists after the first have found
 
 
 class SharedIndexInformer:
-    """One resource, cached, indexed, and told to any number of listeners.
+    """One resource, cached and indexed, for any number of listeners.
 
-    Used on one loop. Before that runs it may be made, and given handlers and indexes; handlers and
-    indexes may come and go from any thread: the call returns when the loop has done it. Listers are for
-    any thread. `indexers` are functions of an object, or field
-    indexes, which cost no decoding where the source projects their path. `uid_change` says how
-    another uid under a key is told: as a delete and an add, or as client-go does, as an update.
-    `synced` opens when the first list is in the cache, `ended` when it has stopped.
+    Used on one loop. It may be made before the loop runs, and given handlers and indexes. Handlers and
+    indexes may come and go from any thread: the call returns when the loop has done it. Listers are for any
+    thread.
+
+    - `indexers` are functions of an object, or field indexes, which cost no decoding where the source
+      projects their path.
+    - `resync_period` is in seconds, 0 for never, for handlers that have no period of their own.
+    - `on_fault` is called on the loop with each fault of a LIST or WATCH.
+    - `uid_change` says what another uid under a key becomes: a delete and an add ("recreate"), or, as in
+      client-go, an update.
+
+    `synced` opens when the first list is in the cache, `ended` when the informer has stopped.
     """
 
     def __init__(  # noqa: PLR0913 - a contract of its own, keyword by keyword
@@ -184,11 +109,10 @@ class SharedIndexInformer:
         self._decoding = Decoding(source)
         self.processor = SharedProcessor(self._clock)
         self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
-        self._slices = Slices()
-        self._queue = make_queue(queue, self.indexer.known)
-        self._controller = Controller(
+        self._slices = Slices()  # introductions, replays and take-overs that are under way
+        self.controller = Controller(
             Config(
-                queue=self._queue,
+                queue=make_queue(queue, self.indexer.known),
                 source=source,
                 process=self.process,
                 options=options,
@@ -198,38 +122,42 @@ class SharedIndexInformer:
                 name=name,
             )
         )
-        self.synced = self._controller.synced
+        self.synced = self.controller.synced
         self.ended = Latch(f"end of {name}")
         self._workers: dict[ProcessorListener, None] = {}  # whose handlers may be called
-        self._transform: Transform | None = None
+        self._transform: Transform | None = None  # of `set_transform`, until the start
         self._reprojection: Reprojection | None = None  # the last that took over
         self._started = False
 
     async def run(self) -> None:
-        """List, watch and tell until cancelled; runs once, and raises CacheError the second time.
+        """List, watch and notify until cancelled; runs once, and raises CacheError the second time.
 
-        At the end the reflector and the queue stop first, then the listeners, and then it returns
-        when the handlers' workers have ended: a call that is under way is waited for, for 10 s at
-        most. What handlers have pending is dropped.
+        At the end the reflector and the queue stop first, then the listeners. It returns when the workers of
+        the handlers have ended: a call that is under way is waited for, for 10 s at most. What handlers have
+        pending is dropped.
         """
         if self._started:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
         self.bind()
+        # Only now: the factory sets a projection of its own just before the start.
         if self._transform is not None:
             self.reproject(self.source.projection.with_transform(self._transform))
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._controller.run(), name=f"informer {self.name}")
+                tasks.create_task(self.controller.run(), name=f"informer {self.name}")
                 tasks.create_task(self._resync_all(), name=f"resync {self.name}")
         except BaseExceptionGroup as group:
             raise alone(group) from None
         finally:
-            self._stop()
+            self._slices.cancel()
+            for registration in self.processor.registrations():
+                self.processor.remove_listener(registration)
+            self.ended.open()
             await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
 
     def bind(self) -> None:
-        """Belong to the loop that runs here, and let what joined before it ran belong to it."""
+        """Belong to the loop that runs here, with the handlers that were added before it ran."""
         loop = self.processor.loop = asyncio.get_running_loop()
         for listener in self._workers:
             listener.bind(loop)
@@ -253,12 +181,11 @@ class SharedIndexInformer:
         """
         self._refuse_started("another watch error handler")
         refuse_async(handler, "the watch error handler")
-        self._controller.reflector.on_fault = handler
+        self.controller.reflector.on_fault = handler
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on; what is in the cache stays as it is."""
-        self._end_reprojection()
-        self._decoding.exchange(projection)
+        self._decode_by(projection, None)
 
     def begin_reprojection(self, projection: Projection, remake: Remake) -> Reprojection:
         """Begin to make the cache anew as `projection` would have decoded it, aside and in slices.
@@ -270,14 +197,14 @@ class SharedIndexInformer:
     def take_over(self, reprojection: Reprojection) -> None:
         """Decode with its projection from now on; what it made takes its place in the next slices.
 
-        No listener is told: the objects are the same. Nothing here waits or can fail.
+        No listener is notified: the objects are the same. Nothing here waits or can fail.
         """
-        self._decode_by(reprojection)
+        self._decode_by(reprojection.projection, reprojection)
         self._slices.start_later(reprojection.take_over())
 
     def take_over_first(self, reprojection: Reprojection) -> None:
         """Decode with its projection from now on; what it will make takes its place as soon as it is made."""
-        self._decode_by(reprojection)
+        self._decode_by(reprojection.projection, reprojection)
         reprojection.take_over_first()
 
     def process(self, batch: Batch) -> Iterator[None]:
@@ -287,7 +214,7 @@ class SharedIndexInformer:
             case list():
                 deltas = batch if self._reprojection is None else self._reprojection.deltas(batch)
                 self.processor.distribute(self._applier.apply(deltas, now))
-                if self.processor.syncing and not len(self._queue):
+                if self.processor.syncing and not len(self.controller.queue):
                     self.processor.served()  # the Sync deltas of a DeltaFIFO have all been distributed
             case Replacement():
                 # What was listed before a take-over was decoded by the projection before it.
@@ -331,12 +258,12 @@ class SharedIndexInformer:
     @property
     def last_sync_resource_version(self) -> str:
         """The newest version that the reflector has seen."""
-        return self._controller.last_sync_resource_version
+        return self.controller.last_sync_resource_version
 
     @property
     def fault(self) -> Exception | None:
         """The fault of its LISTs and WATCHes that lasts, such as Forbidden; None while there is none."""
-        return self._controller.reflector.fault
+        return self.controller.reflector.fault
 
     def why_not_synced(self) -> str:
         """Why the first list is not in the cache, from any thread; empty if it is."""
@@ -346,15 +273,15 @@ class SharedIndexInformer:
             return "it was stopped"
         if not self._started:
             return "it was not started"
-        return self._controller.why_not_synced()
+        return self.controller.why_not_synced()
 
     def add_event_handler(
         self, handler: ResourceEventHandler, *, resync_period: float | None = None, name: str | None = None
     ) -> Registration:
-        """Tell a library user's handler at its own pace, with the cache first. Any number of times.
+        """Call a library user's handler at its own pace, first for each cached object. Any number of times.
 
-        `resync_period` in seconds is its own (0 for never, below 1 s it is 1 s), `name` is for logs.
-        From any thread. Raises CacheError when the informer has stopped.
+        `resync_period` is in seconds, 0 for never; below 1 s it is 1 s, and None is that of the informer.
+        `name` is for logs. From any thread. Raises CacheError when the informer has stopped.
         """
         return call_on(self.processor.loop, lambda: self._add_event_handler(handler, resync_period, name))
 
@@ -367,7 +294,7 @@ class SharedIndexInformer:
         listener.ended.on_open(lambda: self._workers.pop(listener, None))
         registration = self._register(listener, resync_period, synced=listener.synced)
         registration.given.on_open(listener.initial_complete)
-        self._introduce(registration)
+        self._slices.start(self._introduction(registration))
         return registration
 
     def add_listener(
@@ -378,17 +305,17 @@ class SharedIndexInformer:
         initial: bool = True,
         at_once: bool = True,
     ) -> Registration:
-        """Tell a listener: the cache as initial Added, if `initial`, then everything that comes.
+        """Give a listener the cache as initial Added, if `initial`, then everything that comes.
 
-        Unless `at_once`, it hears of the first object in a later turn of the loop, and this returns as
-        soon for a large cache as for a small one.
+        Unless `at_once`, it receives the first object in a later turn of the loop, and this returns as soon
+        for a large cache as for a small one. On the loop. Raises CacheError when the informer has stopped.
         """
         self._refuse_stopped()
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
             self._give_with_sync(registration)
         elif at_once:
-            self._introduce(registration)
+            self._slices.start(self._introduction(registration))
         else:
             self.processor.postpone(registration)
             self._slices.start_later(self._introduction(registration))
@@ -397,21 +324,21 @@ class SharedIndexInformer:
     def request_relist(self) -> None:
         """List the most recent state as soon as that can be done, and watch on from there.
 
-        Once, however often it is asked for until then. Listeners are told what differs.
+        Once, however often it is called until then. Listeners are notified of what differs.
         """
-        self._controller.reflector.request_relist()
+        self.controller.reflector.request_relist()
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Take in nothing: what the server tells waits, and is taken in from the next turn of the loop on."""
-        self._controller.hold()
+        """Apply nothing in this block: what comes waits in the queue until it ends."""
+        self.controller.hold()
         try:
             yield
         finally:
-            self._controller.let_go()
+            self.controller.let_go()
 
     def remove_event_handler(self, registration: Registration) -> None:
-        """Tell a listener no more, at once; what a library handler has pending is dropped.
+        """Notify a listener no more, at once; what a library handler has pending is dropped.
 
         Nothing happens if it is another informer's or was removed (client-go 184, 186). The handler
         may still be in a call. From any thread.
@@ -419,10 +346,10 @@ class SharedIndexInformer:
         call_on(self.processor.loop, lambda: self.processor.remove_listener(registration))
 
     async def shutdown_event_handler(self, registration: Registration) -> None:
-        """Tell a listener no more, and return when its handler is called no more.
+        """Notify a listener no more, and return when its handler is called no more.
 
-        Nothing happens if it is another informer's. Where the handler itself waits for it, which
-        could not end, it is removed and CacheError raised.
+        Nothing happens if the registration is another informer's. A handler that waits for its own end would
+        wait for ever: it is removed, and CacheError is raised.
         """
         if registration.processor is self.processor:
             await registration.shutdown()
@@ -457,10 +384,34 @@ class SharedIndexInformer:
             self._replay(registration)
 
     def statistics(self) -> InformerStatistics:
-        """The figures of this moment."""
-        stations = (self.indexer, self._controller, self.processor)
-        found = self._applier.differences
-        return informer_statistics(self.name, self._decoding.statistics(), *stations, found, self._clock)
+        """The figures of this moment. From any thread."""
+        reflector = self.controller.reflector.statistics()
+        last = reflector.last_event_at
+        return InformerStatistics(
+            name=self.name,
+            synced=self.has_synced,
+            state=reflector.state,
+            objects=len(self.indexer),
+            bytes=self.indexer.bytes,
+            lists=reflector.lists,
+            watches=reflector.watches,
+            relists=reflector.relists,
+            resource_version=reflector.resource_version,
+            last_event_age=None if last is None else max(0.0, self._clock.monotonic() - last),
+            events=reflector.events,
+            items_listed=reflector.items_listed,
+            failures=reflector.failures,
+            idle_closes=reflector.idle_closes,
+            error=reflector.error,
+            missing=reflector.missing,
+            forbidden=reflector.forbidden,
+            index_faults=self.indexer.index_faults(),
+            projection=self._decoding.statistics(),
+            reflector=reflector,
+            controller=self.controller.statistics(),
+            processor=self.processor.statistics(),
+            relist_differences=self._applier.differences,
+        )
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
         return self.processor.add_listener(
@@ -469,15 +420,12 @@ class SharedIndexInformer:
             synced=synced,
         )
 
-    def _introduce(self, registration: Registration) -> None:
-        self._slices.start(self._introduction(registration))
-
     def _introduction(self, registration: Registration) -> Iterator[None]:
         yield from self.processor.introduce(registration, self.indexer.known())
         self._give_with_sync(registration)
 
     def _give_with_sync(self, registration: Registration) -> None:
-        """All cached objects are queued for it. Once the cache has synced, it was given its first sync."""
+        """Open `given` of a registration that has the cached objects, as soon as the cache has synced."""
         if registration.removed:
             return
         given = registration.given.open
@@ -487,15 +435,11 @@ class SharedIndexInformer:
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.replay(registration, self.indexer.known()))
 
-    def _decode_by(self, reprojection: Reprojection) -> None:
-        self._end_reprojection()
-        self._reprojection = reprojection
-        self._decoding.exchange(reprojection.projection)
-
-    def _end_reprojection(self) -> None:
+    def _decode_by(self, projection: Projection, reprojection: Reprojection | None) -> None:
         if self._reprojection is not None:
             self._reprojection.supersede()
-            self._reprojection = None
+        self._reprojection = reprojection
+        self._decoding.exchange(projection)
 
     def _refuse_started(self, what: str) -> None:
         if self._started:
@@ -505,15 +449,46 @@ class SharedIndexInformer:
         if self.is_stopped:
             raise CacheError(f"the informer of {self.name} has stopped: nobody can join it")
 
-    def _stop(self) -> None:
-        self._slices.cancel()
-        for registration in self.processor.registrations():
-            self.remove_event_handler(registration)
-        self.ended.open()
-
     async def _resync_all(self) -> None:
         processor = self.processor
         while True:
+            # Woken when the next resync is due, and when a listener with another period has come.
             await signalled(processor.retimed, clock=self._clock, seconds=processor.next_due())
             if processor.due():
-                self._queue.resync()
+                self.controller.queue.resync()
+
+
+class Slices:
+    """Runs iterators to their end, a step at a time. Used on one loop.
+
+    Work of only one step makes no task, and can be started without a running loop.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Iterator[None]) -> None:
+        """Do the first step now and the others later."""
+        for _ in work:
+            self.start_later(work)
+            return
+
+    def start_later(self, work: Iterator[None]) -> None:
+        """Do each step later: nothing has happened when this returns."""
+        task = asyncio.get_running_loop().create_task(_finish(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Leave undone what is not done."""
+        for task in self._tasks:
+            task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+async def _finish(work: Iterator[None]) -> None:
+    await asyncio.sleep(0)
+    for _ in work:
+        await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from declctl.informer.applier import Told, resync_of
+from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
@@ -149,7 +149,7 @@ class SharedProcessor:
                 self.dropped += listener.close()
             registration.ended.open()
 
-    def distribute(self, changes: Told) -> None:
+    def distribute(self, changes: Notifications) -> None:
         """Tell everybody; resyncs only those whose resync is due."""
         self._distributed += len(changes)
         if not changes or not self._registrations:

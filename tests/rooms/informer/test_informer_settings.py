@@ -110,8 +110,8 @@ def test_resyncs_that_overtake_each_other_reach_both():
             assert informer.processor.due()
             clock.set(1.0)
             assert informer.processor.due()
-            informer._queue.resync()
-            informer._queue.resync()
+            informer.controller.queue.resync()
+            informer.controller.queue.resync()
             await rest(clock)
 
     asyncio.run(scenario())
