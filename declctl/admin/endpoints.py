@@ -18,7 +18,7 @@ from declctl.kit.text import one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.reloading.changes import STOPPING
-from declctl.runtime.reporting.status import Status
+from declctl.runtime.reporting.status import ControllerStatus
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
@@ -84,7 +84,7 @@ class Controlled(Protocol):
         """The plan that runs."""
         ...
 
-    def status(self) -> Status:
+    def status(self) -> ControllerStatus:
         """The figures of this moment."""
         ...
 
@@ -132,7 +132,7 @@ class Probes:
         return answer(document if texts else redacted(document))
 
 
-def reasons(status: Status, *, texts: bool) -> list[str]:
+def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
     """Why a controller is not ready: conditions, then resources; without `texts`, by types alone."""
     told = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
     for r in status.resources:

@@ -16,7 +16,7 @@ from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import Controlled
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.handler import HandlerStatistics
-from declctl.runtime.reporting.status import ResourceStatus, Status
+from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
 
 _RESULTS = ("succeeded", "failed", "retried")
 
@@ -41,7 +41,7 @@ class Metrics:
 class StatusCollector(Collector):
     """Metrics out of one status."""
 
-    def __init__(self, status: Callable[[], Status], refused: Mapping[Reason, int]) -> None:
+    def __init__(self, status: Callable[[], ControllerStatus], refused: Mapping[Reason, int]) -> None:
         self._status = status
         self._refused = refused
 
@@ -67,7 +67,7 @@ class StatusCollector(Collector):
         return ()
 
 
-def _process(status: Status) -> Iterable[Metric]:
+def _process(status: ControllerStatus) -> Iterable[Metric]:
     yield _gauge("declctl_generation", "The generation that runs.", status.generation)
     yield _gauge(
         "declctl_generations_alive",

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from declctl.admin.access import type_name
 from declctl.admin.endpoints import Controlled
-from declctl.runtime.reporting.status import Status
+from declctl.runtime.reporting.status import ControllerStatus
 
 _EVERY_SECONDS = 2
 _HEADERS = {
@@ -44,7 +44,7 @@ def page(runtime: Controlled) -> Callable[[web.Request, bool], web.StreamRespons
     return show
 
 
-def render(status: Status, *, texts: bool = True) -> str:
+def render(status: ControllerStatus, *, texts: bool = True) -> str:
     """The whole page; without `texts` errors are their types, and messages are left out."""
     ready = _marked("ready" if status.ready else "not ready", good=status.ready)
     sections = (
@@ -85,7 +85,7 @@ def render(status: Status, *, texts: bool = True) -> str:
     )
 
 
-def _conditions(status: Status, texts: bool) -> Iterable[Row]:
+def _conditions(status: ControllerStatus, texts: bool) -> Iterable[Row]:
     for c in status.conditions:
         yield (
             c.type,
@@ -96,14 +96,14 @@ def _conditions(status: Status, texts: bool) -> Iterable[Row]:
         )
 
 
-def _resources(status: Status, texts: bool) -> Iterable[Row]:
+def _resources(status: ControllerStatus, texts: bool) -> Iterable[Row]:
     for r in status.resources:
         synced = "yes" if r.synced else f"{r.items_listed:,} listed"
         error = r.error if texts else type_name(r.error_type)
         yield (r.name, synced, f"{r.objects:,}", f"{r.bytes:,}", r.lists, r.watches, error or "")
 
 
-def _handlers(status: Status, texts: bool) -> Iterable[Row]:
+def _handlers(status: ControllerStatus, texts: bool) -> Iterable[Row]:
     for h in status.handlers:
         calls = (h.delivered, h.succeeded, h.failed, h.retried)
         others = (h.filtered, h.replayed, h.queued, h.running)
@@ -112,7 +112,7 @@ def _handlers(status: Status, texts: bool) -> Iterable[Row]:
         yield (h.name, *numbers, f"{h.p95_seconds * 1000:.3g} ms", error or "")
 
 
-def _plugins(status: Status, texts: bool) -> Iterable[Row]:
+def _plugins(status: ControllerStatus, texts: bool) -> Iterable[Row]:
     for p in status.plugins:
         yield (p.name, p.version, p.state, (texts and p.reason) or "")
 

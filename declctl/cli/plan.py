@@ -194,9 +194,9 @@ def _footer(found: "Planned") -> str:
 
 def _imports(found: "Planned") -> str:
     """What the import took, if a reload is slow because of it."""
-    from declctl.runtime.reloading.changes import Imports, shown_seconds
+    from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds
 
-    twice = Imports(found.import_seconds, found.import_seconds)
+    twice = ImportSeconds(found.import_seconds, found.import_seconds)
     if not twice.are_slow:
         return ""
     took = shown_seconds(found.import_seconds)

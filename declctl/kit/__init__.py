@@ -5,7 +5,7 @@ does not belong here.
 """
 
 from declctl.kit.breathing import Breath, breathe
-from declctl.kit.clock import Clock, ManualClock, SystemClock
+from declctl.kit.clock import Clock, ManualClock, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
 from declctl.kit.loops import Latch, LoopThread, call_on, running_loop, to_its_end
 
@@ -21,5 +21,6 @@ __all__ = [
     "breathe",
     "call_on",
     "running_loop",
+    "set_within",
     "to_its_end",
 ]

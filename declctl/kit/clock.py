@@ -114,3 +114,14 @@ class ManualClock:
         """Seconds until the first sleeper's moment; None if nobody sleeps."""
         waiting = [moment for moment, _, waiter in self._sleepers if not waiter.done()]
         return min(waiting) - self._time if waiting else None
+
+
+async def set_within(event: asyncio.Event, seconds: float, *, clock: Clock) -> bool:
+    """Wait until `event` is set, for `seconds` of `clock` at most. Returns whether it is set."""
+    waits, timer = asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait([waits, timer], return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set()
+    finally:
+        waits.cancel()
+        timer.cancel()

@@ -1,8 +1,8 @@
 """The process: its parts, start, serve, reload, stop.
 
 The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one, synchronous hooks
-in threads; the main thread only waits for signals. `Parts` are what outlives generations: made and connected
-there, started here. At the end `Ending` drains, tears down and closes them in order.
+in threads; the main thread only waits for signals. `RuntimeParts` outlive generations: `wire` makes and
+connects them, `Runtime` starts them, `shut_down` ends them in order.
 """
 
 import asyncio
@@ -30,14 +30,13 @@ from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.planning.running import Running, running
-from declctl.runtime.reloading.attempts import Attempts, Triggers
-from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
+from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome
 from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices, lifecycle_context
 from declctl.runtime.reloading.reload import Probation, Reloader
-from declctl.runtime.reloading.retries import ReloadRetries
-from declctl.runtime.reporting.reporter import Announcer, History, Observer
-from declctl.runtime.reporting.status import Status
+from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
+from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
@@ -118,7 +117,7 @@ async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | Non
         stop.cancel()
 
 
-async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
+async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
     """Wait until every object has been dealt with, for `timeout` seconds at most, or somebody stops it.
 
     Returns the exit status: 1 if it was not done, or handlers have given up on changes.
@@ -136,7 +135,7 @@ async def until_done(observer: Observer, stopping: asyncio.Event, *, timeout: fl
 
 
 async def shut_down(
-    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, around: RuntimeServices, *, log: Log
+    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, services: RuntimeServices, *, log: Log
 ) -> None:
     """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
     generation = reloader.active
@@ -154,7 +153,7 @@ async def shut_down(
         return
     await lifecycle.call_each(
         generation.foreign.lifecycle("declctl_shutdown"),
-        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), around)},
+        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), services)},
         loop=generation.loop,
         timeout=_HOOK_SECONDS,
     )
@@ -173,17 +172,17 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RuntimeParts:
     """What a process consists of besides its generations: each knows those above it."""
 
     recorder: EventRecorder
     caches: InformerPool
     mutations: MutationChecks
     slots: Slots
-    around: RuntimeServices
+    services: RuntimeServices
     lifecycle: Lifecycle
     reloader: Reloader
-    observer: Observer
+    observer: StatusReporter
     announcer: Announcer
     attempts: Attempts
     retries: ReloadRetries
@@ -200,12 +199,12 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     tasks: asyncio.TaskGroup,
     loops: HandlerLoops,
     children: PreflightPool,
-    history: History,
+    history: ReloadHistory,
     restart: Callable[[str], None],
     clock: Clock,
     log: Log,
     user_log: Any = None,
-) -> Parts:
+) -> RuntimeParts:
     """The parts of the controller of that name. Called on the machinery loop.
 
     `user_log` is the structlog logger that `ctx.log` is bound from. Asynchronous hooks run on `loops`;
@@ -215,8 +214,8 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     caches = InformerPool(client, tasks=tasks, clock=clock, log=log)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
-    around = RuntimeServices(
-        discovery=client,
+    services = RuntimeServices(
+        discover=client.discover,
         caches=caches,
         cluster=ClusterDoor(client, recorder),
         loops=loops,
@@ -226,14 +225,15 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     )
     lifecycle = Lifecycle(log)
     reloader = Reloader(
-        files, around=around, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
+        files, services=services, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
     )
     server = client.health.status
     retries = ReloadRetries(clock)
     file_watch = FileWatchHealth(clock=clock, log=log)
-    observer = Observer(
+    observer = StatusReporter(
         name,
-        reloader,
+        active=lambda: reloader.active,
+        old=lambda: reloader.old,
         caches=caches,
         slots=slots,
         loops=loops,
@@ -244,19 +244,21 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         clock=clock,
         log=log,
     )
-    announcer = Announcer(reloader, observer, history=history, log=log, restart=restart)
+    announcer = Announcer(
+        observer, history=history, call_hooks=reloader.call_reload_hooks, log=log, restart=restart
+    )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
-        if retries.heard(outcome) or asked:
+        if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
 
     attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
-    return Parts(
+    return RuntimeParts(
         recorder,
         caches,
         mutations,
         slots,
-        around,
+        services,
         lifecycle,
         reloader,
         observer,
@@ -292,16 +294,16 @@ class Runtime:
         self._clock: Clock = clock or SystemClock()
         self._log: Log = log or structlog.get_logger("declctl")
         self._user_log = user_log
-        self._machinery = LoopThread("declctl-machinery")
-        self._handlers = HandlerLoops(log=self._log)
-        self._watchdog = Watchdog(self._machinery, self._log)
+        self.machinery = LoopThread("declctl-machinery")  # informers, reloads, status
+        self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
+        self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False
         self._stopping = asyncio.Event()
         self._hangup = asyncio.Event()
         self._children = children or PreflightPool()
-        self._history = History(self._clock)
+        self._history = ReloadHistory(self._clock)
         self._first_plan: Plan | None = None
-        self._parts: Parts | None = None
+        self._parts: RuntimeParts | None = None
         self.restarts = False  # it has ended to be started again
         self.client: Client | None = None
 
@@ -312,9 +314,9 @@ class Runtime:
         """
         files = InputFiles(self.options.manifest)
         self._children.warm()  # it loads what it needs while this process does
-        self._machinery.start()
-        self._handlers.start()
-        future = self._machinery.submit(self._serve(files))
+        self.machinery.start()
+        self.handler_loops.start()
+        future = self.machinery.submit(self._serve(files))
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         with self._signals():
@@ -323,8 +325,8 @@ class Runtime:
                 if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
                     return self._left_blocked()
         self._children.close()
-        self._handlers.stop()
-        self._machinery.stop()
+        self.handler_loops.stop()
+        self.machinery.stop()
         try:
             status = future.result()
         except BaseExceptionGroup as several:
@@ -335,7 +337,7 @@ class Runtime:
     def stop(self) -> None:
         """Ask the process to drain and end; from any thread."""
         self._stop_asked = True
-        self._machinery.loop.call_soon_threadsafe(self._stopping.set)
+        self.machinery.loop.call_soon_threadsafe(self._stopping.set)
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Make what the files say now the next generation, or say why not.
@@ -343,18 +345,18 @@ class Runtime:
         An attempt on older files that is not committed yet is given up for it. With `force` all code is made
         anew, although the files that are read have not changed.
         """
-        return await self._wired.attempts.reload(asked=asked, force=force)
+        return await self.parts.attempts.reload(asked=asked, force=force)
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Let the generation before run again, or the one of that number, if it is still in memory."""
         if self._stopping.is_set():  # handlers drain: nothing may be committed any more
-            return self._wired.attempts.stopping().as_rollback()
-        done = await self._wired.reloader.rollback(number, why="somebody asked for it")
+            return self.parts.attempts.stopping().as_rollback()
+        done = await self.parts.reloader.rollback(number, why="somebody asked for it")
         outcome = done.as_rollback()
         if outcome.reason == NOT_IN_MEMORY:
-            self._wired.announcer.not_attempted(outcome)
+            self.parts.announcer.not_attempted(outcome)
         else:
-            await self._wired.finished(outcome, True)
+            await self.parts.finished(outcome, True)
         return outcome
 
     def history(self) -> dict[str, Any]:
@@ -362,13 +364,13 @@ class Runtime:
         loaded = self._reloader.loaded if self._reloader is not None else ()
         return {"attempts": self._history.document(), "inMemory": list(loaded)}
 
-    def status(self) -> Status:
+    def status(self) -> ControllerStatus:
         """What the controller says of itself."""
-        return replace(self._wired.observer.status(), machinery=self._watchdog.status)
+        return replace(self.parts.observer.status(), machinery=self._watchdog.status)
 
     def unfinished(self) -> str:
         """What keeps it from being at rest, and why; empty if nothing does. On the machinery loop."""
-        return self._wired.observer.unfinished()
+        return self.parts.observer.unfinished()
 
     @property
     def mutations(self) -> Sequence[Mutation]:
@@ -389,7 +391,7 @@ class Runtime:
         generation = self._reloader.active if self._reloader is not None else None
         if generation is None or self._caches is None:
             return None
-        handlers = [handler.statistics() for handler in self._wired.slots.handlers()]
+        handlers = [handler.statistics() for handler in self.parts.slots.handlers()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
         return running(generation, self._caches.all(), waiting, first=self._first_plan)
@@ -400,7 +402,8 @@ class Runtime:
         return generation.listers.get(resource) if generation is not None else None
 
     @property
-    def _wired(self) -> Parts:
+    def parts(self) -> RuntimeParts:
+        """What it consists of, once it has connected; for the machinery loop, and for tests."""
         assert self._parts is not None
         return self._parts
 
@@ -413,14 +416,14 @@ class Runtime:
         return self._parts.caches if self._parts is not None else None
 
     def _active(self) -> Generation:
-        active = self._wired.reloader.active
+        active = self.parts.reloader.active
         assert active is not None
         return active
 
     async def _serve(self, files: InputFiles) -> int:
         failed = 0
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-            # Imports, logins and `declctl_prepare` may take a minute, for which SIGTERM does not wait.
+            # ImportSeconds, logins and `declctl_prepare` may take a minute, for which SIGTERM does not wait.
             checked = await unless_stopped(self._checked(files), self._stopping)
             if checked is None:
                 return 0
@@ -435,17 +438,16 @@ class Runtime:
                 await stack.enter_async_context(front(self))
             first = await unless_stopped(parts.reloader.start(checked), self._stopping)
             recording = tasks.create_task(parts.recorder.run(), name="events")
-            watched = self._handlers.watch(parts.slots.time_out_blocked)
+            watched = self.handler_loops.watch(parts.slots.time_out_blocked)
             watching = tasks.create_task(watched, name="handler loops")
             if first is not None:
-                self._history.add(_started(first))
-                del first  # it is not to be kept alive by this frame
+                self._history.add(first)
                 background = self._background(files, parts, tasks)
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
             await parts.attempts.close()
-            await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.around, log=self._log)
+            await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.services, log=self._log)
             await parts.mutations.look()
             await parts.recorder.flush(_FLUSH_SECONDS)
             recording.cancel()
@@ -453,7 +455,9 @@ class Runtime:
             watching.cancel()
         return failed
 
-    def _wire(self, files: InputFiles, checked: Checked, client: Client, tasks: asyncio.TaskGroup) -> Parts:
+    def _wire(
+        self, files: InputFiles, checked: Checked, client: Client, tasks: asyncio.TaskGroup
+    ) -> RuntimeParts:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
         return wire(
@@ -462,7 +466,7 @@ class Runtime:
             client,
             options=self.options,
             tasks=tasks,
-            loops=self._handlers,
+            loops=self.handler_loops,
             children=self._children,
             history=self._history,
             restart=self._start_again,
@@ -472,13 +476,13 @@ class Runtime:
         )
 
     def _background(
-        self, files: InputFiles, parts: Parts, tasks: asyncio.TaskGroup
+        self, files: InputFiles, parts: RuntimeParts, tasks: asyncio.TaskGroup
     ) -> list[asyncio.Task[None]]:
         watch = False if self.options.once else self.options.watch
         triggers = Triggers(
             files,
             parts.attempts,
-            active=self._active,
+            policy=lambda: self._active().plan.reload,
             children=self._children,
             health=parts.file_watch,
             clock=self._clock,
@@ -497,7 +501,7 @@ class Runtime:
             tasks.create_task(self._children.linger(self._clock), name="children"),
         ]
 
-    async def _until_stopped(self, observer: Observer) -> int:
+    async def _until_stopped(self, observer: StatusReporter) -> int:
         if self.options.once:
             return await until_done(observer, self._stopping, timeout=self.options.timeout, log=self._log)
         await self._stopping.wait()
@@ -507,7 +511,7 @@ class Runtime:
         """End although the machinery does not: its thread is a daemon, which ends with the process."""
         self._log.error(f"the machinery is still blocked at {self._watchdog.status.place}: ending without it")
         self._children.close()
-        self._handlers.stop()
+        self.handler_loops.stop()
         return 1
 
     def _start_again(self, why: str) -> None:
@@ -537,7 +541,7 @@ class Runtime:
         )
 
     def _signals(self) -> SignalHandlers:
-        loop = self._machinery.loop
+        loop = self.machinery.loop
 
         def on_stop() -> None:
             self._log.info("stopping: running calls may finish; once more to end at once")
@@ -545,11 +549,6 @@ class Runtime:
             self.stop()
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
-
-
-def _started(first: Generation) -> Outcome:
-    """The start, as the first attempt of the history."""
-    return Outcome(Result.APPLIED, first.number, first.inputs.digest, reason="Started", imports=first.imports)
 
 
 def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -27,7 +27,7 @@ from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.changes import Outcome
-from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
+from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.transport import Client
@@ -236,7 +236,7 @@ class ControllerUnderTest:
 
         With `force` there is a new generation although nothing has changed that the bundle reads.
         """
-        return self._on_machinery(self.runtime.reload(asked=True, force=force), timeout)
+        return self.on_machinery(self.runtime.reload(asked=True, force=force), timeout)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Return when it is ready: every cache has been filled."""
@@ -252,15 +252,15 @@ class ControllerUnderTest:
         version = self._version()
         until(
             f"all caches have seen version {version} of the sandbox and all handlers are done",
-            lambda: self._on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic())),
+            lambda: self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic())),
             timeout=timeout,
         )
 
-    def status(self) -> Status:
+    def status(self) -> ControllerStatus:
         """What the controller says of itself, between two steps of its machinery, as anybody else sees it."""
         runtime = self.runtime
         try:
-            return self._on_machinery(_called(runtime.status), _LOOK_SECONDS)
+            return self.on_machinery(_called(runtime.status), _LOOK_SECONDS)
         except (UsageError, RuntimeError, CancelledError, TimeoutError):
             return runtime.status()  # the machinery has not begun, has ended, or stands still
 
@@ -339,7 +339,8 @@ class ControllerUnderTest:
         self._loop = asyncio.get_running_loop()
         yield
 
-    def _on_machinery(self, work: Any, timeout: float) -> Any:
+    def on_machinery(self, work: Any, timeout: float) -> Any:
+        """Run a coroutine on the machinery loop; returns its result within `timeout` seconds."""
         if self._loop is None:
             work.close()
             raise UsageError("the controller has not been started: use it in a with statement")

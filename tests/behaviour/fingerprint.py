@@ -17,7 +17,7 @@ def fingerprint(controller: ControllerUnderTest, sandbox: SandboxThread) -> dict
     status = controller.status()
     return {
         "alive": status.generations_alive,
-        "tasks": _tasks(runtime._machinery.loop) + _tasks(runtime._handlers.newest.loop),
+        "tasks": _tasks(runtime.machinery.loop) + _tasks(runtime.handler_loops.newest.loop),
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("declctl")),
         "modules": sorted(_unnumbered(name) for name in sys.modules if name.startswith("_declctl_gen")),
         "watches": sandbox.faults.document()["openWatches"],
@@ -42,11 +42,9 @@ def _name(task: asyncio.Task[Any]) -> str:
 
 def _informers(controller: ControllerUnderTest) -> list[tuple[str, int, tuple[str, ...]]]:
     """What is watched, for how many resources, and the indexes that are kept, whoever reads them."""
-    reloader = controller.runtime._reloader
-    assert reloader is not None
     return [
         (str(cached.identity.watch), cached.users, tuple(sorted(cached.informer.indexer.get_indexers())))
-        for cached in reloader._around.caches.all()
+        for cached in controller.runtime.parts.caches.all()
     ]
 
 

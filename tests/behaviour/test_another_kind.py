@@ -230,7 +230,7 @@ def test_a_plan_says_that_another_kind_is_heard_anew(rig, runs) -> None:
 @pytest.fixture
 def soon(monkeypatch) -> None:
     """Refused reloads are tried again after a moment."""
-    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.1)
 
 
 @pytest.mark.guarantee("G6", "G25")
@@ -318,5 +318,5 @@ def test_a_rollback_ends_a_reload_that_waits(rig, runs, sandbox) -> None:
     rig.write()
     assert runs.reload().reason == "Forbidden"
     assert runs.status().reload_retry is not None
-    assert runs._on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
+    assert runs.on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
     assert runs.status().reload_retry is None

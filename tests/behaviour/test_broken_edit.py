@@ -212,7 +212,7 @@ def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, conf
 @pytest.mark.guarantee("G6")
 def test_retries_of_what_is_forbidden_change_nothing(rig, running, sandbox, config_map, monkeypatch) -> None:
     """A reload that waits for a right is tried again and again: nothing piles up, nobody is asked more."""
-    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.05)
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
     _settled(running)
     sandbox.faults.refuse(403, Match(resource="secrets"))
     before = _fingerprint(running, sandbox)
@@ -306,7 +306,7 @@ def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
 
 
 @pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("where", ["reload.read_files", "assembly._binding", "staging.changes"])
+@pytest.mark.parametrize("where", ["reload.read_files", "stage.Binding", "stage.changes"])
 def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, monkeypatch) -> None:
     """What nobody has foreseen is a refusal with a traceback, in a reload that began by itself, too."""
     rig.handler("tell")

@@ -38,8 +38,8 @@ class Probe:
         self.calls = 0
         self.user_code: list[str] = []
         self.waiting: list[str] = []
-        self._commit = reloader._commit
-        reloader._commit = self
+        self._commit = reloader.commit
+        reloader.commit = self
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         self.commits += 1
@@ -67,8 +67,8 @@ class StepCounter:
 
     def __init__(self, reloader: Any) -> None:
         self.count = 0
-        self._commit = reloader._commit
-        reloader._commit = self
+        self._commit = reloader.commit
+        reloader.commit = self
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         before = sys.gettrace()
@@ -102,7 +102,7 @@ def _probed(rig, config_map, edits: list[dict[str, Any]]) -> Probe:
     _write(rig, 1, _HANDLERS)
     controller = rig.run(objects=[config_map(f"m{n}", a=str(n)) for n in range(5)])
     controller.wait_idle(60)
-    probe = Probe(controller.runtime._reloader)
+    probe = Probe(controller.runtime.parts.reloader)
     for version, edit in enumerate(edits, 2):
         _write(rig, version, **{"handlers": _HANDLERS, **edit})
         outcome = controller.reload()
@@ -146,7 +146,7 @@ def _steps(rig, config_map, edit: dict[str, Any], *, objects: int) -> int:
     _write(rig, 1, 9, filters=False)
     controller = rig.run(objects=[config_map(f"m{n}", a=str(n)) for n in range(objects)])
     controller.wait_idle(60)
-    steps = StepCounter(controller.runtime._reloader)
+    steps = StepCounter(controller.runtime.parts.reloader)
     _write(rig, 2, 9, filters=False, **edit)
     assert controller.reload().result == "Applied"
     controller.wait_idle(60)

@@ -91,7 +91,7 @@ def test_a_rollback_says_what_is_dropped_with_the_handlers_that_it_removes(rig, 
     assert runs.reload().result == "Applied"
     _changes(runs, config_map, 4)
     until("the rest waits", lambda: runs.handler("slow").queued == 3)
-    assert runs._on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
+    assert runs.on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
     until("they are dropped", lambda: runs.status().removed == {"slow": 3})
     until("the log says so", lambda: _warning(runs, "3 changes dropped"))
     assert runs.handler("tell").dropped == 0
@@ -107,7 +107,7 @@ def test_the_end_of_the_process_says_what_waited(rig, config_map) -> None:
     _changes(runs, config_map, 4)
     until("the rest waits", lambda: runs.handler("slow").queued == 3 and runs.handler("failing").retried == 4)
     runs.runtime.stop()
-    until("nothing is taken any more", lambda: runs.runtime._wired.slots.slot("slow").workers.is_dismissed)
+    until("nothing is taken any more", lambda: runs.runtime.parts.slots.slot("slow").workers.is_dismissed)
     rig.board.open_gate("slow")
     assert runs.stop() == 0
     assert len(rig.told("slow")) == 1

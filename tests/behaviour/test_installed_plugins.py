@@ -103,7 +103,7 @@ def test_a_plugin_that_is_mended_hears_what_is_there(rig, plugin, tmp_path, conf
     runs.wait_ready()
     runs.wait_idle()
     assert rig.told("event") == []
-    assert runs._on_machinery(runs.runtime.reload(asked=False), 30).result == "Unchanged"
+    assert runs.on_machinery(runs.runtime.reload(asked=False), 30).result == "Unchanged"
     _break(tmp_path, PLUGIN)
     outcome = runs.reload()
     assert outcome.result == "Applied"
@@ -256,7 +256,7 @@ def test_going_back_leaves_a_plugin_alone_that_both_have(rig, plugin, config_map
     runs.wait_ready()
     _write(rig, 1, "X = 2")
     assert runs.reload().result == "Applied"
-    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
     until("the others are retired", lambda: runs.status().generations_alive == 1)
     assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
     assert runs.stop() == 0
@@ -273,7 +273,7 @@ def test_going_back_gives_a_plugin_its_config_again(rig, plugin, config_map, con
     _write(rig, 2)
     assert runs.reload().result == "Applied"
     assert rig.told("teardown") == []  # the one before may come back
-    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
     until("the others are retired", lambda: runs.status().generations_alive == 1)
     levels = [row[2]["level"] for row in rig.told("prepare")]
     assert (levels, rig.told("teardown")) == ([1, 2, 1], [("teardown", 2)])
@@ -294,7 +294,7 @@ def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin, cont
     rig.write("def tell(change): ...\n")
     assert runs.reload().result == "Applied"
     assert rig.told("teardown") == []
-    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
     assert runs.reload().generation == 4
     assert rig.told("teardown") == []
     assert runs.stop() == 0

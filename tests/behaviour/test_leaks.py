@@ -211,7 +211,7 @@ def test_code_that_is_taken_back_leaves_memory(rig, config_map) -> None:
     controller = rig.run(BALLAST.format(size=1000, version=0), objects=[config_map("m")])
     rig.folder.write("handlers.py", BALLAST.format(size=1000, version=1))
     assert controller.reload().result == "Applied"
-    assert controller._on_machinery(controller.runtime.rollback(), 30).result == "RolledBack"
+    assert controller.on_machinery(controller.runtime.rollback(), 30).result == "RolledBack"
     held = [row[1] for row in rig.told("ballast")]
     until("the newer is gone", lambda: [each() is not None for each in held] == [True, False])
 

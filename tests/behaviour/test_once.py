@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.runtime.reloading import staging
+from declctl.runtime.reloading import stage
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.transport import Client
 
@@ -25,13 +25,13 @@ def test_a_cache_that_is_full_before_its_handler_comes_is_dealt_with(
 
     async def slowly() -> None:
         async with asyncio.timeout(10):
-            while not all(cached.informer.has_synced for cached in runtime._caches.all()):
+            while not all(cached.informer.has_synced for cached in runtime.parts.caches.all()):
                 await asyncio.sleep(0.01)
 
     runtime = Runtime(
         RunOptions(str(rig.write(CODE)), once=True),
         connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
     )
-    monkeypatch.setattr(staging, "breathe", slowly)
+    monkeypatch.setattr(stage, "breathe", slowly)
     assert runtime.run() == 0
     assert sorted(row[1] for row in rig.told("told")) == sorted(names)

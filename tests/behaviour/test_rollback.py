@@ -85,11 +85,11 @@ def test_what_was_taken_back_is_not_tried_again_until_it_changes(rig, run, confi
     _changes(runs, config_map, "abcdefgh")
     until("the good code is back", lambda: runs.status().generation == 3)
     runs.wait_idle()
-    unasked = runs._on_machinery(runs.runtime.reload(asked=False), 30)
+    unasked = runs.on_machinery(runs.runtime.reload(asked=False), 30)
     assert (unasked.result, unasked.reason, unasked.generation) == ("Unchanged", "AttemptedBefore", 3)
     assert runs.reload().generation == 4
     assert runs.runtime.history()["inMemory"][0] == 3
-    assert runs._on_machinery(runs.runtime.rollback(), 30).generation == 5
+    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 5
     rig.folder.write("handlers.py", GOOD.format(name="mended"))
     until("the mended code is live", lambda: runs.status().generation == 6)
     assert runs.condition("Reloaded").status == "True"
@@ -112,12 +112,12 @@ def test_no_status_has_a_generation_without_its_condition(rig, run, config_map) 
         return seen
 
     rig.folder.write("handlers.py", BAD.format(name="second"))
-    assert runs._on_machinery(seen_in(runs.runtime.reload(), 2), 30) == ("True", "Applied", 2)
-    assert runs._on_machinery(seen_in(runs.runtime.rollback(), 3), 30) == ("False", "RolledBack", 3)
+    assert runs.on_machinery(seen_in(runs.runtime.reload(), 2), 30) == ("True", "Applied", 2)
+    assert runs.on_machinery(seen_in(runs.runtime.rollback(), 3), 30) == ("False", "RolledBack", 3)
     rig.folder.write("handlers.py", BAD.format(name="fourth"))
-    assert runs._on_machinery(seen_in(runs.runtime.reload(), 4), 30) == ("True", "Applied", 4)
+    assert runs.on_machinery(seen_in(runs.runtime.reload(), 4), 30) == ("True", "Applied", 4)
     _changes(runs, config_map, "abcdefgh")
-    assert runs._on_machinery(seen_from(5), 30) == ("False", "RolledBack", 5)
+    assert runs.on_machinery(seen_from(5), 30) == ("False", "RolledBack", 5)
 
 
 @pytest.mark.guarantee("G21")
@@ -146,7 +146,7 @@ def test_generations_in_memory_stay_few(rig, run) -> None:
         assert _edit(rig, runs, GOOD, f"edit {number}").result == "Applied"
         until("the one in between is gone", lambda: runs.status().generations_alive == 2)
     assert runs.runtime.history()["inMemory"] == [1, 21]
-    runs._on_machinery(runs.runtime.rollback(), 30)
+    runs.on_machinery(runs.runtime.rollback(), 30)
     until("all others are gone", lambda: runs.status().generations_alive == 1)
     gc.collect()
     assert [row[1] for row in rig.told("torn down")].count("good") == 0
@@ -157,7 +157,7 @@ def test_what_fails_as_much_as_before_stays(rig, run, config_map) -> None:
     """Where both fail alike, going back would not help."""
     runs = run()
     _edit(rig, runs, BAD, "bad")
-    runs._on_machinery(_pass(runs), 10)
+    runs.on_machinery(_pass(runs), 10)
     _changes(runs, config_map, "abcdefgh")
     assert _edit(rig, runs, BAD, "worse").generation == 3
     until("the new code has failed often", lambda: len(rig.told("worse")) >= 30)
@@ -247,7 +247,7 @@ def test_what_failed_on_the_code_before_takes_no_new_code_back(rig, run, config_
     poisoned = GOOD + "    if change.obj.name == 'p': raise ValueError('poison')\n"
     runs = run()
     assert _edit(rig, runs, poisoned, "second").result == "Applied"
-    runs._on_machinery(_pass(runs), 10)
+    runs.on_machinery(_pass(runs), 10)
     runs.sandbox.create(config_map("p"))
     until("it fails", lambda: runs.handler("tell").retried >= 1)
     assert _edit(rig, runs, poisoned, "third").generation == 3
@@ -258,7 +258,7 @@ def test_what_failed_on_the_code_before_takes_no_new_code_back(rig, run, config_
 
 
 async def _pass(runs) -> None:
-    reloader = runs.runtime._reloader
+    reloader = runs.runtime.parts.reloader
     reloader.passed(reloader.trial)
 
 
@@ -271,7 +271,7 @@ def test_after_its_probation_new_code_stays(rig, run, config_map) -> None:
     _changes(runs, config_map, "abcdefgh")
     until("the new code has failed often", lambda: len(rig.told("bad")) >= 30)
     assert runs.status().generation == 2
-    refused = runs._on_machinery(runs.runtime.rollback(), 30)
+    refused = runs.on_machinery(runs.runtime.rollback(), 30)
     assert (refused.result, refused.reason) == ("Refused", "NotInMemory")
     assert runs.condition("Reloaded").status == "True"
     _edit(rig, runs, GOOD, "mended")
@@ -283,10 +283,10 @@ def test_somebody_goes_back_by_hand(rig, run, config_map) -> None:
     """To the one before, or to one named by number that is in memory; state and condition say so."""
     runs = run()
     _edit(rig, runs, GOOD, "second")
-    missing = runs._on_machinery(runs.runtime.rollback(7), 30)
+    missing = runs.on_machinery(runs.runtime.rollback(7), 30)
     assert (missing.result, missing.message) == ("Refused", "generation 7 is not in memory: generation 1 is")
     assert runs.status().generation == 2
-    back = runs._on_machinery(runs.runtime.rollback(1), 30)
+    back = runs.on_machinery(runs.runtime.rollback(1), 30)
     assert (back.result, back.generation) == ("RolledBack", 3)
     _changes(runs, config_map, ["late"])
     runs.wait_idle()
@@ -312,7 +312,7 @@ def test_going_back_undoes_resources_and_indexes(rig, run, config_map, asked) ->
     assert runs.reload().result == "Applied"
     until("nothing matches any longer", lambda: not runs.lister("maps").list())
     lists = asked()
-    assert runs._on_machinery(runs.runtime.rollback(), 30).lists == 0
+    assert runs.on_machinery(runs.runtime.rollback(), 30).lists == 0
     assert [str(each.key) for each in runs.lister("maps").list()] == ["default/m"]
     assert asked() == lists
 
@@ -324,10 +324,10 @@ def test_going_there_and_back_leaves_nothing_behind(rig, run) -> None:
     first = {name for name in sys.modules if name.startswith("_declctl_gen.")}
     gone = []
     for number in range(10):
-        gone.append(weakref.ref(runs.runtime._reloader.active))
+        gone.append(weakref.ref(runs.runtime.parts.reloader.active))
         assert _edit(rig, runs, GOOD, f"edit {number}").result == "Applied"
-        gone.append(weakref.ref(runs.runtime._reloader.active))
-        assert runs._on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
+        gone.append(weakref.ref(runs.runtime.parts.reloader.active))
+        assert runs.on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
         until("the edit is gone", lambda: runs.status().generations_alive == 1)
 
     def left() -> int:

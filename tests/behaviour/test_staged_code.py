@@ -84,7 +84,7 @@ class Scene:
         name = f"fresh{self._made}"
         self.controller.sandbox.create(self.config_map(name, owner="o1"))
         until("it is delivered", lambda: (who, f"default/{name}") in self.rig.told())
-        answered = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.controller._loop)
+        answered = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.controller.runtime.machinery.loop)
         answered.result(10)
 
     def staged_code_runs(self) -> None:

@@ -51,7 +51,7 @@ def _fingerprint(controller, sandbox):
     status = controller.status()
     return {
         "generation": (status.generation, status.bundle_hash, status.generations_alive),
-        "tasks": asyncio.run_coroutine_threadsafe(tasks(), controller._loop).result(10),
+        "tasks": asyncio.run_coroutine_threadsafe(tasks(), controller.runtime.machinery.loop).result(10),
         "modules": sorted(name for name in sys.modules if name.startswith("_declctl_gen")),
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("declctl")),
         "processes": len(descendants()),
@@ -66,7 +66,7 @@ def _fingerprint(controller, sandbox):
 def _informers(controller):
     """Who uses them, their indexes and those under way, and in how many ways records are kept."""
     found = []
-    for cached in controller.runtime._reloader._around.caches.all():
+    for cached in controller.runtime.parts.caches.all():
         store = cached.informer.indexer
         written = (*store.get_indexers(), *store._building)
         layouts = {id(record.layout) for record in store.list()}
@@ -301,7 +301,7 @@ def test_what_was_given_up_was_not_tried(rig, config_map) -> None:
     controller = rig.run(GOOD.format(name="old"), objects=[config_map("m")])
     rig.handlers[0] = rig.handlers[0].replace("handlers:tell", "handlers")
     rig.write(HOOKED.format(name="slow", waiting="wait('gate')", more=""))
-    reloader, loop = controller.runtime._reloader, controller._loop
+    reloader, loop = controller.runtime.parts.reloader, controller.runtime.machinery.loop
     given_up = asyncio.run_coroutine_threadsafe(reloader.reload(asked=False), loop)
     until("it is prepared", lambda: rig.told("prepared"))
     given_up.cancel()
@@ -363,7 +363,7 @@ def test_nothing_is_committed_while_the_process_drains(rig, config_map) -> None:
     until("a call runs", lambda: rig.told("called"))
     controller.runtime.stop()
     outcomes = [
-        controller._on_machinery(order, 30)
+        controller.on_machinery(order, 30)
         for order in (controller.runtime.rollback(), controller.runtime.reload())
     ]
     assert [outcome.reason for outcome in outcomes] == ["Stopping", "Stopping"]

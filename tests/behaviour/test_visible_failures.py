@@ -122,7 +122,7 @@ def test_an_object_that_cannot_be_decoded_anew_is_named(rig: Any, config_map: Ru
     code = "from blackboard import tell as note\ndef tell(change): note(str(change.key))\n"
     runs = rig.run(code, objects=[config_map("well"), config_map("odd")])
     runs.wait_idle()
-    runs._on_machinery(_damaged(runs, "odd"), 10)
+    runs.on_machinery(_damaged(runs, "odd"), 10)
     rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, cache: {mode: Objects}}"]
     rig.write()
 
@@ -130,13 +130,13 @@ def test_an_object_that_cannot_be_decoded_anew_is_named(rig: Any, config_map: Ru
         async with serve(runs.runtime, Address("127.0.0.1", 0)) as bound:
             return await asyncio.to_thread(declctl, *words, "--admin", str(bound))
 
-    ended = runs._on_machinery(ask("reload"), 30)
+    ended = runs.on_machinery(ask("reload"), 30)
     why = "v1 ConfigMap in all namespaces: default/odd can't be made anew: "
     advice = "keep the cache as it was, or let the process start again, which lists it anew"
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith(f"reload refused, generation 1 goes on: {why}")
     assert ended.err.endswith(f"\n  help: {advice}\n")
-    first, *_ = runs._on_machinery(ask("status"), 30).out.splitlines()
+    first, *_ = runs.on_machinery(ask("status"), 30).out.splitlines()
     assert re.match(
         rf"behaviour generation 1 \(STALE: reload failed \ds ago: ReprojectFailed: \w+: {why}", first
     )
@@ -153,12 +153,12 @@ def test_an_object_that_cannot_be_decoded_anew_is_named(rig: Any, config_map: Ru
     assert rig.told("default/new") == [("default/new",)]
     rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap}"]
     rig.write()
-    assert runs._on_machinery(ask("reload"), 30).status == 0
+    assert runs.on_machinery(ask("reload"), 30).status == 0
     assert runs.condition("Reloaded").status == "True"
 
 
 async def _damaged(runs: Any, name: str) -> None:
-    (cached,) = runs.runtime._caches.all()
+    (cached,) = runs.runtime.parts.caches.all()
     (record,) = (each for each in cached.informer.indexer.list() if each.key.endswith(name))
     cached.informer.indexer.update(structs.replace(record, frame=b"\x00broken"))
 

@@ -180,7 +180,7 @@ def test_a_reload_for_which_the_process_lacked_something_is_made_without_another
     watch, rig, controller, versions, monkeypatch
 ) -> None:
     """No thread to read the files at that moment: that is no fault of theirs, and is tried again."""
-    monkeypatch.setattr("declctl.runtime.reloading.retries._FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.1)
     rig.handler("tell")
     rig.reload_policy = f"watch: '{watch}', settle: 20ms, preflight: 'Off'"
     rig.write()

@@ -92,7 +92,7 @@ def test_selectors_indexes_merging_resyncs_and_relists_decode_nothing(rig, sandb
 
 
 def _informers(controller) -> list:
-    return [cached.informer for cached in controller.runtime._reloader._around.caches.all()]
+    return [cached.informer for cached in controller.runtime.parts.caches.all()]
 
 
 def test_a_reader_decodes_once_what_it_looks_into(rig, decoded, monkeypatch) -> None:

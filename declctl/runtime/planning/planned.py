@@ -19,8 +19,8 @@ from declctl.runtime.checking.check import Checked
 from declctl.runtime.checking.loaded_code import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.running import Comparable, masked
-from declctl.runtime.reloading.changes import Kind, PlanSnapshot, Step, changes, kept, needing_restart
-from declctl.runtime.reloading.staging import code_of, recoded
+from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
+from declctl.runtime.reloading.stage import code_of, recoded
 
 
 class Selection(NamedTuple):
@@ -230,7 +230,7 @@ class Planned:
         return tuple(
             f"{step.subject} ({step.detail})" if step.detail else step.subject
             for step in self.steps
-            if step.kind is Kind.RESTART
+            if step.kind is StepKind.RESTART
         )
 
     @property
@@ -318,7 +318,7 @@ def _changes(against: Checked | Comparable | None, old: PlanSnapshot, new: PlanS
     if not isinstance(against, Comparable):
         yield from changes(old, new)
         return
-    yield from (step for step in changes(old, new) if step.kind is not Kind.RESTART)
+    yield from (step for step in changes(old, new) if step.kind is not StepKind.RESTART)
     yield from needing_restart(against.first_plan, new.plan)
 
 
@@ -362,8 +362,8 @@ def _replays(
 
     Those that want a replay hear all of it with other code. One that goes to another kind is new.
     """
-    added = {step.subject for step in steps if step.kind is Kind.ADD}
-    moved = {step.subject for step in steps if step.kind is Kind.REHOME}
+    added = {step.subject for step in steps if step.kind is StepKind.ADD}
+    moved = {step.subject for step in steps if step.kind is StepKind.REHOME}
     for name, handler in new.handlers.items():
         subject, count = f"handler {name}", objects.get(handler.resource)
         if subject in added or _hears_other_kind(old, new, name):

@@ -21,7 +21,7 @@ from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.staging import code_of, outdated
+from declctl.runtime.reloading.stage import code_of, outdated, snapshot
 
 
 class RunningCache(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ def told_by(document: object) -> Comparable:
 
 
 def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Comparable:
-    side, used = generation.side, dict[Identity, Identity]()
+    side, used = snapshot(generation), dict[Identity, Identity]()
     for wanted in generation.wanted:
         used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
     found = [

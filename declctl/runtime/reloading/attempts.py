@@ -1,248 +1,46 @@
-"""Attempts to reload: what asks for one, and which one runs.
+"""Attempts to reload: what asks for one, which one runs, and when a refused one is tried again.
 
-Files that change and SIGHUP ask by themselves; a person asks by `declctl reload`. One attempt runs at a time,
-and the newest files win: until its commit an attempt can be given up. Then all that it has staged is undone,
-and only after that the newer attempt begins. A caller that waits for an attempt that was given up gets the
-outcome of the newer one.
+`Triggers` ask when files change or SIGHUP comes; a person asks by `declctl reload`. `Attempts`
+runs one at a time, and the newest files win: until its commit an attempt can be given up. Then all it has
+staged is undone, and only after that the newer attempt begins. A caller that waits for an attempt that was
+given up gets the outcome of the newer one. `ReloadRetries` tries again what was refused for no fault of the
+files.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from declctl.kit import Clock
+from declctl.kit import Clock, set_within
 from declctl.manifest.model import ReloadSpec, WatchFiles
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import STOPPING, Outcome, Result
+from declctl.runtime.reloading.changes import RETRIED, STOPPING, Outcome, Result
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
-from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.threads import in_thread
 
-_NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that nobody had asked for, and was joined
+FIRST_RETRY_SECONDS = 10.0  # tests shorten it
+_LONGEST_RETRY_SECONDS = 300.0
+_NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that ran unasked, and was joined
 _NOTHING = "nothing"  # no digest of files
 _CLOSE_SECONDS = 10.0  # what undoing an attempt may take when the process ends
 
 
-class Attempts:
-    """Lets a reloader make one attempt at a time. Used on the machinery loop.
-
-    `digest` says what the files are now; it blocks, and is asked in a daemon thread. `finished` hears every
-    outcome once, with whether somebody had asked for the attempt. `health` hears whether files can be looked
-    at.
-    """
-
-    def __init__(
-        self,
-        reloader: Reloader,
-        *,
-        digest: Callable[[], str],
-        finished: Callable[[Outcome, bool], Awaitable[None]],
-        health: FileWatchHealth,
-        clock: Clock,
-    ) -> None:
-        self._reloader = reloader
-        self._digest = digest
-        self._finished = finished
-        self._health = health
-        self._clock = clock
-        self._current: _Attempt | None = None  # not committed, refused or undone yet
-        self._told = ""
-        self._tasks: set[asyncio.Task[Outcome]] = set()
-        self._closed = False
-
-    async def reload(self, *, asked: bool, digest: str | None = None, force: bool = False) -> Outcome:
-        """Make what the files say the next generation, or say why not.
-
-        An attempt on the same files is joined, one on older files is given up. `digest` is what the
-        files are; without it they are looked at. `force` makes a new generation whatever they are, and joins
-        no attempt that has begun: what that has read besides may be older. Who waits when the process ends is
-        told so.
-        """
-        self._told = digest or self._told
-        while True:
-            attempt: _Attempt | None = await self._newest(asked=asked, digest=digest, force=force)
-            outcome = None
-            while attempt is not None:
-                await asyncio.wait([attempt.task])
-                if attempt.task.cancelled():  # by `close`, and nobody else
-                    return self.stopping()
-                outcome, attempt = attempt.task.result(), attempt.newer
-            if outcome is None:
-                return self.stopping()
-            if not (asked and outcome.reason in _NOT_TRIED):
-                return outcome
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether an attempt is under way that is not committed, refused or undone yet."""
-        return self._current is not None
-
-    async def again(self, digest: str, *, generation: int) -> Outcome | None:
-        """Try files of this digest once more, which were refused for another reason than what is in them.
-
-        Without a digest, as they could not be read, it is what they are now. Does nothing and returns None if
-        another generation runs, or an attempt is under way. If the files are others by now, the outcome is
-        Superseded.
-        """
-        active = self._reloader.active
-        if self.is_busy or active is None or active.number != generation:
-            return None
-        self._reloader.forget(digest)
-        return await self.reload(asked=False, digest=digest or None)
-
-    @property
-    def latest(self) -> str:
-        """The digest of the files that are being dealt with, or have been dealt with last."""
-        active = self._reloader.active
-        return self._told or (active.inputs.digest if active is not None else "")
-
-    def stopping(self) -> Outcome:
-        """The outcome of an attempt for which nothing was done, as the process ends."""
-        return self._outcome(Result.UNCHANGED, "", reason=STOPPING)
-
-    async def close(self) -> None:
-        """Undo the attempt that runs, if any, and begin no other: the process ends."""
-        self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
-
-    async def _newest(self, *, asked: bool, digest: str | None, force: bool) -> "_Attempt | None":
-        """The attempt on the files as they are, which runs or begins now; None when the process ends."""
-        while not self._closed and (current := self._current) is not None:
-            if current.has_begun:
-                await current.read.wait()
-                newest = digest or await self._look(otherwise=current.digest)
-                if current is not self._current or self._closed:
-                    continue
-                if force or newest != current.digest:
-                    return self._begin(asked=asked, settled=digest, force=force, instead_of=current)
-            current.asked = current.asked or asked
-            current.force = current.force or force
-            current.settled = digest
-            return current
-        if self._closed:
-            return None
-        return self._begin(asked=asked, settled=digest, force=force, instead_of=None)
-
-    def _begin(
-        self, *, asked: bool, settled: str | None, force: bool, instead_of: "_Attempt | None"
-    ) -> "_Attempt":
-        attempt = self._current = _Attempt(asked=asked, settled=settled, read=self._has_read)
-        attempt.force = force or (instead_of is not None and instead_of.force)
-        attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
-        self._tasks.add(attempt.task)
-        attempt.task.add_done_callback(self._tasks.discard)
-        if instead_of is not None:
-            instead_of.newer = attempt
-            instead_of.task.cancel()
-        return attempt
-
-    async def _run(self, attempt: "_Attempt", older: "_Attempt | None") -> Outcome:
-        if older is not None:
-            await older.over.wait()
-        attempt.has_begun = True
-        outcome = await self._try(attempt)
-        await self._finished(outcome, attempt.asked)
-        return outcome
-
-    async def _try(self, attempt: "_Attempt") -> Outcome:
-        began = self._clock.monotonic()
-        try:
-            settled = None if attempt.asked else attempt.settled
-            outcome = await self._reloader.reload(
-                asked=attempt.asked, force=attempt.force, settled=settled, read=attempt.has_read
-            )
-            if not attempt.asked and await self._is_outdated(outcome, attempt.digest):
-                outcome = self._given_up(attempt, began)
-            if outcome.result is Result.SUPERSEDED:
-                self._told = _NOTHING  # the next files are tried, even if they are what runs
-            return outcome
-        except asyncio.CancelledError:
-            if attempt.newer is None:
-                raise
-            attempt.task.uncancel()
-            return self._given_up(attempt, began)
-        finally:
-            attempt.read.set()
-            attempt.over.set()
-            if self._current is attempt:
-                self._current = None
-
-    def _given_up(self, attempt: "_Attempt", began: float) -> Outcome:
-        self._reloader.forget(attempt.digest)
-        seconds = self._clock.monotonic() - began
-        return self._outcome(Result.SUPERSEDED, attempt.digest, reason="Superseded", seconds=seconds)
-
-    async def _is_outdated(self, outcome: Outcome, digest: str) -> bool:
-        """Whether a refusal is of files that are not there any longer, as they were mended meanwhile.
-
-        Faults that are no longer in the files are not logged. The files that are there now are tried next.
-        """
-        refused = outcome.result is Result.REFUSED and bool(digest)
-        return refused and await self._look(otherwise=digest) != digest
-
-    async def _look(self, *, otherwise: str) -> str:
-        """The digest of the files as they are; `otherwise` where that can't be found out, which is told."""
-        try:
-            digest = await in_thread(self._digest, name="declctl-look")
-        except Exception as error:  # noqa: BLE001 - told; the attempt that runs goes on
-            self._health.failed(error)
-            return otherwise
-        self._health.succeeded()
-        return digest
-
-    def _has_read(self, digest: str) -> None:
-        self._told = digest
-
-    def _outcome(self, result: Result, digest: str, *, reason: str, seconds: float = 0.0) -> Outcome:
-        active = self._reloader.active
-        number = active.number if active is not None else 0
-        return Outcome(result, number, digest, reason=reason, seconds=seconds)
-
-
-class _Attempt:
-    """One attempt. `newer` is the one that it was given up for.
-
-    `settled` is the digest that files had when they had settled, for an attempt that nobody asked for.
-    """
-
-    task: asyncio.Task[Outcome]
-
-    def __init__(self, *, asked: bool, settled: str | None, read: Callable[[str], None]) -> None:
-        self.asked = asked
-        self.settled = settled
-        self.force = False
-        self._tell = read
-        self.has_begun = False
-        self.digest = ""
-        self.read = asyncio.Event()
-        self.over = asyncio.Event()
-        self.newer: _Attempt | None = None
-
-    def has_read(self, digest: str) -> None:
-        """It is known what it is made of."""
-        self.digest = digest
-        self.read.set()
-        self._tell(digest)
-
-
 class Triggers:
-    """Begins attempts. Used on the machinery loop.
+    """Begins attempts when files change or SIGHUP comes. Used on the machinery loop.
 
-    `active` gives the generation that runs: it is asked each time, as holding one would keep its code
-    alive. `watch` None leaves it to the manifest whether files are watched.
+    `policy` returns `spec.reload` of the generation that runs. `watch` None leaves it to the manifest whether
+    files are watched.
     """
 
     def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
         self,
         files: InputFiles,
-        attempts: Attempts,
+        attempts: "Attempts",
         *,
-        active: Callable[[], Generation],
+        policy: Callable[[], ReloadSpec],
         children: PreflightPool,
         health: FileWatchHealth,
         clock: Clock,
@@ -251,7 +49,7 @@ class Triggers:
     ) -> None:
         self._files = files
         self._attempts = attempts
-        self._active = active
+        self._policy = policy
         self._children = children
         self._health = health
         self._clock = clock
@@ -265,12 +63,12 @@ class Triggers:
         changes = FileChanges(
             digest=self._files.digest,
             folders=self._files.look_for_folders,
-            settle=lambda: self._policy.settle,
+            settle=lambda: self._policy().settle,
             clock=self._clock,
-            watch=lambda: self._way,
+            watch=self._way,
             last=lambda: self._attempts.latest,
-            seen=self._expect,
-            blind=self._tell_blind,
+            seen=self._warm_preflight,
+            blind=self._warn_of_polling,
             failed=self._health.failed,
             succeeded=self._health.succeeded,
         )
@@ -286,24 +84,337 @@ class Triggers:
             hangup.clear()
             await self._attempts.reload(asked=True)
 
-    @property
-    def _policy(self) -> ReloadSpec:
-        return self._active().plan.reload
-
-    @property
     def _way(self) -> WatchFiles:
         """How files are watched; `--watch` does so even where the manifest says Off."""
-        way = self._policy.watch
+        way = self._policy().watch
         return WatchFiles.AUTO if self._watch and way is WatchFiles.OFF else way
 
-    def _tell_blind(self, why: str) -> None:
+    def _warn_of_polling(self, why: str) -> None:
         advice = "on the node, fs.inotify.max_user_instances may be too low"
         self._log.warning(
             "the system gives no notices of changed files, which are looked at every second instead: "
             + (f"{why}; {advice}" if "Too many open files" in why else why)
         )
 
-    def _expect(self) -> None:
-        """What children of the pre-flight need is loaded while the files settle."""
-        if self._policy.preflight:
+    def _warm_preflight(self) -> None:
+        # While files settle, the pre-flight's children load what they need: that is off the edit's way.
+        if self._policy().preflight:
             self._children.warm()
+
+
+class Reloads(Protocol):
+    """What makes one attempt at a time (`Reloader`)."""
+
+    @property
+    def running(self) -> tuple[int, str]:
+        """The number of the generation that runs, and the digest of its files; 0 and "" before the first."""
+        ...
+
+    async def reload(
+        self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
+    ) -> Outcome:
+        """Make what the files say now the next generation, or say why not."""
+        ...
+
+    def forget(self, digest: str) -> None:
+        """Try files of this digest again when they come back."""
+        ...
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """One attempt."""
+
+    asked: bool  # a person waits for its outcome
+    force: bool  # make a new generation even where the files are those that run
+    settled: str | None  # the digest of the files when they had settled, for an attempt that runs unasked
+    has_begun: bool = False
+    digest: str = ""  # of the files that it has read
+    read: asyncio.Event = field(default_factory=asyncio.Event)  # `digest` is known, or never will be
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # committed, refused or undone
+    newer: "_Attempt | None" = None  # the attempt that this one was given up for
+    task: asyncio.Task[Outcome] = field(init=False)
+
+
+class Attempts:
+    """Lets a reloader make one attempt at a time. Used on the machinery loop.
+
+    `digest` returns what the files are now; it blocks, and is called in a daemon thread. `finished` is called
+    once for each outcome, with whether a person asked for the attempt. `health` is told whether files can be
+    looked at.
+    """
+
+    def __init__(
+        self,
+        reloader: Reloads,
+        *,
+        digest: Callable[[], str],
+        finished: Callable[[Outcome, bool], Awaitable[None]],
+        health: FileWatchHealth,
+        clock: Clock,
+    ) -> None:
+        self._reloader = reloader
+        self._digest = digest
+        self._finished = finished
+        self._health = health
+        self._clock = clock
+        self._current: _Attempt | None = None  # not committed, refused or undone yet
+        self._latest = ""  # the digest of the files that are dealt with, or were dealt with last
+        self._tasks: set[asyncio.Task[Outcome]] = set()  # attempts under way, with their announcement
+        self._closed = False
+
+    async def reload(self, *, asked: bool, digest: str | None = None, force: bool = False) -> Outcome:
+        """Make what the files say the next generation, or say why not.
+
+        An attempt on the same files is joined, one on older files is given up. `digest` is what the
+        files are; without it they are looked at. `force` makes a new generation whatever they are, and joins
+        no attempt that has begun: what that has read besides may be older. When the process ends, the outcome
+        has the reason `Stopping`.
+        """
+        self._latest = digest or self._latest
+        while True:
+            attempt: _Attempt | None = await self._newest(asked=asked, digest=digest, force=force)
+            outcome = None
+            while attempt is not None:
+                await asyncio.wait([attempt.task])
+                if attempt.task.cancelled():  # only `close` cancels an attempt for good
+                    return self.stopping()
+                outcome, attempt = attempt.task.result(), attempt.newer
+            if outcome is None:
+                return self.stopping()
+            # A person who joined an attempt that tried nothing gets an attempt of their own.
+            if not (asked and outcome.reason in _NOT_TRIED):
+                return outcome
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an attempt is under way that is not committed, refused or undone yet."""
+        return self._current is not None
+
+    async def idle(self) -> None:
+        """Return when no attempt is under way."""
+        while self._current is not None:
+            await self._current.over.wait()
+
+    async def again(self, digest: str, *, generation: int) -> Outcome | None:
+        """Try files of this digest once more, which were refused for another reason than what is in them.
+
+        Without a digest, as they could not be read, it is what they are now. Does nothing and returns None if
+        another generation runs, or an attempt is under way. If the files are others by now, the outcome is
+        Superseded.
+        """
+        if self.is_busy or self._reloader.running[0] != generation:
+            return None
+        self._reloader.forget(digest)
+        return await self.reload(asked=False, digest=digest or None)
+
+    @property
+    def latest(self) -> str:
+        """The digest of the files that are being dealt with, or have been dealt with last."""
+        return self._latest or self._reloader.running[1]
+
+    def stopping(self) -> Outcome:
+        """The outcome of an attempt for which nothing was done, as the process ends."""
+        return Outcome(Result.UNCHANGED, self._reloader.running[0], "", reason=STOPPING)
+
+    async def close(self) -> None:
+        """Undo the attempt that runs, if any, and begin no other: the process ends."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
+
+    async def _newest(self, *, asked: bool, digest: str | None, force: bool) -> _Attempt | None:
+        """The attempt on the files as they are, which runs or begins now; None when the process ends."""
+        while not self._closed and (current := self._current) is not None:
+            if current.has_begun:
+                await current.read.wait()
+                newest = digest or await self._look(otherwise=current.digest)
+                # Both waits let others run: the attempt may be over, or another one may have begun.
+                if current is not self._current or self._closed:
+                    continue
+                if force or newest != current.digest:
+                    return self._begin(asked=asked, settled=digest, force=force, instead_of=current)
+            # It has not read anything else than these files: it serves this caller as well.
+            current.asked = current.asked or asked
+            current.force = current.force or force
+            current.settled = digest
+            return current
+        if self._closed:
+            return None
+        return self._begin(asked=asked, settled=digest, force=force, instead_of=None)
+
+    def _begin(
+        self, *, asked: bool, settled: str | None, force: bool, instead_of: _Attempt | None
+    ) -> _Attempt:
+        # What the older attempt was forced to do, the newer one has to do as well.
+        forced = force or (instead_of is not None and instead_of.force)
+        attempt = self._current = _Attempt(asked, forced, settled)
+        attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
+        self._tasks.add(attempt.task)
+        attempt.task.add_done_callback(self._tasks.discard)
+        if instead_of is not None:
+            instead_of.newer = attempt
+            instead_of.task.cancel()
+        return attempt
+
+    async def _run(self, attempt: _Attempt, older: _Attempt | None) -> Outcome:
+        if older is not None:
+            await older.over.wait()
+        attempt.has_begun = True
+        outcome = await self._try(attempt)
+        await self._finished(outcome, attempt.asked)
+        return outcome
+
+    async def _try(self, attempt: _Attempt) -> Outcome:
+        began = self._clock.monotonic()
+
+        def read(digest: str) -> None:
+            self._latest = attempt.digest = digest
+            attempt.read.set()
+
+        def given_up() -> Outcome:
+            self._reloader.forget(attempt.digest)
+            number, seconds = self._reloader.running[0], self._clock.monotonic() - began
+            return Outcome(Result.SUPERSEDED, number, attempt.digest, reason="Superseded", seconds=seconds)
+
+        try:
+            outcome = await self._reloader.reload(
+                asked=attempt.asked,
+                force=attempt.force,
+                settled=None if attempt.asked else attempt.settled,
+                read=read,
+            )
+            # Faults of files that were mended meanwhile are not logged. The files as they are now are next.
+            refused = outcome.result is Result.REFUSED and bool(attempt.digest)
+            if refused and not attempt.asked and await self._look(otherwise=attempt.digest) != attempt.digest:
+                outcome = given_up()
+            if outcome.result is Result.SUPERSEDED:
+                self._latest = _NOTHING  # the next files are tried, even if they are what runs
+            return outcome
+        except asyncio.CancelledError:
+            if attempt.newer is None:
+                raise
+            attempt.task.uncancel()  # cancelled for a newer attempt: the callers of this one wait for that
+            return given_up()
+        finally:
+            attempt.read.set()
+            attempt.over.set()
+            if self._current is attempt:
+                self._current = None
+
+    async def _look(self, *, otherwise: str) -> str:
+        """The digest of the files as they are; `otherwise` where that can't be found out."""
+        try:
+            digest = await in_thread(self._digest, name="declctl-look")
+        except Exception as error:  # noqa: BLE001 - counted and logged; the attempt that runs goes on
+            self._health.failed(error)
+            return otherwise
+        self._health.succeeded()
+        return digest
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStatus:
+    """A refused reload that is tried again: why it was refused, how often it was retried, when it is next."""
+
+    reason: str
+    retries: int
+    next_in_seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "reason": self.reason,
+            "retries": self.retries,
+            "nextInSeconds": round(self.next_in_seconds, 1),
+        }
+
+
+class Retryable(Protocol):
+    """What tries files again (`Attempts`)."""
+
+    async def idle(self) -> None:
+        """Return when no attempt is under way."""
+        ...
+
+    async def again(self, digest: str, *, generation: int) -> Outcome | None:
+        """Try files of this digest once more; None if `generation` does not run any longer."""
+        ...
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """The refusal of the newest attempt, for a reason of `RETRIED`."""
+
+    outcome: Outcome
+    retries: int  # of these files, so far
+    due: float  # on the clock: when it is tried again
+
+
+class ReloadRetries:
+    """Tries a refused reload again, after 10 s, 20 s, … 5 min, until it or a newer one has another outcome.
+
+    Only reasons that lie outside of the files count (`RETRIED`). Used on the machinery loop.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusal: _Refusal | None = None  # what waits to be tried again
+        self._changed = asyncio.Event()  # `_refusal` is another one
+        self.made = 0  # retries since the start of the process
+
+    def status(self) -> RetryStatus | None:
+        """The refused reload that waits; None if there is none."""
+        if self._refusal is None:
+            return None
+        left = max(0.0, self._refusal.due - self._clock.monotonic())
+        return RetryStatus(self._refusal.outcome.reason, self._refusal.retries, left)
+
+    def record(self, outcome: Outcome) -> bool:
+        """Take the outcome of an attempt into account. Returns whether it is to be announced.
+
+        A retry that was refused for the same reason as before is counted, and not announced again.
+        """
+        before = self._refusal
+        is_new = before is None or outcome.back or _cause(before.outcome) != _cause(outcome)
+        if outcome.result is Result.SUPERSEDED or outcome.reason == "AttemptedBefore":
+            return is_new  # nothing was tried
+        if outcome.back and outcome.result is Result.REFUSED:
+            return is_new  # a rollback is not tried again, and says nothing of the files
+        if outcome.result is not Result.REFUSED or outcome.reason not in RETRIED:
+            self._refusal = None
+        else:
+            is_same = before is not None and before.outcome.bundle_hash == outcome.bundle_hash
+            retries = before.retries + 1 if before is not None and is_same else 0
+            delay = min(_LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(retries, 16))
+            self._refusal = _Refusal(outcome, retries, self._clock.monotonic() + delay)
+        self._changed.set()
+        return is_new
+
+    async def run(self, attempts: Retryable) -> None:
+        """Retry what waits, whenever it is due, until cancelled."""
+        while True:
+            self._changed.clear()
+            refusal = self._refusal
+            if refusal is None:
+                await self._changed.wait()
+                continue
+            # A newer refusal may be due earlier than this one.
+            left = refusal.due - self._clock.monotonic()
+            if await set_within(self._changed, left, clock=self._clock):
+                continue
+            # An attempt that runs has newer files: its outcome decides whether this one is tried again.
+            await attempts.idle()
+            if self._refusal is not refusal:
+                continue
+            outcome = await attempts.again(refusal.outcome.bundle_hash, generation=refusal.outcome.generation)
+            if outcome is not None:
+                self.made += 1
+            if self._refusal is refusal:  # its files or its generation are not there any longer
+                self._refusal = None
+
+
+def _cause(outcome: Outcome) -> tuple[str, str, str]:
+    return outcome.bundle_hash, outcome.reason, outcome.message

@@ -1,7 +1,7 @@
 """What a reload changes, and what came of it. Pure: nothing here touches what runs.
 
-`changes` compares two generations and returns steps. Each step has a class (`Kind`) that says what it costs;
-`summary` is the one line that a person reads after a reload. `Outcome` is one attempt, with its steps.
+`changes` compares two plans, with digests of their code, and returns steps. The kind of a step says what it
+costs. `summary` is the one line that a person reads after a reload. `Outcome` is one attempt, with its steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a step does to what runs."""
 
     KEEP = "Keep"  # goes on untouched; no difference, and told only where everything is
@@ -78,19 +78,25 @@ class Kind(StrEnum):
     RESTART = "RestartRequired"  # only a new process does this
 
 
+_MARKS = {
+    StepKind.ADD: "+",
+    StepKind.REMOVE: "-",
+    StepKind.REHOME: "-/+",
+    StepKind.RESTART: "!",
+    StepKind.KEEP: "=",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One difference. `subject` is what it is about, such as `handler notify`."""
 
-    kind: Kind
+    kind: StepKind
     subject: str
     detail: str = ""
 
     def __str__(self) -> str:
-        mark = {Kind.ADD: "+", Kind.REMOVE: "-", Kind.REHOME: "-/+", Kind.RESTART: "!", Kind.KEEP: "="}.get(
-            self.kind, "~"
-        )
-        return f"{mark}{self.subject}" + (f" ({self.detail})" if self.detail else "")
+        return f"{_MARKS.get(self.kind, '~')}{self.subject}" + (f" ({self.detail})" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,7 @@ def kept(old: PlanSnapshot, new: PlanSnapshot, steps: Sequence[Step]) -> tuple[S
     touched = {step.subject for step in steps}
     subjects = [f"resource {name}" for name in new.resources if name in old.resources]
     subjects += [f"handler {name}" for name in new.handlers if name in old.handlers]
-    return tuple(Step(Kind.KEEP, subject) for subject in subjects if subject not in touched)
+    return tuple(Step(StepKind.KEEP, subject) for subject in subjects if subject not in touched)
 
 
 def summary(steps: Sequence[Step]) -> str:
@@ -179,36 +185,36 @@ def summary(steps: Sequence[Step]) -> str:
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """What a process that was started with one plan does not do of another."""
     if old.admin.bind_address != new.admin.bind_address:
-        yield Step(Kind.RESTART, "admin.bindAddress")
+        yield Step(StepKind.RESTART, "admin.bindAddress")
     if old.name != new.name:
-        yield Step(Kind.RESTART, "metadata.name")
+        yield Step(StepKind.RESTART, "metadata.name")
 
 
 def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     before, after = old.resources, new.resources
     served = matched(old.all_identities(), new.all_identities())
-    yield from (Step(Kind.REMOVE, f"resource {name}") for name in before if name not in after)
+    yield from (Step(StepKind.REMOVE, f"resource {name}") for name in before if name not in after)
     for name, resource in after.items():
         if name not in before:
-            yield Step(Kind.ADD, f"resource {name}")
+            yield Step(StepKind.ADD, f"resource {name}")
             continue
         previous = before[name]
         mine, theirs = old.identities(previous), new.identities(resource)
         turned = {served[identity] for identity in theirs if identity not in mine}
         if set(mine) != set(theirs):
             turns = bool(turned) and turned == set(mine) - set(theirs)
-            kind = Kind.REPROJECT if turns else Kind.REHOME
+            kind = StepKind.REPROJECT if turns else StepKind.REHOME
             why = _why_rehomed(previous, resource) or "code of the transform"
             yield Step(kind, f"resource {name}", f"reproject: {why}" if turns else why)
         if previous.resync_period != resource.resync_period:
-            yield Step(Kind.RETIME, f"resource {name}", "resync")
+            yield Step(StepKind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:
-            yield Step(Kind.SWAP, f"resource {name}", "idleTimeout")
+            yield Step(StepKind.SWAP, f"resource {name}", "idleTimeout")
         yield from _indexers(previous, resource, old, new)
         lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
         if lacking:
             fields = ", ".join(sorted(map(str, lacking)))
-            yield Step(Kind.REPROJECT, f"resource {name}", f"reproject: {fields}")
+            yield Step(StepKind.REPROJECT, f"resource {name}", f"reproject: {fields}")
 
 
 def _indexers(
@@ -216,56 +222,56 @@ def _indexers(
 ) -> Iterable[Step]:
     old = {indexer.name: indexer for indexer in before.indexers}
     new = {indexer.name: indexer for indexer in after.indexers}
-    yield from (Step(Kind.REMOVE, f"index {after.name}.{name}") for name in old if name not in new)
+    yield from (Step(StepKind.REMOVE, f"index {after.name}.{name}") for name in old if name not in new)
     for name, indexer in new.items():
         subject = f"index {after.name}.{name}"
         if name not in old:
-            yield Step(Kind.ADD, subject)
+            yield Step(StepKind.ADD, subject)
         elif old[name] != indexer:
-            yield Step(Kind.REINDEX, subject)
+            yield Step(StepKind.REINDEX, subject)
         elif side.code != other.code and side.code_of(indexer.entry_point) != other.code_of(
             indexer.entry_point
         ):
-            yield Step(Kind.REINDEX, subject, "code")
+            yield Step(StepKind.REINDEX, subject, "code")
 
 
 def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     before, after = old.handlers, new.handlers
-    yield from (Step(Kind.REMOVE, f"handler {name}") for name in before if name not in after)
+    yield from (Step(StepKind.REMOVE, f"handler {name}") for name in before if name not in after)
     for name, handler in after.items():
         if name not in before:
-            yield Step(Kind.ADD, f"handler {name}")
+            yield Step(StepKind.ADD, f"handler {name}")
             continue
         previous = before[name]
         if previous.resource != handler.resource:
-            yield Step(Kind.REHOME, f"handler {name}", "resourceRef")
+            yield Step(StepKind.REHOME, f"handler {name}", "resourceRef")
         if previous.resync_period != handler.resync_period:
-            yield Step(Kind.RETIME, f"handler {name}", "resync")
+            yield Step(StepKind.RETIME, f"handler {name}", "resync")
         same_code = old.code == new.code or old.handler_code(previous) == new.handler_code(handler)
         reasons = [] if same_code else ["code"]
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
-            yield Step(Kind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
+            yield Step(StepKind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
     if [name for name in before if name in after] != [name for name in after if name in before]:
-        yield Step(Kind.SWAP, "handlers", "order")
+        yield Step(StepKind.SWAP, "handlers", "order")
 
 
 def _others(old: Plan, new: Plan) -> Iterable[Step]:
     plugins = {plugin.name: plugin for plugin in old.plugins}
     for plugin in new.plugins:
         if plugin.name not in plugins:
-            yield Step(Kind.ADD, f"plugin {plugin.name}")
+            yield Step(StepKind.ADD, f"plugin {plugin.name}")
         elif plugins[plugin.name] != plugin:
-            yield Step(Kind.SWAP, f"plugin {plugin.name}")
+            yield Step(StepKind.SWAP, f"plugin {plugin.name}")
     kept = {plugin.name for plugin in new.plugins}
-    yield from (Step(Kind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
+    yield from (Step(StepKind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
     for name in ("startup", "shutdown"):
         if getattr(old.lifecycle, name) != getattr(new.lifecycle, name):
-            yield Step(Kind.SWAP, f"lifecycle {name}")
+            yield Step(StepKind.SWAP, f"lifecycle {name}")
     if old.reload != new.reload:
-        yield Step(Kind.SWAP, "reload")
+        yield Step(StepKind.SWAP, "reload")
     if old.admin.allowed_hosts != new.admin.allowed_hosts:
-        yield Step(Kind.SWAP, "admin.allowedHosts")
+        yield Step(StepKind.SWAP, "admin.allowedHosts")
     yield from needing_restart(old, new)
 
 
@@ -299,7 +305,7 @@ def takes_effect(subjects: Sequence[str]) -> str:
     return f"{' and '.join(subjects)} {verb} effect when the process starts again"
 
 
-class Imports(NamedTuple):
+class ImportSeconds(NamedTuple):
     """How long importing the handlers took, in seconds, in both places; 0 where nothing was imported."""
 
     in_preflight: float = 0.0
@@ -342,7 +348,7 @@ class Outcome(msgspec.Struct, frozen=True):
     watches: int = 0
     unplanned: Sequence[str] = ()
     back: bool = False
-    imports: Imports = Imports()
+    imports: ImportSeconds = ImportSeconds()
 
     @property
     def bundle(self) -> str:
@@ -376,7 +382,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def _restarts(self) -> str:
         """What has changed in the files and not in the process, as the end of a sentence; maybe nothing."""
-        subjects = [step.subject for step in self.steps if step.kind is Kind.RESTART]
+        subjects = [step.subject for step in self.steps if step.kind is StepKind.RESTART]
         return f"; {takes_effect(subjects)}" if subjects else ""
 
     @property

@@ -9,9 +9,9 @@ prepares it once and tears it down when its last generation goes.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,6 @@ from declctl.errors import ReloadRefused
 from declctl.hooks.calls import Implementation, call, call_async, describe_with_place
 from declctl.kit import LoopThread
 from declctl.manifest import Plan
-from declctl.manifest.plan import watches_of
 from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caching.informer_pool import (
     InformerPool,
@@ -31,25 +30,16 @@ from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnv
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Place
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import Imports, Outcome, PlanSnapshot
 from declctl.runtime.threads import in_thread
 
 _CANCELLED_SECONDS = 5.0
-
-
-class Discovery(Protocol):
-    """What is needed of the transport: which scope a kind has."""
-
-    async def discover(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind; raises NotFound while there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeServices:
     """What every generation is wired to."""
 
-    discovery: Discovery
+    discover: Callable[[GroupVersionKind], Awaitable[Resource]]  # raises NotFound for an unknown kind
     caches: InformerPool
     cluster: Cluster
     loops: HandlerLoops
@@ -69,8 +59,8 @@ class RuntimeServices:
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
-    `wanted` is what it wants of the caches, `places` where its handlers go. `imports` is how long the
-    import of its code took: no time where that was loaded already. `loop` runs its asynchronous hooks.
+    `wanted` is what it needs of the caches, `places` where its handlers go. `loop` runs its asynchronous
+    hooks.
     """
 
     number: int
@@ -80,33 +70,35 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     wanted: tuple[ResourceRequirement, ...]
     listers: Listers
     places: Mapping[str, Place]
-    imports: Imports
     loop: LoopThread
-
-    @property
-    def side(self) -> PlanSnapshot:
-        """What is compared with another generation."""
-        resources = tuple(wanted.plan for wanted in self.wanted)
-        scoped = replace(self.plan, resources=resources, watches=watches_of(resources))
-        by_hooks = self.foreign.from_hooks.transforms
-        transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-        return PlanSnapshot(scoped, self.inputs.code, transformed, self.inputs.modules)
 
     def resource(self, name: str) -> ResourceRequirement | None:
         """What it wants of a resource."""
         return next((wanted for wanted in self.wanted if wanted.plan.name == name), None)
 
 
+class OldGeneration(msgspec.Struct, frozen=True):
+    """A generation that was replaced, or refused, and is alive, and what holds it."""
+
+    generation: int
+    holders: tuple[str, ...]
+    refused: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"generation": self.generation, "refused": self.refused, "heldBy": list(self.holders)}
+
+
 def lifecycle_context(
-    name: str, generation: Generation, memo: Memo, around: RuntimeServices
+    name: str, generation: Generation, memo: Memo, services: RuntimeServices
 ) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
     config = generation.foreign.plugin_configs.get(name)
-    world = around.world(name, generation.number, listers=generation.listers, config=config)
+    world = services.world(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(world, lambda: memo)
 
 
-class Failed(msgspec.Struct, frozen=True):
+class HookFailure(msgspec.Struct, frozen=True):
     """A life-cycle hook that raised or took too long."""
 
     hook: str
@@ -135,17 +127,17 @@ class Lifecycle:
         *,
         loop: LoopThread,
         timeout: float,
-    ) -> list[Failed]:
+    ) -> list[HookFailure]:
         """Call all of them, in their order.
 
         One that fails doesn't keep the others from being called.
         """
-        failed: list[Failed] = []
+        failed: list[HookFailure] = []
         for implementation in implementations:
             try:
                 await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
             except Exception as error:  # noqa: BLE001 - foreign code: told, and left to the caller to judge
-                failed.append(Failed(implementation.hook, implementation.plugin, error))
+                failed.append(HookFailure(implementation.hook, implementation.plugin, error))
         for failure in failed:
             self._log.error(str(failure), hook=failure.hook, plugin=failure.plugin)
         return failed
@@ -207,15 +199,15 @@ class PluginLifetimes:
     Used on the machinery loop; it calls their life-cycle hooks.
     """
 
-    def __init__(self, around: RuntimeServices, lifecycle: Lifecycle) -> None:
-        self._around = around
+    def __init__(self, services: RuntimeServices, lifecycle: Lifecycle) -> None:
+        self._services = services
         self._lifecycle = lifecycle
-        self._owners: list[Generation] = []
+        self._lifetimes: list[Generation] = []
         self._memos: dict[str, Memo] = {}  # by plugin or entry point
 
     def all(self) -> Sequence[Generation]:
         """Every one of them."""
-        return tuple(self._owners)
+        return tuple(self._lifetimes)
 
     def memo(self, name: str) -> Memo:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
@@ -223,14 +215,14 @@ class PluginLifetimes:
 
     def enter(self, generation: Generation) -> None:
         """It is being staged: what it uses is not torn down from now on."""
-        self._owners.append(generation)
+        self._lifetimes.append(generation)
 
     async def leave(self, generation: Generation, *, timeout: float) -> bool:
         """It goes: tear down what nobody else uses, `timeout` seconds for each hook.
 
         Returns whether it was the last that used its code.
         """
-        self._owners.remove(generation)
+        self._lifetimes.remove(generation)
         if self._is_loaded(generation):
             return False
         kept = self._plugins_elsewhere(generation)
@@ -254,13 +246,6 @@ class PluginLifetimes:
         )
         if after is not None and not self._is_loaded(generation):
             await self._hand_over_state(after, generation)
-
-    async def tell(self, generation: Generation, outcome: Outcome, *, timeout: float) -> None:
-        """Call `declctl_reload` with the outcome of an attempt."""
-        implementations = generation.foreign.lifecycle("declctl_reload")
-        await self._lifecycle.call_each(
-            implementations, lambda _: {"outcome": outcome}, loop=generation.loop, timeout=timeout
-        )
 
     async def _call_all(
         self, generation: Generation, hook: str, reason: str, *, but: frozenset[str] = frozenset()
@@ -312,8 +297,8 @@ class PluginLifetimes:
         )
 
     def _others(self, generation: Generation) -> Sequence[Generation]:
-        return [other for other in self._owners if other is not generation]
+        return [other for other in self._lifetimes if other is not generation]
 
     def _arguments(self, implementation: Implementation, generation: Generation) -> dict[str, object]:
         name = implementation.plugin
-        return {"ctx": lifecycle_context(name, generation, self.memo(name), self._around)}
+        return {"ctx": lifecycle_context(name, generation, self.memo(name), self._services)}

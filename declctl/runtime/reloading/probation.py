@@ -14,20 +14,12 @@ _TIMES_LONGER = 10.0
 _SEVERAL = 5  # calls; where all of them fail, no more are waited for
 
 
-class Verdict(StrEnum):
+class Ruling(StrEnum):
     """What is known of a generation so far."""
 
     UNDECIDED = "Undecided"
     PASSED = "Passed"  # the time is over: it stays
     BREACHED = "Breached"  # too many of its calls fail, or a handler hangs: it goes
-
-
-@dataclass(eq=False)
-class Kept:
-    """A generation that was replaced and may come back; it is retired once `released` is set."""
-
-    generation: Generation
-    released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +55,15 @@ class Conduct:
 
 @dataclass(eq=False)
 class Trial:
-    """The probation of the generation that runs. `began` is a moment of the clock.
+    """The probation of the generation that runs."""
 
-    `refused` says that going back was tried and could not be done: it is not tried again by itself.
-    """
+    before: Generation  # was replaced, and may come back
+    policy: ReloadSpec  # of the generation on trial
+    began: float  # on the clock, in seconds
+    released: asyncio.Event = field(default_factory=asyncio.Event)  # set: `before` is retired
+    refused: bool = False  # going back was tried and is impossible: it is not tried again by itself
 
-    kept: Kept
-    policy: ReloadSpec
-    began: float
-    refused: bool = False
-
-    def verdict(self, each: Mapping[str, Conduct], *, now: float) -> tuple[Verdict, str]:
+    def verdict(self, each: Mapping[str, Conduct], *, now: float) -> tuple[Ruling, str]:
         """Judge the handlers of the new generation, by name; for one that is breached also says why.
 
         `maxErrorRatio` of 1 judges nothing: no share is greater.
@@ -83,11 +73,11 @@ class Trial:
                 (found for name, one in each.items() if (found := self._alone(name, one, now))), ""
             )
             if why:
-                return Verdict.BREACHED, why
+                return Ruling.BREACHED, why
         over = now - self.began >= self.policy.probation_period
         if over and (self.refused or not any(self._may_hang(one, now) for one in each.values())):
-            return Verdict.PASSED, ""
-        return Verdict.UNDECIDED, ""
+            return Ruling.PASSED, ""
+        return Ruling.UNDECIDED, ""
 
     def hangs_after(self, one: Conduct) -> float:
         """After how many seconds a call of a handler hangs.
@@ -104,13 +94,13 @@ class Trial:
         if new.calls < self.policy.min_calls or not self._is_worse(new, old):
             return ""
         failed = what_failed({name: one.new for name, one in each.items()})
-        return f"{new} failed, of generation {self.kept.generation.number} {old}: {failed}"
+        return f"{new} failed, of generation {self.before.number} {old}: {failed}"
 
     def _alone(self, name: str, one: Conduct, now: float) -> str:
         """Why a handler has failed, whatever the others do; it has to have been there before."""
         if one.old is None:
             return ""
-        before = f"of generation {self.kept.generation.number}"
+        before = f"of generation {self.before.number}"
         limit, new, old = self.hangs_after(one), one.new, one.old
         hung = sum(now - began > limit for began in one.blocking)
         old_hung = sum(now - began > limit for began, _ in one.old_under_way)

@@ -25,10 +25,16 @@ from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
-from declctl.runtime.reloading.generation import Generation, Lifecycle, PluginLifetimes, RuntimeServices
-from declctl.runtime.reloading.probation import Conduct, Kept, Trial, Verdict
-from declctl.runtime.reloading.retirement import OldGeneration, Retiring
-from declctl.runtime.reloading.staging import WARM_CHECK, Replays, Staged, Staging, outdated, refusal
+from declctl.runtime.reloading.generation import (
+    Generation,
+    Lifecycle,
+    OldGeneration,
+    PluginLifetimes,
+    RuntimeServices,
+)
+from declctl.runtime.reloading.probation import Conduct, Ruling, Trial
+from declctl.runtime.reloading.retirement import Retirement
+from declctl.runtime.reloading.stage import WARM_CHECK, Replays, Stage, StagedGeneration, outdated, refusal
 from declctl.runtime.threads import in_thread
 
 _LOOK_SECONDS = 0.25
@@ -44,7 +50,7 @@ class Reloader:
         self,
         files: InputFiles,
         *,
-        around: RuntimeServices,
+        services: RuntimeServices,
         slots: Slots,
         lifecycle: Lifecycle,
         children: PreflightPool,
@@ -54,7 +60,7 @@ class Reloader:
         self.active: Generation | None = None
         self.trial: Trial | None = None  # of the active generation, while the one before may come back
         self._files = files
-        self._around = around
+        self._services = services
         self._slots = slots
         self._children = children
         self._clock = clock
@@ -63,10 +69,16 @@ class Reloader:
         self._last_digest = ""
         self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
         self._attempt = asyncio.Lock()
-        self._owners = PluginLifetimes(around, lifecycle)
+        self._lifecycle = lifecycle
+        self._lifetimes = PluginLifetimes(services, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
-        self._retiring = Retiring(around, self._owners, slots, clock=clock, log=log)
-        self._staging = Staging(around, self._owners, slots, let_go=self._let_go, clock=clock)
+        self._retiring = Retirement(services, self._lifetimes, slots, clock=clock, log=log)
+        self._staging = Stage(services, self._lifetimes, slots, let_go=self._let_go, clock=clock)
+
+    @property
+    def running(self) -> tuple[int, str]:
+        """The number of the generation that runs, and the digest of its files; 0 and "" before the first."""
+        return (0, "") if self.active is None else (self.active.number, self.active.inputs.digest)
 
     @property
     def alive(self) -> Mapping[int, Generation]:
@@ -76,7 +88,7 @@ class Reloader:
     @property
     def old(self) -> list[OldGeneration]:
         """The generations that were replaced and are alive, and what holds them."""
-        kept = self.trial.kept.generation if self.trial is not None else None
+        kept = self.trial.before if self.trial is not None else None
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
             if generation is not self.active:
@@ -85,7 +97,7 @@ class Reloader:
                 found.append(OldGeneration(number, tuple(calls) or (usual,)))
         return [*found, *self._retiring.held]
 
-    async def start(self, checked: Checked) -> Generation:
+    async def start(self, checked: Checked) -> Outcome:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
 
         It is committed at once, so that whoever asks sees its caches fill. No handler is called
@@ -95,14 +107,17 @@ class Reloader:
             staged = await self._staging.first(checked)
             self._warnings = checked.diagnostics
             self._slots.hold()
-            self._commit(staged)
-            return staged.generation
+            self.commit(staged)
+            new = staged.generation
+            return Outcome(
+                Result.APPLIED, new.number, new.inputs.digest, reason="Started", imports=staged.imports
+            )
 
     async def first_sync(self) -> None:
         """Let handlers begin when every cache has synced, or after `warmTimeout` with those that have.
 
         A kind that the server does not serve is not waited for. Where a reload has come meanwhile, its
-        caches count. What a later generation adds has synced before it is committed (`Staging`).
+        caches count. What a later generation adds has synced before it is committed (`Stage`).
         """
         began = self._clock.monotonic()
         while self._unsynced(missing=False):
@@ -124,7 +139,7 @@ class Reloader:
         return {
             wanted.plan.name: cached.informer.why_not_synced()
             for wanted in self.active.wanted
-            for cached in self._around.caches.of(wanted)
+            for cached in self._services.caches.of(wanted)
             if not cached.informer.has_synced and (missing or not isinstance(cached.informer.fault, NotFound))
         }
 
@@ -198,9 +213,9 @@ class Reloader:
             trial, active = self.trial, self.active
             if trial is not wanted and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
-            if trial is None or number not in (None, trial.kept.generation.number):
+            if trial is None or number not in (None, trial.before.number):
                 return not_in_memory(number, active=active, trial=trial)
-            before = trial.kept.generation
+            before = trial.before
             try:
                 with self._own_faults():
                     staged = await self._staging.again(before, self._next_number, after=active)
@@ -213,13 +228,13 @@ class Reloader:
     @property
     def loaded(self) -> tuple[int, ...]:
         """The generation that may come back, if there is one, and the one that runs."""
-        kept = self.trial.kept.generation if self.trial is not None else None
+        kept = self.trial.before if self.trial is not None else None
         return tuple(each.number for each in (kept, self.active) if each is not None)
 
     def conduct(self, trial: Trial) -> Mapping[str, Conduct]:
         """How the handlers of the active generation do, beside the one that may come back."""
         assert self.active is not None
-        kept, found = trial.kept.generation, dict[str, Conduct]()
+        kept, found = trial.before, dict[str, Conduct]()
         for name, place in self.active.places.items():
             slot, before = self._slots.slot(name), kept.places.get(name)
             if slot is None:
@@ -239,7 +254,7 @@ class Reloader:
         """The active generation stays: the one before is retired."""
         if self.trial is trial:
             self.trial = None
-            trial.kept.released.set()
+            trial.released.set()
 
     async def drained(self) -> None:
         """Return when every generation that was replaced has been retired."""
@@ -249,12 +264,12 @@ class Reloader:
         """Tear down every generation that has not been: the active one, and those that were to follow."""
         self._replays.close()
         await self._retiring.cancel()
-        for generation in self._owners.all():
-            await self._owners.leave(generation, timeout=timeout)
+        for generation in self._lifetimes.all():
+            await self._lifetimes.leave(generation, timeout=timeout)
 
     def memo(self, name: str) -> Memo:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
-        return self._owners.memo(name)
+        return self._lifetimes.memo(name)
 
     async def _let_go(self, generation: Generation) -> None:
         """Undo what was made of a generation that is not committed."""
@@ -284,11 +299,11 @@ class Reloader:
             )
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
-    def _commit(self, staged: Staged, *, back: bool = False) -> None:
+    def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
         ended = self._slots.commit(staged.prepared)
-        self._around.caches.reproject(new.wanted)
+        self._services.caches.reproject(new.wanted)
         self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1
@@ -301,31 +316,36 @@ class Reloader:
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             self._retiring.begin(old, policy, ended, self._next_trial(old, new, back=back))
 
-    def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> Kept | None:
-        """Begin the probation of `new`; returns whether `old` is kept for it.
-
-        What was on trial itself is not: the last one that is known to be good stays.
-        """
+    def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> asyncio.Event | None:
+        """Begin the probation of `new`; returns what releases `old`, if `old` is kept for it."""
         trial, self.trial = self.trial, None
         policy = new.plan.reload
         if back or not policy.probation_period:
             if trial is not None:
-                trial.kept.released.set()
+                trial.released.set()
             return None
-        kept = trial.kept if trial is not None else Kept(old)
-        self.trial = Trial(kept, policy, began=self._clock.monotonic())
-        return kept if trial is None else None
+        now = self._clock.monotonic()
+        if trial is None:
+            self.trial = Trial(old, policy, began=now)
+            return self.trial.released
+        # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
+        self.trial = Trial(trial.before, policy, began=now, released=trial.released)
+        return None
 
-    async def tell(self, outcome: Outcome, *, timeout: float) -> None:
-        """Call `declctl_reload` of the active generation with the outcome of an attempt."""
-        assert self.active is not None
-        await self._owners.tell(self.active, outcome, timeout=timeout)
+    async def call_reload_hooks(self, outcome: Outcome, timeout: float) -> None:
+        """Call `declctl_reload` of the active generation, `timeout` seconds for each hook; raises nothing."""
+        active = self.active
+        if active is not None:
+            hooks = active.foreign.lifecycle("declctl_reload")
+            await self._lifecycle.call_each(
+                hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=timeout
+            )
 
     def _applied(
-        self, staged: Staged, began: float, *, back: str = "", warnings: Sequence[Diagnostic] = ()
+        self, staged: StagedGeneration, began: float, *, back: str = "", warnings: Sequence[Diagnostic] = ()
     ) -> Outcome:
-        self._commit(staged, back=bool(back))
-        asked = self._around.caches.asked()
+        self.commit(staged, back=bool(back))
+        asked = self._services.caches.asked()
         result = Result.ROLLED_BACK if back else Result.APPLIED
         return Outcome(
             result,
@@ -338,7 +358,7 @@ class Reloader:
             lists=asked.lists,
             watches=asked.watches,
             unplanned=asked.unplanned,
-            imports=staged.generation.imports,
+            imports=staged.imports,
             diagnostics=warnings,
         )
 
@@ -357,7 +377,7 @@ class Reloader:
 
 def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None) -> Outcome:
     """The generation that somebody wants back is not loaded; says which one is, and why no other."""
-    there = trial.kept.generation.number if trial is not None else None
+    there = trial.before.number if trial is not None else None
     wanted = "no earlier generation" if number is None else f"generation {number}"
     message = f"{wanted} is not in memory: " if number is not None else f"{wanted} is in memory: "
     if there is not None:
@@ -394,9 +414,9 @@ class Probation:
         if trial is None:
             return
         verdict, why = trial.verdict(self._reloader.conduct(trial), now=self._clock.monotonic())
-        if verdict is Verdict.PASSED:
+        if verdict is Ruling.PASSED:
             self._reloader.passed(trial)
-        elif verdict is Verdict.BREACHED:
+        elif verdict is Ruling.BREACHED:
             del trial  # nothing may hold the generation that goes while its outcome is told
             outcome = (await self._reloader.rollback(why=why, asked=False)).as_rollback()
             if outcome.result is not Result.UNCHANGED:

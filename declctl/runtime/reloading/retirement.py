@@ -38,8 +38,7 @@ from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.handling.slots import Ended, Slots, Undrained
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
-from declctl.runtime.reloading.probation import Kept
+from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
 
 _SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
@@ -71,18 +70,6 @@ class RetiredCode(msgspec.Struct, frozen=True):
     def is_alive(self) -> bool:
         """Whether anything of it is left: a function, a class with methods, or what it has attached."""
         return self.trace.is_alive or bool(self.registrations.attached)
-
-
-class OldGeneration(msgspec.Struct, frozen=True):
-    """A generation that was replaced, or refused, and is alive, and what holds it."""
-
-    generation: int
-    holders: tuple[str, ...]
-    refused: bool = False
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"generation": self.generation, "refused": self.refused, "heldBy": list(self.holders)}
 
 
 def find_holders(
@@ -183,9 +170,9 @@ def _referrers(prefix: str) -> list[str]:
     first = [each for each in everything if id(each) not in own and _refers(each, own)]
     containers = {id(each) for each in first if _is_a(each, _CONTAINERS)}
     ours = {id(everything), id(first)}
-    owners = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
+    lifetimes = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
     del everything
-    named = [_named(each) for each in (*first, *owners) if not _is_a(each, _CONTAINERS)]
+    named = [_named(each) for each in (*first, *lifetimes) if not _is_a(each, _CONTAINERS)]
     return list(dict.fromkeys(f"a reference in {name}" for name in named))
 
 
@@ -252,21 +239,21 @@ def _named(value: Any) -> str:
     return f"{module}.{name}" if module not in ("", "builtins") else str(name)
 
 
-class Retiring:
+class Retirement:
     """The generations that were committed, by their numbers, and the end of those that were replaced.
 
     Used on the machinery loop.
     """
 
     def __init__(
-        self, around: RuntimeServices, owners: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
+        self, services: RuntimeServices, lifetimes: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
     ) -> None:
         self.alive: dict[int, Generation] = {}  # committed and not retired
         # By the prefix of their modules: those that no sweep has found gone, and those that it found alive.
         self._retired: dict[str, RetiredCode] = {}
         self._held: dict[str, OldGeneration] = {}
-        self._around = around
-        self._owners = owners
+        self._services = services
+        self._lifetimes = lifetimes
         self._slots = slots
         self._clock = clock
         self._log = log
@@ -276,9 +263,11 @@ class Retiring:
         self._one_sweep = asyncio.Lock()  # at a time
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
-    def begin(self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None) -> None:
-        """Retire a generation that was replaced; where it is `kept`, not before that is released."""
-        task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, kept))
+    def begin(
+        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], released: asyncio.Event | None
+    ) -> None:
+        """Drain and retire a generation that was replaced; tear it down after `released` is set, if given."""
+        task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, released))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -302,13 +291,13 @@ class Retiring:
 
         Hooks have `timeout` seconds, informers linger for `linger` seconds.
         """
-        was_last = await self._owners.leave(generation, timeout=timeout)
+        was_last = await self._lifetimes.leave(generation, timeout=timeout)
         refused = self.alive.get(generation.number) is not generation
         if not refused:
             del self.alive[generation.number]
-        self._around.caches.drop_indexes(generation.wanted, self._still_wanted())
-        self._around.caches.release(generation.wanted, linger=linger)
-        self._around.loops.keep({other.loop for other in self._owners.all()})
+        self._services.caches.drop_indexes(generation.wanted, self._still_wanted())
+        self._services.caches.release(generation.wanted, linger=linger)
+        self._services.loops.keep({other.loop for other in self._lifetimes.all()})
         if was_last:
             foreign = generation.foreign
             trace = foreign.trace()
@@ -321,7 +310,7 @@ class Retiring:
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
     async def _retire(
-        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], kept: Kept | None
+        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], released: asyncio.Event | None
     ) -> None:
         began = self._clock.monotonic()
         late = await self._slots.drain(ended, policy=policy.drain_policy, timeout=policy.drain_timeout)
@@ -331,8 +320,8 @@ class Retiring:
         if not late:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
         await self._slots.finished(ended)
-        if kept is not None:
-            await kept.released.wait()
+        if released is not None:  # probation of the next generation may bring this one back
+            await released.wait()
         await self.let_go(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
 
     @property
@@ -359,7 +348,7 @@ class Retiring:
     async def _swept(self) -> None:
         """Free what nobody refers to, and find out who refers to the rest; again a minute later."""
         async with self._one_sweep:
-            retired, before, loops = tuple(self._retired.values()), self._held, self._around.loops.all()
+            retired, before, loops = tuple(self._retired.values()), self._held, self._services.loops.all()
             everywhere = self._decoded() <= _FEW
 
             def sweep() -> dict[str, OldGeneration]:
@@ -395,7 +384,7 @@ class Retiring:
         """How many objects are cached decoded (`mode: Objects`)."""
         return sum(
             len(cached.informer.indexer)
-            for cached in self._around.caches.all()
+            for cached in self._services.caches.all()
             if cached.identity.watch.cache is CacheMode.OBJECTS
         )
 

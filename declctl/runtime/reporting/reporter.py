@@ -1,16 +1,16 @@
 """The reporter: reads what runs, keeps what came of each attempt to reload, says both in log and status.
 
-`History` keeps the newest outcomes for `declctl history`. `Observer` writes one line when a resource syncs,
-derives conditions, and makes the status document. The announcer hands each outcome to the log, to status and
-to hooks.
+`ReloadHistory` keeps the newest outcomes for `declctl history`. `StatusReporter` writes one line when a
+resource syncs, derives conditions, and makes the status document. `Announcer` hands each outcome to status,
+log and hooks.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -22,12 +22,18 @@ from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import STOPPING, Kind, Outcome, Result, needing_restart, takes_effect
+from declctl.runtime.reloading.attempts import ReloadRetries
+from declctl.runtime.reloading.changes import (
+    STOPPING,
+    Outcome,
+    Result,
+    StepKind,
+    needing_restart,
+    takes_effect,
+)
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.reload import Reloader
-from declctl.runtime.reloading.retries import ReloadRetries
-from declctl.runtime.reporting.status import Conditions, ResourceStatus, Status
+from declctl.runtime.reloading.generation import Generation, OldGeneration
+from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
@@ -38,7 +44,7 @@ _SILENCE = 60.0  # seconds until the log says again that a resource has not sync
 _HOOK_SECONDS = 60.0
 
 
-class Entry(msgspec.Struct, frozen=True):
+class HistoryEntry(msgspec.Struct, frozen=True):
     """One attempt, and when it was over."""
 
     at: datetime
@@ -51,24 +57,24 @@ class Entry(msgspec.Struct, frozen=True):
         return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **told}
 
 
-class History:
+class ReloadHistory:
     """The newest 100 attempts; those that came to nothing, as nothing had changed, are not among them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: deque[Entry] = deque(maxlen=_KEPT)
+        self._entries: deque[HistoryEntry] = deque(maxlen=_KEPT)
 
     def add(self, outcome: Outcome) -> None:
         """An attempt is over."""
         if outcome.result is not Result.UNCHANGED:
-            self._entries.append(Entry(self._clock.now(), outcome))
+            self._entries.append(HistoryEntry(self._clock.now(), outcome))
 
     def document(self) -> list[dict[str, Any]]:
         """As JSON has it; the oldest first."""
         return [entry.document() for entry in self._entries]
 
 
-class Notes:
+class ResourceWarnings:
     """Remembers what was told, so that what goes on all the time is a few lines and not a flood."""
 
     def __init__(self) -> None:
@@ -142,7 +148,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-class Observer:
+class StatusReporter:
     """Asks everybody for figures.
 
     Changes nothing but the conditions, and tells slots that a first sync is over.
@@ -151,8 +157,9 @@ class Observer:
     def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
         self,
         name: str,
-        reloader: Reloader,
         *,
+        active: Callable[[], Generation | None],
+        old: Callable[[], Sequence[OldGeneration]],
         caches: InformerPool,
         slots: Slots,
         loops: HandlerLoops,
@@ -164,7 +171,8 @@ class Observer:
         log: Log,
     ) -> None:
         self._name = name
-        self._reloader = reloader
+        self._active = active
+        self._old = old
         self._caches = caches
         self._slots = slots
         self._loops = loops
@@ -181,7 +189,7 @@ class Observer:
         self._told: dict[str, tuple[object, str | None]] = {}
         self._told_disabled: dict[str, str | None] = {}  # plugin → why
         self._silent_until: dict[str, float] = {}  # on the clock, of resources that have not synced
-        self._notes = Notes()
+        self._notes = ResourceWarnings()
         self._reloads: dict[str, int] = {}
         self._last_reload_seconds = 0.0
         self._plan_mismatches = 0
@@ -199,8 +207,9 @@ class Observer:
 
     def look(self) -> None:
         """Tell of resources that have synced or stopped working, and state the conditions."""
-        if self._started_with is None and self._reloader.active is not None:
-            self._started_with = self._reloader.active.plan
+        active = self._active()
+        if self._started_with is None and active is not None:
+            self._started_with = active.plan
         self._slots.initial_complete()
         resources = self.resources()
         for resource in resources:
@@ -256,10 +265,10 @@ class Observer:
 
     def _restarts(self, outcome: Outcome) -> list[str]:
         """What of the files that run takes effect in a new process only, since the start of this one."""
-        first, active = self._started_with, self._reloader.active
+        first, active = self._started_with, self._active()
         assert first is not None
         assert active is not None
-        plugins = [s for s in outcome.steps if s.kind is Kind.RESTART and s.subject.startswith("plugin ")]
+        plugins = [s for s in outcome.steps if s.kind is StepKind.RESTART and s.subject.startswith("plugin ")]
         return [
             f"{step.subject} ({step.detail})" if step.detail else step.subject
             for step in (*needing_restart(first, active.plan), *plugins)
@@ -272,11 +281,11 @@ class Observer:
             message = f"{outcome.reason}: {outcome.message}"
             self._conditions.set("Reloaded", holds=True, reason="RollbackRefused", message=message)
 
-    def status(self) -> Status:
+    def status(self) -> ControllerStatus:
         """The whole controller at this moment."""
-        generation, old = self._reloader.active, self._reloader.old
+        generation, old = self._active(), self._old()
         ready = self._conditions.get("Ready")
-        return Status(
+        return ControllerStatus(
             name=generation.plan.name if generation is not None else self._name,
             generation=generation.number if generation is not None else 0,
             bundle_hash=generation.inputs.digest if generation is not None else "",
@@ -302,7 +311,7 @@ class Observer:
 
     def resources(self) -> list[ResourceStatus]:
         """The figures of each resource of the active generation."""
-        generation = self._reloader.active
+        generation = self._active()
         return [] if generation is None else [self._resource(wanted) for wanted in generation.wanted]
 
     async def at_rest(self) -> None:
@@ -340,7 +349,7 @@ class Observer:
     def _resource(self, wanted: ResourceRequirement) -> ResourceStatus:
         cached = self._caches.of(wanted)
         parts = [one.informer.statistics() for one in cached]
-        found = joined(wanted.plan.name, parts)
+        found = resource_status(wanted.plan.name, parts)
         detectors = [one.mutations for one in cached if one.mutations is not None]
         return replace(
             found,
@@ -351,7 +360,7 @@ class Observer:
 
     def _tell_disabled(self) -> list[str]:
         """The plugins that could not be loaded; one line for each when that begins, and when it ends."""
-        generation = self._reloader.active
+        generation = self._active()
         found = {} if generation is None else {p.name: p for p in generation.foreign.disabled}
         if generation is None or not (found or self._told_disabled):
             return []
@@ -421,7 +430,7 @@ def _said(outcome: Outcome) -> list[str]:
     return said
 
 
-def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
+def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
     """One resource over its watches: counts are summed.
 
     Of ages and versions the least is taken, and of errors and states the first.
@@ -455,32 +464,23 @@ def joined(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
     )
 
 
-class Told(Protocol):
-    """Who calls the hooks of the active generation: a reloader."""
-
-    active: Generation | None
-
-    async def tell(self, outcome: Outcome, *, timeout: float) -> None:
-        """Call `declctl_reload` with the outcome."""
-        ...
-
-
 class Announcer:
-    """Tells everybody of outcomes. Used on the machinery loop.
+    """Announces the outcome of each attempt: in status, history, log and hooks. Used on the machinery loop.
 
-    `restart` is called, with the reasons, after an attempt that has found what only a new process does.
+    `call_hooks` calls `declctl_reload`, so many seconds at most for each hook. `restart` is called, with the
+    reasons, after an attempt that has found what only a new process does.
     """
 
     def __init__(
         self,
-        reloader: Told,
-        observer: Observer,
+        observer: StatusReporter,
         *,
-        history: History,
+        history: ReloadHistory,
+        call_hooks: Callable[[Outcome, float], Awaitable[None]],
         log: Log,
         restart: Callable[[str], None],
     ) -> None:
-        self._reloader = reloader
+        self._call_hooks = call_hooks
         self._observer = observer
         self._history = history
         self._log = log
@@ -501,9 +501,9 @@ class Announcer:
             number = outcome.generation
             self._log.info(f"generation {number} is what the files say again", generation=number)
         told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
-        if self._reloader.active is not None and outcome.result in told:
-            await self._reloader.tell(outcome, timeout=_HOOK_SECONDS)
-        steps = [str(step) for step in outcome.steps if step.kind is Kind.RESTART]
+        if outcome.result in told:
+            await self._call_hooks(outcome, _HOOK_SECONDS)
+        steps = [str(step) for step in outcome.steps if step.kind is StepKind.RESTART]
         if outcome.reason == "RestartRequired":
             steps.append(outcome.message)
         if steps:

@@ -15,9 +15,9 @@ from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
+from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.retirement import OldGeneration
-from declctl.runtime.reloading.retries import RetryStatus
+from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
@@ -140,7 +140,7 @@ class ResourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ControllerStatus:
     """The whole controller at one moment."""
 
     name: str

@@ -19,9 +19,9 @@ from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.handling.handler import HandlerStatistics
+from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.retries import RetryStatus
-from declctl.runtime.reporting.status import Condition, ResourceStatus, Status
+from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
 from declctl.transport import ServerStatus
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -73,7 +73,7 @@ NOTIFY = HandlerStatistics(
     last_error="default/<b>: KeyError: 'x'",
     replayed=7,
 )
-STATUS = Status(
+STATUS = ControllerStatus(
     name="pod-guard",
     generation=6,
     bundle_hash="4f2c" * 16,
@@ -160,7 +160,7 @@ def pod(namespace: str, name: str, node: str) -> View:
 class FakeRuntime:
     """A controller that says what it is told to say."""
 
-    now: Status = STATUS
+    now: ControllerStatus = STATUS
     result: str = "Applied"
     reloads: int = 0
     forced: int = 0
@@ -181,7 +181,7 @@ class FakeRuntime:
     def plan(self) -> Plan:
         return plan(Controller("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
 
-    def status(self) -> Status:
+    def status(self) -> ControllerStatus:
         return self.now
 
     def say(self, **changes: Any) -> None:

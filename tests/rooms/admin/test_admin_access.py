@@ -9,7 +9,7 @@ import pytest
 from declctl.manifest.model import Address
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import LoadedPlugin
-from declctl.runtime.reporting.status import Status
+from declctl.runtime.reporting.status import ControllerStatus
 
 EVERYWHERE = Address("0.0.0.0", 0)
 GUARDED = [
@@ -199,7 +199,7 @@ def test_a_probe_does_not_fail_for_a_token(ask: Callable, path: str):
     assert ask(path, token="right", Authorization="Bearer of-prometheus").status == 200
 
 
-def with_secrets(status: Status) -> dict[str, object]:
+def with_secrets(status: ControllerStatus) -> dict[str, object]:
     """The parts of a status, with a secret in each text that comes from elsewhere."""
     pods, notify = status.resources[0], status.handlers[0]
     text = f"403 Forbidden: {SECRET}"

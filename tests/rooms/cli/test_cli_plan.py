@@ -15,8 +15,8 @@ from declctl.manifest.model import Address
 from declctl.runtime.caching.identities import Identity
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running import Comparable, RunningCache, masked
-from declctl.runtime.reloading.changes import Kind, Step
-from declctl.runtime.reloading.staging import code_of
+from declctl.runtime.reloading.changes import Step, StepKind
+from declctl.runtime.reloading.stage import code_of
 from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
 from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
@@ -352,7 +352,9 @@ def test_what_waits_for_a_handler_that_goes_is_told_before(declctl: Callable, gu
 
 def test_an_upgraded_plugin_is_told_as_a_restart(declctl: Callable, guard: Path, process: Process):
     """The process knows what it has loaded and what is installed there; a plugin that goes needs none."""
-    steps = tuple(Step(Kind.RESTART, f"plugin {name}", "1.0 is loaded, 2.0 is installed") for name in "ab")
+    steps = tuple(
+        Step(StepKind.RESTART, f"plugin {name}", "1.0 is loaded, 2.0 is installed") for name in "ab"
+    )
     process.answers(200, _running(guard, restarts=steps))
     (guard / "manifest.yaml").write_text(
         f"{MANIFEST}  plugins: [{{name: a, onError: Disable}}]\n  reload: {{preflight: Off}}\n"

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +19,7 @@ class FakeReloader:
 
     def __init__(self, files: str) -> None:
         self.files = files
-        self.active = SimpleNamespace(number=1, inputs=SimpleNamespace(digest="first"))
+        self.running = (1, "first")
         self.go, self.may_read = asyncio.Event(), asyncio.Event()
         self.may_read.set()
         self.story: list[str] = []
@@ -77,7 +76,7 @@ class World:
             self.heard.append(f"{outcome.result} {outcome.bundle_hash}" + (" asked" if asked else ""))
 
         self.attempts = Attempts(
-            self.reloader,  # type: ignore[arg-type]
+            self.reloader,
             digest=self.reloader.look,
             finished=finished,
             health=self.health,

@@ -8,7 +8,7 @@ import pytest
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.runtime.caching.informer_pool import DecodingStatus, decoding_of
-from declctl.runtime.reporting.reporter import joined
+from declctl.runtime.reporting.reporter import resource_status
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"spec":%b}' % (
@@ -60,4 +60,4 @@ def test_with_a_transform_nobody_expects_objects_to_be_projected(parts):
 
 def test_a_resource_without_a_watch_has_decoded_nothing():
     """Every figure is there all the same, and zero."""
-    assert decoding_of([], transformed=False) == joined("pods", []).decoding == DecodingStatus()
+    assert decoding_of([], transformed=False) == resource_status("pods", []).decoding == DecodingStatus()

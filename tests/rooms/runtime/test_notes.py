@@ -9,7 +9,7 @@ from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects.differences import Difference, Mutation
 from declctl.runtime.caching.informer_pool import DecodingStatus
-from declctl.runtime.reporting.reporter import Notes, joined
+from declctl.runtime.reporting.reporter import ResourceWarnings, resource_status
 from tests.rooms.informer.shapes import pod
 
 
@@ -23,18 +23,18 @@ def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_dou
     told: list[list[str]] = []
 
     async def scenario():
-        source, notes = FakeControllerSource(), Notes()
+        source, notes = FakeControllerSource(), ResourceWarnings()
         informer = SharedIndexInformer(source, name="pods", clock=clock)
         task = asyncio.create_task(informer.run())
         for number in range(1, 5):
             await clock.settle()
-            told.append(list(notes.of(joined("pods", [informer.statistics()]))))
+            told.append(list(notes.of(resource_status("pods", [informer.statistics()]))))
             source.tell(
                 b'{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":'
                 b'{"name":"a","namespace":"b","resourceVersion":"%d"}}}' % (100 + number)
             )
         await clock.settle()
-        told.append(list(notes.of(joined("pods", [informer.statistics()]))))
+        told.append(list(notes.of(resource_status("pods", [informer.statistics()]))))
         task.cancel()
         await asyncio.wait([task])
 
@@ -47,7 +47,7 @@ def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_dou
 
 def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
     """The line names the last of them; the next comes when they have doubled."""
-    notes, status = Notes(), joined("pods", [])
+    notes, status = ResourceWarnings(), resource_status("pods", [])
     last = Mutation("Pod", "demo/a", (Difference("spec.nodeName", '"n1"', '"spoilt"'),))
     lines = [
         list(notes.of(replace(status, mutations=count, last_mutation=last if count else None)))
@@ -64,9 +64,13 @@ def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
 
 def test_objects_that_a_transform_fails_on_are_told(clock):
     """They are missing from the cache: the log says how many and why."""
-    notes, fault = Notes(), "the transform raised KeyError on a: 'x'"
+    notes, fault = ResourceWarnings(), "the transform raised KeyError on a: 'x'"
     lines = [
-        list(notes.of(replace(joined("pods", []), decoding=DecodingStatus(failed=n, last_fault=fault))))
+        list(
+            notes.of(
+                replace(resource_status("pods", []), decoding=DecodingStatus(failed=n, last_fault=fault))
+            )
+        )
         for n in (0, 1, 1, 2)
     ]
     assert lines == [
@@ -87,7 +91,7 @@ def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):
         informer = SharedIndexInformer(source, name="pods", clock=clock, indexers=indexers)
         task = asyncio.create_task(informer.run())
         await clock.settle()
-        told = list(Notes().of(joined("pods", [informer.statistics()])))
+        told = list(ResourceWarnings().of(resource_status("pods", [informer.statistics()])))
         task.cancel()
         await asyncio.wait([task])
         return told

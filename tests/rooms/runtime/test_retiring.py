@@ -10,7 +10,7 @@ import pytest
 from declctl.kit import ManualClock
 from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.reloading import retirement
-from declctl.runtime.reloading.retirement import Retiring
+from declctl.runtime.reloading.retirement import Retirement
 
 _TURNS = 20  # of the loop: more than a sweep without threads takes
 
@@ -30,7 +30,7 @@ class _Code:
 
 
 @pytest.fixture
-def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retiring:
+def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
     """What retires generations, and sweeps at once; its holders are not looked for."""
 
     async def leave(*_: object, **__: object) -> bool:
@@ -46,10 +46,10 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retiring:
     monkeypatch.setattr(retirement, "_SWEEP_INTERVAL", 0.0)
     monkeypatch.setattr(retirement, "give_memory_back", nothing)
     monkeypatch.setattr(retirement, "find_holders", lambda *_, **__: ("a thread",))
-    return Retiring(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
+    return Retirement(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
 
 
-async def _let_go(retired: Retiring, code: Any) -> None:
+async def _let_go(retired: Retirement, code: Any) -> None:
     await retired.let_go(code, timeout=1.0, linger=0.0)
 
 
@@ -59,7 +59,7 @@ async def _turns() -> None:
 
 
 def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
-    retired: Retiring, monkeypatch: pytest.MonkeyPatch
+    retired: Retirement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another generation is retired while old code is looked for, and the first one's code goes."""
     first, second, gate, at_once = _Code(1), _Code(2), asyncio.Event(), 0
@@ -93,7 +93,7 @@ def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
 
 
 def test_a_sweep_that_fails_is_told_and_made_again(
-    retired: Retiring, log, monkeypatch: pytest.MonkeyPatch
+    retired: Retirement, log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system has no thread left at that moment: old code is found out a minute later."""
     faults = [RuntimeError("can't start new thread")]

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import Outcome, Result
-from declctl.runtime.reloading.retries import ReloadRetries
 
 
 def refused(files: str = "A", reason: str = "Forbidden", message: str = "no") -> Outcome:
@@ -25,15 +25,19 @@ class World:
         self.clock = ManualClock(start=0.0)
         self.retries = ReloadRetries(self.clock)
         self.tried: list[tuple[float, str]] = []
-        self.is_busy = False
+        self.free = asyncio.Event()  # no attempt is under way
+        self.free.set()
         self._then = then
+
+    async def idle(self) -> None:
+        await self.free.wait()
 
     async def again(self, digest: str, *, generation: int) -> Outcome | None:
         assert generation == 1
         self.tried.append((self.clock.monotonic(), digest))
         outcome = self._then()
         if outcome is not None:
-            self.retries.heard(outcome)
+            self.retries.record(outcome)
         return outcome
 
     def play(self, story: Callable[["World"], Awaitable[None]]) -> "World":
@@ -53,9 +57,9 @@ def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
     world = World(refused)
 
     async def story(world: World) -> None:
-        assert world.retries.heard(refused())
+        assert world.retries.record(refused())
         await world.clock.advance(3600.0)
-        assert not world.retries.heard(refused())
+        assert not world.retries.record(refused())
 
     world.play(story)
     moments = [moment for moment, _ in world.tried]
@@ -72,7 +76,7 @@ def test_it_is_tried_until_it_is_applied(reason) -> None:
     world = World(lambda: outcomes.pop(0))
 
     async def story(world: World) -> None:
-        world.retries.heard(refused(reason=reason))
+        world.retries.record(refused(reason=reason))
         waiting = world.retries.status()
         assert waiting is not None
         assert waiting.document() == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
@@ -87,7 +91,7 @@ def test_what_is_wrong_in_the_files_is_not_tried_again(reason) -> None:
     """A fault of the files stays one until they change."""
 
     async def story(world: World) -> None:
-        assert world.retries.heard(refused(reason=reason))
+        assert world.retries.record(refused(reason=reason))
         await world.clock.advance(600.0)
 
     assert World(refused).play(story).tried == []
@@ -97,11 +101,11 @@ def test_newer_files_take_the_place_of_those_that_wait() -> None:
     """An edit while a reload waits: applied, it ends the wait; refused, it is what is tried, from 10 s on."""
 
     async def story(world: World) -> None:
-        world.retries.heard(refused("A"))
+        world.retries.record(refused("A"))
         await world.clock.advance(15.0)
-        assert world.retries.heard(refused("B"))
+        assert world.retries.record(refused("B"))
         await world.clock.advance(10.0)
-        assert world.retries.heard(Outcome(Result.APPLIED, 2, "C"))
+        assert world.retries.record(Outcome(Result.APPLIED, 2, "C"))
         await world.clock.advance(600.0)
 
     assert World(refused).play(story).tried == [(10.0, "A"), (25.0, "B")]
@@ -112,7 +116,7 @@ def test_what_is_not_there_any_longer_is_tried_no_more(then) -> None:
     """Another generation runs, or the files have changed without anybody having asked: the wait is over."""
 
     async def story(world: World) -> None:
-        world.retries.heard(refused())
+        world.retries.record(refused())
         await world.clock.advance(600.0)
         assert world.retries.status() is None
 
@@ -123,11 +127,11 @@ def test_an_attempt_that_runs_is_not_disturbed() -> None:
     """A newer edit is being staged for a minute: the retry waits for what becomes of it."""
 
     async def story(world: World) -> None:
-        world.retries.heard(refused())
-        world.is_busy = True
+        world.retries.record(refused())
+        world.free.clear()
         await world.clock.advance(60.0)
         assert world.tried == []
-        world.is_busy = False
+        world.free.set()
         await world.clock.advance(1.0)
 
     assert len(World(lambda: APPLIED).play(story).tried) == 1
@@ -137,9 +141,9 @@ def test_another_reason_is_news() -> None:
     """One right has come, and the next is missing: that is told."""
 
     async def story(world: World) -> None:
-        assert world.retries.heard(refused(message="pods"))
-        assert world.retries.heard(refused(message="secrets"))
-        assert not world.retries.heard(refused(message="secrets"))
+        assert world.retries.record(refused(message="pods"))
+        assert world.retries.record(refused(message="secrets"))
+        assert not world.retries.record(refused(message="secrets"))
 
     World(refused).play(story)
 
@@ -148,10 +152,10 @@ def test_a_rollback_that_is_refused_is_news_and_is_not_tried_again() -> None:
     """It says nothing of the files: a reload that waits goes on waiting, and none is begun for it."""
     world = World(refused)
     back = refused(files="A").as_rollback()
-    assert world.retries.heard(back)
+    assert world.retries.record(back)
     assert world.retries.status() is None
-    world.retries.heard(refused())
-    assert world.retries.heard(back)
+    world.retries.record(refused())
+    assert world.retries.record(back)
     waiting = world.retries.status()
     assert waiting is not None
     assert waiting.retries == 0

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.manifest import Diagnostic
 from declctl.runtime.handling.binding import Counts
-from declctl.runtime.reloading.changes import Imports, Outcome, Result
+from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
 from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running
 
@@ -97,15 +97,15 @@ def test_an_outcome_is_one_line_and_one_document() -> None:
 @pytest.mark.parametrize(
     ("imports", "told"),
     [
-        (Imports(20.0, 20.4), "0 LIST, 41000 ms (imports took 20 s in the pre-flight and 20 s here)"),
-        (Imports(0.6, 0.5), "0 LIST, 41000 ms (imports took 0.6 s in the pre-flight and 0.5 s here)"),
-        (Imports(0.0, 2.0), "0 LIST, 41000 ms (imports took 2.0 s here)"),  # preflight: Off
-        (Imports(0.5, 0.5), "0 LIST, 41000 ms"),
-        (Imports(), "0 LIST, 41000 ms"),
+        (ImportSeconds(20.0, 20.4), "0 LIST, 41000 ms (imports took 20 s in the pre-flight and 20 s here)"),
+        (ImportSeconds(0.6, 0.5), "0 LIST, 41000 ms (imports took 0.6 s in the pre-flight and 0.5 s here)"),
+        (ImportSeconds(0.0, 2.0), "0 LIST, 41000 ms (imports took 2.0 s here)"),  # preflight: Off
+        (ImportSeconds(0.5, 0.5), "0 LIST, 41000 ms"),
+        (ImportSeconds(), "0 LIST, 41000 ms"),
     ],
 )
 @pytest.mark.guarantee("G25")
-def test_a_reload_that_is_slow_by_its_imports_says_so(imports: Imports, told: str) -> None:
+def test_a_reload_that_is_slow_by_its_imports_says_so(imports: ImportSeconds, told: str) -> None:
     """Each import is paid twice, which nobody would guess; the document always has both figures."""
     outcome = Outcome(Result.APPLIED, 6, "4f2c", seconds=41.0, imports=imports)
     assert outcome.line == f"generation 6: nothing changed, {told}"

@@ -10,36 +10,36 @@ from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.binding import Tally
-from declctl.runtime.reloading.probation import Conduct, Kept, Trial, Verdict, what_failed
+from declctl.runtime.reloading.probation import Conduct, Ruling, Trial, what_failed
 
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)
 
 
 def _trial(policy: ReloadSpec = POLICY) -> Trial:
-    return Trial(Kept(cast("Any", SimpleNamespace(number=1))), policy, began=100.0)
+    return Trial(cast("Any", SimpleNamespace(number=1)), policy, began=100.0)
 
 
-def _verdict(trial: Trial, now: float, *handlers: Conduct) -> Verdict:
+def _verdict(trial: Trial, now: float, *handlers: Conduct) -> Ruling:
     return trial.verdict({f"h{number}": each for number, each in enumerate(handlers)}, now=now)[0]
 
 
 @pytest.mark.parametrize(
     ("new", "old", "now", "verdict"),
     [
-        (Tally(19, 19), Tally(), 101.0, Verdict.UNDECIDED),  # too few calls
-        (Tally(20, 20), Tally(), 101.0, Verdict.BREACHED),
-        (Tally(20, 10), Tally(), 101.0, Verdict.UNDECIDED),  # just as many as may fail
-        (Tally(20, 11), Tally(100, 60), 101.0, Verdict.UNDECIDED),  # the old one fails more often
-        (Tally(20, 11), Tally(100, 50), 101.0, Verdict.BREACHED),
-        (Tally(20, 20), Tally(100, 100), 101.0, Verdict.UNDECIDED),
-        (Tally(20, 0), Tally(), 159.9, Verdict.UNDECIDED),
-        (Tally(20, 0), Tally(), 160.0, Verdict.PASSED),
-        (Tally(0, 0), Tally(), 160.0, Verdict.PASSED),
-        (Tally(20, 20), Tally(), 160.0, Verdict.BREACHED),  # looked at late: it has failed all the same
+        (Tally(19, 19), Tally(), 101.0, Ruling.UNDECIDED),  # too few calls
+        (Tally(20, 20), Tally(), 101.0, Ruling.BREACHED),
+        (Tally(20, 10), Tally(), 101.0, Ruling.UNDECIDED),  # just as many as may fail
+        (Tally(20, 11), Tally(100, 60), 101.0, Ruling.UNDECIDED),  # the old one fails more often
+        (Tally(20, 11), Tally(100, 50), 101.0, Ruling.BREACHED),
+        (Tally(20, 20), Tally(100, 100), 101.0, Ruling.UNDECIDED),
+        (Tally(20, 0), Tally(), 159.9, Ruling.UNDECIDED),
+        (Tally(20, 0), Tally(), 160.0, Ruling.PASSED),
+        (Tally(0, 0), Tally(), 160.0, Ruling.PASSED),
+        (Tally(20, 20), Tally(), 160.0, Ruling.BREACHED),  # looked at late: it has failed all the same
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Verdict):
+def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Ruling):
     """After enough calls it goes if it fails more than the old code; else it stays after the period."""
     assert _verdict(_trial(), now, Conduct(new, old)) is verdict
 
@@ -55,7 +55,7 @@ WELL = Conduct(Tally(5000, 0), Tally(5000, 0))
 def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally | None]], now: float):
     """Whatever the figures: what is taken back fails more than the old code, together or one by itself."""
     each = [Conduct(new, old) for new, old in handlers]
-    if _verdict(_trial(), now, *each) is not Verdict.BREACHED:
+    if _verdict(_trial(), now, *each) is not Ruling.BREACHED:
         return
     together = Conduct(
         sum((one.new for one in each), Tally()), sum((one.old for one in each if one.old), Tally())
@@ -72,20 +72,20 @@ def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally 
 @pytest.mark.parametrize(
     ("one", "verdict"),
     [
-        (Conduct(Tally(20, 20), Tally(50, 0)), Verdict.BREACHED),
-        (Conduct(Tally(20, 11), Tally(50, 0)), Verdict.BREACHED),
-        (Conduct(Tally(5, 5), Tally(50, 0)), Verdict.BREACHED),  # all of several calls
-        (Conduct(Tally(5, 5), Tally(50, 25)), Verdict.BREACHED),  # half of them may fail
-        (Conduct(Tally(4, 4), Tally(50, 0)), Verdict.UNDECIDED),
-        (Conduct(Tally(6, 5), Tally(50, 0)), Verdict.UNDECIDED),  # one has succeeded, and they are few
-        (Conduct(Tally(19, 19), Tally(0, 0)), Verdict.UNDECIDED),  # of the old code nothing is known
-        (Conduct(Tally(19, 19), Tally(50, 26)), Verdict.UNDECIDED),  # it was not well before
-        (Conduct(Tally(20, 20), Tally(50, 50)), Verdict.UNDECIDED),
-        (Conduct(Tally(40, 40), None), Verdict.UNDECIDED),  # there was no such handler
+        (Conduct(Tally(20, 20), Tally(50, 0)), Ruling.BREACHED),
+        (Conduct(Tally(20, 11), Tally(50, 0)), Ruling.BREACHED),
+        (Conduct(Tally(5, 5), Tally(50, 0)), Ruling.BREACHED),  # all of several calls
+        (Conduct(Tally(5, 5), Tally(50, 25)), Ruling.BREACHED),  # half of them may fail
+        (Conduct(Tally(4, 4), Tally(50, 0)), Ruling.UNDECIDED),
+        (Conduct(Tally(6, 5), Tally(50, 0)), Ruling.UNDECIDED),  # one has succeeded, and they are few
+        (Conduct(Tally(19, 19), Tally(0, 0)), Ruling.UNDECIDED),  # of the old code nothing is known
+        (Conduct(Tally(19, 19), Tally(50, 26)), Ruling.UNDECIDED),  # it was not well before
+        (Conduct(Tally(20, 20), Tally(50, 50)), Ruling.UNDECIDED),
+        (Conduct(Tally(40, 40), None), Ruling.UNDECIDED),  # there was no such handler
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: Conduct, verdict: Verdict):
+def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: Conduct, verdict: Ruling):
     """Beside a handler with thousands of calls, one that was good and fails all of its calls is seen."""
     assert _verdict(_trial(), 101.0, WELL, one) is verdict
 
@@ -98,22 +98,22 @@ TIMED_OUT = (BEGAN, False)
 @pytest.mark.parametrize(
     ("one", "seconds", "verdict"),
     [
-        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.0, Verdict.UNDECIDED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),
-        (Conduct(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),  # it came to nothing more
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], at_once=2), 30.1, Verdict.UNDECIDED),
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, at_once=2), 30.1, Verdict.BREACHED),
-        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Verdict.UNDECIDED),  # usually slow
-        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Verdict.BREACHED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Verdict.UNDECIDED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK], [STUCK]), 45.0, Verdict.UNDECIDED),  # the old code hangs, too
-        (Conduct(Tally(), None, [STUCK]), 45.0, Verdict.UNDECIDED),  # there was no such handler
-        (Conduct(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.BREACHED),  # few, and all hang
-        (Conduct(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.UNDECIDED),  # others get through
+        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.0, Ruling.UNDECIDED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),
+        (Conduct(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),  # it came to nothing more
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], at_once=2), 30.1, Ruling.UNDECIDED),
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, at_once=2), 30.1, Ruling.BREACHED),
+        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Ruling.UNDECIDED),  # usually slow
+        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Ruling.BREACHED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Ruling.UNDECIDED),
+        (Conduct(Tally(), Tally(9, 0), [STUCK], [STUCK]), 45.0, Ruling.UNDECIDED),  # the old code hangs, too
+        (Conduct(Tally(), None, [STUCK]), 45.0, Ruling.UNDECIDED),  # there was no such handler
+        (Conduct(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Ruling.BREACHED),  # few, and all hang
+        (Conduct(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Ruling.UNDECIDED),  # others get through
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdict: Verdict):
+def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdict: Ruling):
     """As many calls hang as it may make at once: it makes no more, so that `minCalls` would never come."""
     assert _verdict(_trial(), BEGAN + seconds, WELL, one) is verdict
 
@@ -122,28 +122,28 @@ def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdic
 def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
     """A call that began within it returns, or hangs; one that began later has passed."""
     late = Conduct(Tally(9, 0), Tally(9, 0), [(159.0, True)])
-    assert _verdict(_trial(), 160.0, late) is Verdict.UNDECIDED
-    assert _verdict(_trial(), 189.0, late) is Verdict.UNDECIDED
-    assert _verdict(_trial(), 189.1, late) is Verdict.BREACHED
-    assert _verdict(_trial(), 170.0, Conduct(Tally(10, 0), Tally(9, 0), [(161.0, True)])) is Verdict.PASSED
-    assert _verdict(_trial(), 160.0, Conduct(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
+    assert _verdict(_trial(), 160.0, late) is Ruling.UNDECIDED
+    assert _verdict(_trial(), 189.0, late) is Ruling.UNDECIDED
+    assert _verdict(_trial(), 189.1, late) is Ruling.BREACHED
+    assert _verdict(_trial(), 170.0, Conduct(Tally(10, 0), Tally(9, 0), [(161.0, True)])) is Ruling.PASSED
+    assert _verdict(_trial(), 160.0, Conduct(Tally(9, 0), None, [(159.0, True)])) is Ruling.PASSED
 
 
 @pytest.mark.guarantee("G21")
 def test_a_short_probation_waits_half_of_its_time_for_a_call():
     """Of 60 s that is 30 s, and never more."""
     stuck = Conduct(Tally(), Tally(9, 0), [(100.0, True)])
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
-    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Ruling.UNDECIDED
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Ruling.BREACHED
+    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Ruling.BREACHED
 
 
 def test_a_ratio_of_one_judges_nothing():
     """`maxErrorRatio: 1`: no share of calls is greater."""
     trial = _trial(replace(POLICY, max_error_ratio=1.0))
     bad = Conduct(Tally(90, 90), Tally(90, 0), [STUCK])
-    assert _verdict(trial, 159.0, bad) is Verdict.UNDECIDED
-    assert _verdict(trial, 200.0, bad) is Verdict.PASSED
+    assert _verdict(trial, 159.0, bad) is Ruling.UNDECIDED
+    assert _verdict(trial, 200.0, bad) is Ruling.PASSED
 
 
 def test_what_had_failed_before_is_not_the_fault_of_new_code():
@@ -170,8 +170,8 @@ def test_what_could_not_be_taken_back_is_not_tried_for_ever():
     """Once going back was refused, the period goes on to its end."""
     trial = _trial()
     trial.refused = True
-    assert _verdict(trial, 101.0, Conduct(Tally(20, 20), Tally())) is Verdict.UNDECIDED
-    assert _verdict(trial, 160.0, Conduct(Tally(20, 20), Tally())) is Verdict.PASSED
+    assert _verdict(trial, 101.0, Conduct(Tally(20, 20), Tally())) is Ruling.UNDECIDED
+    assert _verdict(trial, 160.0, Conduct(Tally(20, 20), Tally())) is Ruling.PASSED
 
 
 def test_what_failed_is_told_worst_first():

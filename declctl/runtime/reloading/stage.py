@@ -1,9 +1,9 @@
-"""Staging: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
+"""Stage: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
 
     manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
     handler files → LoadedCode ───┘  handlers  → Binding → slots (queue, workers), listening to the informers
 
-`assemble` is the wiring diagram: it starts nothing, and only counts informers as used. `Staging` then calls
+`assemble` is the wiring diagram: it starts nothing, and only counts informers as used. `Stage` then calls
 `declctl_prepare`, fills new caches, builds new indexes, and prepares all that the commit takes over.
 `Replays` gives a handler with new code the cache again where its manifest asks for that: in slices, each when
 nothing else waits for the handler, and each object as it is then.
@@ -31,7 +31,7 @@ from declctl.informer import field_index, function_index
 from declctl.kit import Breath, Clock, LoopThread, breathe, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import Replay
-from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
+from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
 from declctl.objects import GroupVersionKind, Record
 from declctl.runtime.caching.informer_pool import (
     Identity,
@@ -56,7 +56,7 @@ from declctl.runtime.handling.handler import Binding
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
 from declctl.runtime.handling.slots import Place, Prepared, Slot, Slots, follow, until_ready
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import Imports, Kind, Step, changes
+from declctl.runtime.reloading.changes import ImportSeconds, PlanSnapshot, Step, StepKind, changes
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
 
@@ -86,18 +86,20 @@ def changed_states(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]
     for plugin in after:
         if plugin.name in was and was[plugin.name] != plugin.state:
             detail = "can be loaded now" if plugin.state == READY else f"disabled: {plugin.reason}"
-            yield Step(Kind.SWAP, f"plugin {plugin.name}", detail)
+            yield Step(StepKind.SWAP, f"plugin {plugin.name}", detail)
 
 
 def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
     try:
         installed = find(plugin.name, None).version
     except EntryPointError:
-        yield Step(Kind.RESTART, f"plugin {plugin.name}", f"{plugin.version} is loaded, none is installed")
+        yield Step(
+            StepKind.RESTART, f"plugin {plugin.name}", f"{plugin.version} is loaded, none is installed"
+        )
         return
     if installed != plugin.version:
         detail = f"{plugin.version} is loaded, {installed} is installed"
-        yield Step(Kind.RESTART, f"plugin {plugin.name}", detail)
+        yield Step(StepKind.RESTART, f"plugin {plugin.name}", detail)
 
 
 def refusal(checked: Checked) -> ReloadRefused:
@@ -201,15 +203,25 @@ def _records(slot: Slot, cached: ManagedInformer, keys: Sequence[str]) -> list[R
     return [record for record in found if record is not None]
 
 
+def snapshot(generation: Generation) -> PlanSnapshot:
+    """What of a generation is compared with another one: its plan with the scopes of its kinds, its code."""
+    resources = tuple(wanted.plan for wanted in generation.wanted)
+    scoped = replace(generation.plan, resources=resources, watches=watches_of(resources))
+    by_hooks = generation.foreign.from_hooks.transforms
+    transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
+    return PlanSnapshot(scoped, generation.inputs.code, transformed, generation.inputs.modules)
+
+
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class AssembledGeneration:
     """A generation, and the informers that it is the first to use: they are not started yet."""
 
     generation: Generation
     fresh: Sequence[ManagedInformer]
+    imports: ImportSeconds  # of its code; no time where that was loaded already
 
 
-class _Import:
+class _HandlerImport:
     """An import that may be given up while it runs: what it makes after that is forgotten at once."""
 
     def __init__(self, declaration: Declaration, number: int) -> None:
@@ -239,7 +251,9 @@ class _Import:
                 self._made.close()
 
 
-async def assemble(checked: Checked, number: int, around: RuntimeServices, *, clock: Clock) -> Assembled:
+async def assemble(
+    checked: Checked, number: int, services: RuntimeServices, *, clock: Clock
+) -> AssembledGeneration:
     """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
 
     `clock` times the import.
@@ -247,8 +261,8 @@ async def assemble(checked: Checked, number: int, around: RuntimeServices, *, cl
     assert checked.inputs is not None
     assert checked.declaration is not None
     inputs = checked.inputs
-    # Imports are user code, and user code never runs on this loop.
-    build = _Import(checked.declaration, number)
+    # ImportSeconds are user code, and user code never runs on this loop.
+    build = _HandlerImport(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
     await breathe()
     began = clock.monotonic()
@@ -266,27 +280,34 @@ async def assemble(checked: Checked, number: int, around: RuntimeServices, *, cl
     if foreign is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
     is_foreign = checked.declaration.is_foreign
-    imports = Imports(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
+    imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
     try:
         await breathe()
         resolved = plan(inputs.loaded.controller)
-        resources = [await _scoped(resource, around) for resource in resolved.resources]
+        resources = [await _scoped(resource, services) for resource in resolved.resources]
         await breathe()
         code = _Code(inputs, foreign)
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
-        loop = await around.loops.responsive()
-        return _assembled(number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop)
+        loop = await services.loops.responsive()
+        return _assembled(number, inputs, resolved, foreign, wanted, services, imports=imports, loop=loop)
     except BaseException:
         foreign.close()
         raise
 
 
-async def assemble_again(loaded: Generation, number: int, around: RuntimeServices) -> Assembled:
+async def assemble_again(loaded: Generation, number: int, services: RuntimeServices) -> AssembledGeneration:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
-    loop = await around.loops.responsive()
+    loop = await services.loops.responsive()
     wanted = tuple(replace(resource) for resource in loaded.wanted)
     return _assembled(
-        number, loaded.inputs, loaded.plan, loaded.foreign, wanted, around, imports=Imports(), loop=loop
+        number,
+        loaded.inputs,
+        loaded.plan,
+        loaded.foreign,
+        wanted,
+        services,
+        imports=ImportSeconds(),
+        loop=loop,
     )
 
 
@@ -296,42 +317,26 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
     resolved: Plan,
     foreign: LoadedCode,
     wanted: tuple[ResourceRequirement, ...],
-    around: RuntimeServices,
+    services: RuntimeServices,
     *,
-    imports: Imports,
+    imports: ImportSeconds,
     loop: LoopThread,
-) -> Assembled:
-    fresh = around.caches.prepare(wanted)
+) -> AssembledGeneration:
+    fresh = services.caches.prepare(wanted)
     try:
-        generation = _generation(
-            number, inputs, resolved, foreign, wanted, around, imports=imports, loop=loop
-        )
-        return Assembled(generation, fresh)
+        listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in wanted})
+        informers = {resource.plan.name: services.caches.of(resource) for resource in wanted}
+        places = {
+            handler.name: Place(
+                _binding(number, handler, foreign, listers, services, loop), informers[handler.resource]
+            )
+            for handler in resolved.handlers
+        }
+        generation = Generation(number, inputs, resolved, foreign, wanted, listers, places, loop)
+        return AssembledGeneration(generation, fresh, imports)
     except BaseException:
-        around.caches.release(wanted, linger=0.0)
+        services.caches.release(wanted, linger=0.0)
         raise
-
-
-def _generation(  # noqa: PLR0913 - as above
-    number: int,
-    inputs: Inputs,
-    resolved: Plan,
-    foreign: LoadedCode,
-    wanted: tuple[ResourceRequirement, ...],
-    around: RuntimeServices,
-    *,
-    imports: Imports,
-    loop: LoopThread,
-) -> Generation:
-    listers = Listers({resource.plan.name: around.caches.lister(resource) for resource in wanted})
-    informers = {resource.plan.name: around.caches.of(resource) for resource in wanted}
-    places = {
-        handler.name: Place(
-            _binding(number, handler, foreign, listers, around, loop), informers[handler.resource]
-        )
-        for handler in resolved.handlers
-    }
-    return Generation(number, inputs, resolved, foreign, wanted, listers, places, imports, loop)
 
 
 def _binding(
@@ -339,32 +344,32 @@ def _binding(
     handler: HandlerPlan,
     foreign: LoadedCode,
     listers: Listers,
-    around: RuntimeServices,
+    services: RuntimeServices,
     loop: LoopThread,
 ) -> Binding:
     config = foreign.configs.get(handler.name)
-    world = around.world(handler.name, number, listers=listers, config=config)
+    world = services.world(handler.name, number, listers=listers, config=config)
     found = handler.filter
     made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
     return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
 
 
-async def _scoped(resource: ResourcePlan, around: RuntimeServices) -> ResourcePlan:
+async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:
     """The plan of a resource, with the namespaces left out where its kind has none."""
     if resource.namespaces is None:
         return resource
     key = resource.watches[0]
     try:
-        found = await around.discovery.discover(GroupVersionKind.of(key.api_version, key.kind))
+        found = await services.discover(GroupVersionKind.of(key.api_version, key.kind))
     except NotFound:
         return resource  # the kind may appear later; its informer says so until then
     except ApiError as error:
-        around.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
+        services.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
         return resource
     if found.namespaced:
         return resource
     if not resource.namespaces_inherited:
-        around.log.warning(
+        services.log.warning(
             f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
         )
     return resource.without_namespaces()
@@ -418,16 +423,17 @@ def _stamp(code: str, versions: str, forced: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedGeneration:
     """A generation that is ready: committing it cannot fail any more."""
 
     generation: Generation
     prepared: Prepared
     steps: Sequence[Step]
     replayed: Sequence[str]  # the handlers that hear the cache again, as their code has changed
+    imports: ImportSeconds  # of its code
 
 
-class Staging:
+class Stage:
     """Makes generations ready, one at a time. Used on the machinery loop.
 
     What it returns has to be committed in the turn of the loop in which it does. Where it raises, which
@@ -436,45 +442,45 @@ class Staging:
 
     def __init__(
         self,
-        around: RuntimeServices,
-        owners: PluginLifetimes,
+        services: RuntimeServices,
+        lifetimes: PluginLifetimes,
         slots: Slots,
         *,
         let_go: Callable[[Generation], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        self._around = around
-        self._owners = owners
+        self._services = services
+        self._lifetimes = lifetimes
         self._slots = slots
         self._let_go = let_go  # undoes what was made of a generation that is not committed
         self._clock = clock
 
-    async def first(self, checked: Checked) -> Staged:
+    async def first(self, checked: Checked) -> StagedGeneration:
         """The first generation, number 1. Its caches fill when it is committed."""
         return await self._ready(await self._assembled(checked, 1), after=None)
 
-    async def next(self, checked: Checked, number: int, *, after: Generation) -> Staged:
+    async def next(self, checked: Checked, number: int, *, after: Generation) -> StagedGeneration:
         """The generation of a checked bundle."""
         return await self._ready(await self._assembled(checked, number), after=after)
 
-    async def again(self, before: Generation, number: int, *, after: Generation) -> Staged:
+    async def again(self, before: Generation, number: int, *, after: Generation) -> StagedGeneration:
         """A generation that is still loaded, as another one."""
-        return await self._ready(await assemble_again(before, number, self._around), after=after)
+        return await self._ready(await assemble_again(before, number, self._services), after=after)
 
-    async def _assembled(self, checked: Checked, number: int) -> Assembled:
+    async def _assembled(self, checked: Checked, number: int) -> AssembledGeneration:
         try:
-            return await assemble(checked, number, self._around, clock=self._clock)
+            return await assemble(checked, number, self._services, clock=self._clock)
         except ManifestErrors as error:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
             raise refusal(Checked((*checked.diagnostics, *found))) from error
 
-    async def _ready(self, assembled: Assembled, *, after: Generation | None) -> Staged:
-        new, caches = assembled.generation, self._around.caches
+    async def _ready(self, assembled: AssembledGeneration, *, after: Generation | None) -> StagedGeneration:
+        new, caches = assembled.generation, self._services.caches
         timeout = new.plan.reload.warm_timeout
         proofs: Sequence[FreshnessProof] = ()
-        self._owners.enter(new)
+        self._lifetimes.enter(new)
         try:
-            await self._owners.prepare(new, after=after)
+            await self._lifetimes.prepare(new, after=after)
             proofs = self._slots.begin_proofs(new.places)
             caches.start(assembled.fresh)
             if after is not None:
@@ -499,7 +505,9 @@ class Staging:
             await to_its_end(self._undo(new))
             raise
         staying = {slot.handler.name for slot in prepared.staying}  # the others hear the cache anyway
-        return Staged(new, prepared, steps, [name for name in replayed if name in staying])
+        return StagedGeneration(
+            new, prepared, steps, [name for name in replayed if name in staying], assembled.imports
+        )
 
     async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
         if after is None or not wanting(new.plan):
@@ -516,8 +524,8 @@ class Staging:
         for wanted in new.wanted:
             name = wanted.plan.name
             before = after.resource(name)
-            known = self._around.caches.of(before) if before is not None and name not in moved else ()
-            for cached in self._around.caches.of(wanted):
+            known = self._services.caches.of(before) if before is not None and name not in moved else ()
+            for cached in self._services.caches.of(wanted):
                 if cached not in known:
                     may_be_missing = before is None and name not in moved
                     await self._until_synced(cached, deadline, timeout, may_be_missing=may_be_missing)
@@ -547,7 +555,7 @@ class Staging:
             await breathe()
             await follow(moves, timeout=timeout)
             slots = [transfer.slot for transfer in prepared.transfers]
-            indexes, clock = self._around.caches.staged_indexes, self._clock
+            indexes, clock = self._services.caches.staged_indexes, self._clock
             await until_ready(moves, prepared.proofs, slots, indexes, clock=clock, timeout=timeout)
         except CacheLags as lag:
             self._slots.discard(prepared)
@@ -559,7 +567,7 @@ class Staging:
     def _place_of(self, cached: ManagedInformer, generation: Generation) -> str:
         """File and line of the resource that has a cache, and its name."""
         document = generation.inputs.loaded.document
-        resource = next(w.plan for w in generation.wanted if cached in self._around.caches.of(w))
+        resource = next(w.plan for w in generation.wanted if cached in self._services.caches.of(w))
         return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:
@@ -568,7 +576,8 @@ class Staging:
 
 
 def _changes(after: Generation, new: Generation) -> Sequence[Step]:
-    return changes(after.side.forced(after.inputs.forced), new.side.forced(new.inputs.forced))
+    before, now = snapshot(after), snapshot(new)
+    return changes(before.forced(after.inputs.forced), now.forced(new.inputs.forced))
 
 
 def _code(generation: Generation) -> tuple[str, int]:
