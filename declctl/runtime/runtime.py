@@ -423,7 +423,7 @@ class Runtime:
     async def _serve(self, files: InputFiles) -> int:
         failed = 0
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-            # ImportSeconds, logins and `declctl_prepare` may take a minute, for which SIGTERM does not wait.
+            # Imports, logins and `declctl_prepare` may take a minute, for which SIGTERM does not wait.
             checked = await unless_stopped(self._checked(files), self._stopping)
             if checked is None:
                 return 0

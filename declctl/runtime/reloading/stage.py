@@ -1,4 +1,4 @@
-"""Stage: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
+"""The stage: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
 
     manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
     handler files → LoadedCode ───┘  handlers  → Binding → slots (queue, workers), listening to the informers
@@ -261,7 +261,7 @@ async def assemble(
     assert checked.inputs is not None
     assert checked.declaration is not None
     inputs = checked.inputs
-    # ImportSeconds are user code, and user code never runs on this loop.
+    # Imports are user code, and user code never runs on this loop.
     build = _HandlerImport(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
     await breathe()
