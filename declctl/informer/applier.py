@@ -147,8 +147,7 @@ class Applier:
         """Make the store hold these objects and no others; yields notifications, a slice at a time.
 
         After each slice the store has exactly the changes of the notifications so far. Objects that are not
-        in the list go first: what takes the place of an object, such as another pod on its node, finds it
-        free.
+        in the list go first.
         """
         indexer = self._indexer
         listed = {record.key for record in replacement.records} if indexer.known() else ()

@@ -1,7 +1,7 @@
-"""The work queue: keys wait here until somebody works on them, and failed ones wait longer.
+"""The work queue: keys wait here until a worker takes them, and failed ones wait longer (util/workqueue).
 
-What a key means does not belong here, and neither does the delivery of changes in their order: that
-is what the keyed queue of `kit` is for.
+The queue does not know what a key names. It is not for the delivery of changes in their order: that is what
+the keyed queue of `kit` is for.
 """
 
 from typing import TYPE_CHECKING

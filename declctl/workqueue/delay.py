@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock
-from declctl.workqueue.queue import QueueStatistics, WorkQueue
+from declctl.workqueue.queue import WorkQueue
 from declctl.workqueue.rate_limit import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
@@ -71,58 +71,65 @@ class Delays(Generic[K]):
         return len(self._due)
 
 
-class DelayingQueue(Generic[K]):
-    """Adds items to a queue when they are due, for as long as somebody awaits `run`.
+class DelayingQueue(WorkQueue[K]):
+    """A queue that items also enter later, for as long as `run` is awaited (client-go's delaying_queue.go).
 
     `add_after` may be called by any thread.
     """
 
-    def __init__(self, queue: WorkQueue[K], *, clock: Clock) -> None:
-        self._queue = queue
-        self._clock = clock
-        self._delays: Delays[K] = Delays(clock=clock)
-        self._bell: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
+        self._delays: Delays[K] = Delays(clock=self._clock)
+        self._bell: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None  # of `run`, while it runs
 
     def add_after(self, item: K, seconds: float) -> None:
         """Add the item in `seconds`; at once if that is zero or less.
 
         Does nothing after shutdown (client-go 252).
         """
-        if self._queue.shutting_down:
+        if self.shutting_down:
             return
         if seconds <= 0:
-            self._queue.add(item)
+            self.add(item)
             return
         self._delays.add(item, seconds)
         self._ring()
 
     async def run(self) -> None:
-        """Move items when they are due, until the queue is shut down and `stop` is called.
+        """Move items when they are due, until the queue is shut down.
 
-        What is not due by then is dropped, as client-go does (client-go 252).
+        What is not due by then is dropped (client-go 252).
         """
         bell = asyncio.Event()
         self._bell = (asyncio.get_running_loop(), bell)
         try:
-            while not self._queue.shutting_down:
+            while not self.shutting_down:
+                # Cleared before the look, so that an item that is added in between ends the pause.
                 bell.clear()
                 for item in self._delays.take_due():
-                    self._queue.add(item)
+                    self.add(item)
                 await self._pause(bell)
         finally:
             self._bell = None
             self._delays.clear()
 
-    def stop(self) -> None:
-        """Shut the queue down, and let `run` return."""
-        self._queue.shut_down()
+    def shut_down(self) -> None:
+        """Take no more items; what waits is still handed out, and what is not due is dropped."""
+        super().shut_down()
         self._ring()
 
-    def __len__(self) -> int:
+    async def shut_down_with_drain(self) -> None:
+        """Shut down, and return when everything was handed out and is done."""
+        self.shut_down()
+        await super().shut_down_with_drain()
+
+    @property
+    def delayed(self) -> int:
         """How many items are not due yet."""
         return len(self._delays)
 
     async def _pause(self, bell: asyncio.Event) -> None:
+        """Return when the next item is due, or when the bell rings."""
         seconds = self._delays.next_due()
         if seconds is None:
             await bell.wait()
@@ -137,79 +144,32 @@ class DelayingQueue(Generic[K]):
     def _ring(self) -> None:
         if self._bell is not None:
             loop, bell = self._bell
+            # Any thread may ring, also one that outlives the loop.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(bell.set)
 
 
-class RateLimitingQueue(Generic[K]):
-    """A queue, its delays and a rate limiter, composed.
+class RateLimitingQueue(DelayingQueue[K]):
+    """A queue whose failed items come back later and later (client-go's rate_limiting_queue.go).
 
-    Delays pass only while somebody awaits `run`. Without a limiter of its own it has client-go's
-    default for controllers.
+    Without a limiter of its own it has client-go's default for controllers.
     """
 
     def __init__(self, *, clock: Clock, limiter: RateLimiter | None = None) -> None:
-        self._queue: WorkQueue[K] = WorkQueue(clock=clock)
-        self._delaying = DelayingQueue(self._queue, clock=clock)
+        super().__init__(clock=clock)
         self._limiter = limiter if limiter is not None else default_rate_limiter(clock=clock)
 
-    def add(self, item: K) -> None:
-        """The item wants to be worked on now."""
-        self._queue.add(item)
-
-    def add_after(self, item: K, seconds: float) -> None:
-        """The item wants to be worked on in `seconds`."""
-        self._delaying.add_after(item, seconds)
-
     def add_rate_limited(self, item: K) -> float:
-        """The item failed and wants another try when the limiter says so; returns the seconds until then."""
+        """Add an item that failed when the limiter says so; returns the seconds until then."""
         delay = self._limiter.when(item)
-        self._queue.count_retry()
-        self._delaying.add_after(item, delay)
+        self.count_retry()
+        self.add_after(item, delay)
         return delay
 
     def forget(self, item: K) -> None:
-        """The item succeeded or was given up: its next failure counts as the first."""
+        """Note that the item succeeded or was given up: its next failure counts as the first."""
         self._limiter.forget(item)
 
     def num_requeues(self, item: K) -> int:
         """How often the item failed since it was last forgotten."""
         return self._limiter.num_requeues(item)
-
-    async def get(self) -> K:
-        """Take the next item, waiting for one; raises QueueShutDown."""
-        return await self._queue.get()
-
-    def get_nowait(self) -> K:
-        """Take the next item; raises QueueEmpty or QueueShutDown."""
-        return self._queue.get_nowait()
-
-    def done(self, item: K) -> None:
-        """The item was worked on."""
-        self._queue.done(item)
-
-    async def run(self) -> None:
-        """Let delays pass, until the queue is shut down."""
-        await self._delaying.run()
-
-    def shut_down(self) -> None:
-        """Take no more items; what waits is still handed out, what is delayed is dropped."""
-        self._delaying.stop()
-
-    async def shut_down_with_drain(self) -> None:
-        """The same, and return when everything was handed out and is done."""
-        self._delaying.stop()
-        await self._queue.shut_down_with_drain()
-
-    def __len__(self) -> int:
-        """How many items wait now; those that are delayed or worked on don't count."""
-        return len(self._queue)
-
-    @property
-    def delayed(self) -> int:
-        """How many items wait for their moment."""
-        return len(self._delaying)
-
-    def statistics(self) -> QueueStatistics:
-        """The figures of this moment."""
-        return self._queue.statistics()

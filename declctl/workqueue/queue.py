@@ -57,22 +57,23 @@ class WorkQueue(Generic[K]):
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._waiting: deque[K] = deque()
+        self._waiting: deque[K] = deque()  # in the order in which they will be handed out
         self._dirty: dict[K, float] = {}  # to be worked on → added at; not all of them wait in the queue
         self._processing: dict[K, float] = {}  # with a worker → since when
         self._shutting_down = False
-        self._draining = False
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._adds = self._retries = self._taken = self._finished = 0
-        self._waited = self._worked = 0.0
+        self._draining = False  # `shut_down_with_drain` waits
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # to be woken
+        self._adds = self._retries = self._taken = self._finished = 0  # counts of items
+        self._waited = self._worked = 0.0  # seconds
 
     def add(self, item: K) -> None:
-        """The item wants to be worked on. Does nothing if it waits already, or after shutdown."""
+        """Queue the item. Does nothing if it waits already, or after shutdown."""
         with self._lock:
             if self._shutting_down or item in self._dirty:
                 return
             self._adds += 1
             self._dirty[item] = self._clock.monotonic()
+            # An item that is worked on waits for its `done`, so that no second worker gets it.
             if item not in self._processing:
                 self._waiting.append(item)
                 self._wake()
@@ -96,7 +97,7 @@ class WorkQueue(Generic[K]):
             return item
 
     def done(self, item: K) -> None:
-        """The item was worked on; if it was added meanwhile it waits again.
+        """Note that the item was worked on; if it was added meanwhile it waits again.
 
         Does nothing for an item that nobody took.
         """
@@ -185,7 +186,7 @@ class WorkQueue(Generic[K]):
                         self._waiters.remove(waiter)
 
     def _wake(self) -> None:
-        # Everybody looks: whoever finds nothing waits again. Workers are few.
+        # Every waiter looks, and one that finds nothing waits again. Workers are few.
         waiters, self._waiters = self._waiters, []
         for loop, future in waiters:
             if not loop.is_closed():

@@ -1,4 +1,4 @@
-"""Workers: take keys from a queue and call somebody with them, until the queue is shut down."""
+"""Workers: take keys from a queue and call a reconcile function with each, until the queue is shut down."""
 
 import asyncio
 import logging
@@ -23,17 +23,16 @@ async def run_workers(
 ) -> None:
     """Work on the queue with `concurrency` workers; returns when it is shut down and empty.
 
-    `reconcile` returns nothing, or the seconds after which it wants the same item again; either way
-    its failures are forgotten. When it raises, the item is tried again as the limiter says, up to
-    `max_retries` times, and then given up. `on_failure` hears of each failure: the item, what was
-    raised, and the seconds until the next try, None if there is none.
+    `reconcile` returns nothing, or the seconds after which it wants the same item again; either way the
+    failures of the item are forgotten. When it raises, the item is tried again as the limiter says, up to
+    `max_retries` times, and then given up. `on_failure` is called with each failure: the item, the exception,
+    and the seconds until the next try, None if there is none.
 
-    Whatever `reconcile` raises is a failure of that item and ends no worker. What is no Exception
-    (a CancelledError that it got from something of its own, SystemExit, KeyboardInterrupt outside of the
-    main thread) is told as a RuntimeError with that as its cause. Only a cancellation of `run_workers` and
-    a person's Ctrl-C in the main thread end it before the queue is shut down. A worker whose task was
-    cancelled by somebody else is replaced, and its item counts as failed. What `on_failure` raises ends
-    everything, and is raised.
+    No exception of `reconcile` ends a worker. One that is no Exception (a CancelledError that it got from
+    something of its own, SystemExit, KeyboardInterrupt outside of the main thread) is given to `on_failure`
+    as a RuntimeError with that as its cause. Only a cancellation of `run_workers` and a Ctrl-C in the main
+    thread end it before the queue is shut down. A worker whose task was cancelled from elsewhere is
+    replaced, and its item counts as failed. An exception of `on_failure` ends everything, and is raised.
     """
     await _Workers(queue, reconcile, max_retries, on_failure).run(concurrency)
 

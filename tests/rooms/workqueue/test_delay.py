@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.kit import ManualClock
-from declctl.workqueue import DelayingQueue, Delays, WorkQueue
+from declctl.workqueue import DelayingQueue, Delays
 
 
 @pytest.fixture(name="clock")
@@ -18,7 +18,7 @@ def _clock():
 
 @pytest.fixture(name="queue")
 def _queue(clock):
-    return WorkQueue(clock=clock)
+    return DelayingQueue(clock=clock)
 
 
 @contextlib.asynccontextmanager
@@ -27,7 +27,7 @@ async def running(delaying, clock):
     task = asyncio.ensure_future(delaying.run())
     await clock.settle()
     yield task
-    delaying.stop()
+    delaying.shut_down()
     await task
 
 
@@ -35,13 +35,13 @@ def test_an_item_comes_when_it_is_due_and_once(queue, clock):
     """Absent before, present after, and never again (client-go 249)."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         async with running(delaying, clock):
             delaying.add_after("a", 0.05)
             await clock.advance(0.049)
-            assert (len(queue), len(delaying)) == (0, 1)
+            assert (len(queue), delaying.delayed) == (0, 1)
             await clock.advance(0.001)
-            assert (len(queue), len(delaying)) == (1, 0)
+            assert (len(queue), delaying.delayed) == (1, 0)
             queue.done(queue.get_nowait())
             await clock.advance(10)
             assert len(queue) == 0
@@ -54,7 +54,7 @@ def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     """And the later one is forgotten (client-go 250)."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         async with running(delaying, clock):
             delaying.add_after("a", first)
             delaying.add_after("a", second)
@@ -70,7 +70,7 @@ def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         async with running(delaying, clock):
             delaying.add_after("late", 1)
             await clock.settle()
@@ -85,26 +85,26 @@ def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
 
 def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
     """Zero or less needs nobody who waits (client-go 252)."""
-    delaying = DelayingQueue(queue, clock=clock)
+    delaying = queue
     delaying.add_after("a", 0)
     delaying.add_after("b", -1)
     assert len(queue) == 2
     queue.shut_down()
     delaying.add_after("c", 0)
     delaying.add_after("d", 1)
-    assert (len(queue), len(delaying)) == (2, 0)
+    assert (len(queue), delaying.delayed) == (2, 0)
 
 
 def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
     """As client-go does (client-go 252)."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         async with running(delaying, clock):
             delaying.add_after("a", 1)
             await clock.settle()
         await clock.advance(2)
-        assert (len(queue), len(delaying)) == (0, 0)
+        assert (len(queue), delaying.delayed) == (0, 0)
 
     asyncio.run(scene())
 
@@ -113,7 +113,7 @@ def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
     """`run` may come after `add_after`."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         delaying.add_after("a", 1)
         await clock.advance(2)
         async with running(delaying, clock):
@@ -126,7 +126,7 @@ def test_another_thread_may_delay(queue, clock):
     """Whoever waits is woken from outside of its loop."""
 
     async def scene():
-        delaying = DelayingQueue(queue, clock=clock)
+        delaying = queue
         async with running(delaying, clock):
             await asyncio.to_thread(delaying.add_after, "a", 1)
             await clock.advance(1)
