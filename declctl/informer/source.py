@@ -28,13 +28,17 @@ def no_progress() -> None:
 
 
 class Source(Protocol):
-    """One resource of one server, or what a namespace and selectors leave of it.
+    """One resource of one server, or what a namespace and selectors leave of it. Used on one loop.
 
-    Both methods raise the ApiError family and nothing else. `projection` is what decodes; it may be
-    exchanged between two events.
+    Both methods raise the ApiError family and nothing else. A source may also have:
+
+    - `is_watch_list_semantics_unsupported()`: see WatchListSemantics.
+    - `has_selector`: whether it selects objects by labels or fields.
+    - `health`: the ServerMonitor of its server.
+    - `elsewhere`: see DecodesElsewhere.
     """
 
-    projection: Projection
+    projection: Projection  # which decodes; it may be exchanged between two events
 
     @property
     def description(self) -> str:
@@ -75,7 +79,7 @@ async def stop_listening(watch: AsyncIterator[object]) -> None:
 
 @runtime_checkable
 class WatchListSemantics(Protocol):
-    """What a source may say about streaming lists (client-go's IsWatchListSemanticsUnSupported)."""
+    """A source that says whether it can stream lists (client-go's IsWatchListSemanticsUnSupported)."""
 
     def is_watch_list_semantics_unsupported(self) -> bool:
         """Whether its watches can't begin with everything there is."""
@@ -87,27 +91,20 @@ def supports_watch_list(source: object) -> bool:
     return not (isinstance(source, WatchListSemantics) and source.is_watch_list_semantics_unsupported())
 
 
-@runtime_checkable
-class SelectsObjects(Protocol):
-    """A source that says whether it selects objects by labels or fields."""
-
-    @property
-    def has_selector(self) -> bool:
-        """True: to answer a LIST with a limit, the server may have to read all objects of the resource."""
-        ...
-
-
 def has_selector(source: object) -> bool:
-    """Whether a source selects objects by labels or fields; True for a source that does not say."""
-    return source.has_selector if isinstance(source, SelectsObjects) else True
+    """Whether a source selects objects by labels or fields; True for a source that does not say.
+
+    Then, to answer a LIST with a limit, the server may have to read all objects of the resource.
+    """
+    return bool(getattr(source, "has_selector", True))
 
 
 @runtime_checkable
 class DecodesElsewhere(Protocol):
     """A source that can decode in another thread than that of the loop.
 
-    `elsewhere` runs what decodes, and gives back what that returns or raises; one at a time. It may be set
-    between two events, also to None: then the loop decodes.
+    `elsewhere` runs a function that decodes, one at a time, and returns or raises what that does. It may be
+    set between two events, also to None: then the loop decodes.
     """
 
     elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None
@@ -117,38 +114,28 @@ class ServerMonitor(Protocol):
     """Whether a server can be reached, for all reflectors that list and watch there. Used on one loop."""
 
     def suspect(self) -> None:
-        """A request failed as if the server were away: find out whether it is."""
+        """Find out whether the server is away: a request failed as if it were."""
         ...
 
     async def wait(self, seconds: float) -> bool:
         """Return after `seconds`, but not while the server is away.
 
-        True if it was away and has returned; then this is sooner than `seconds`, maybe.
+        Returns True if the server was away and is back, which may be before `seconds` have passed.
         """
         ...
 
     def subscribe(self, call: Callable[[str], None]) -> Callable[[], None]:
-        """Call this with a sentence when the server's history was replaced; returns what ends that."""
+        """Call a function with the reason when the server's history was replaced; returns what ends that."""
         ...
 
     def history_replaced(self, why: str) -> None:
-        """The server's history was found to be another one than before: tell all who subscribed."""
-        ...
-
-
-@runtime_checkable
-class SharedHealth(Protocol):
-    """A source that knows how its server is, as all sources of one client do."""
-
-    @property
-    def health(self) -> ServerMonitor | None:
-        """How the server is; None if nobody knows."""
+        """Call all subscribers: the server's history was found to be another one than before."""
         ...
 
 
 def health_of(source: object) -> ServerMonitor | None:
-    """How the server of a source is; None for a source that does not say."""
-    return source.health if isinstance(source, SharedHealth) else None
+    """The monitor of a source's server; None for a source that has none."""
+    return getattr(source, "health", None)
 
 
 class TweakListOptions(Protocol):
@@ -277,22 +264,23 @@ def _bytes(answer: Mapping[str, Any] | bytes) -> bytes:
 
 
 class Decoding:
-    """The figures of a source's projections, together: no count of them ever goes back.
+    """The figures of all projections that a source has decoded with: no count ever goes back.
 
     `exchange` is for one thread, `statistics` for any.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._former: tuple[_Former, ...] = ()
+        self._former: tuple[_Former, ...] = ()  # projections that were exchanged, the oldest first
 
     def exchange(self, projection: Projection) -> None:
         """Let the source decode with another projection from now on.
 
-        The one before finishes the LIST that is under way, and is heard until it has.
+        The one before finishes the LIST that is under way, and its figures are read until then.
         """
         before = self._source.projection
         others = [former for former in self._former if not former.is_of(before)]
+        # The figures of projections that are gone can't change any more: they become one.
         gone = [former for former in others if former.is_gone]
         alive = [former for former in others if former not in gone]
         ended = [_Former(_together([former.statistics() for former in gone]))] if gone else []
@@ -308,9 +296,10 @@ class Decoding:
 
 
 class _Former:
-    """A projection that was replaced, or what is left of some: their figures.
+    """A projection that was exchanged, or the figures of some that are gone.
 
-    It is not kept alive for them: it may hold the code of a generation that is to be forgotten.
+    A projection is not kept alive for its figures: it may hold the code of a generation that is to be
+    forgotten.
     """
 
     def __init__(self, figures: ProjectionStatistics, projection: Projection | None = None) -> None:

@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from declctl.errors import CacheError, NotSynced
@@ -31,10 +32,7 @@ Why = Callable[[str], str]
 
 
 class Waitable(Protocol):
-    """What can be waited for: an informer, or a handler's registration.
-
-    `ended` opens when it is over; what has not synced then never will.
-    """
+    """An informer, or a handler's registration, which can be waited for."""
 
     @property
     def name(self) -> str:
@@ -48,7 +46,7 @@ class Waitable(Protocol):
 
     @property
     def ended(self) -> Latch:
-        """Opens when it is over."""
+        """Opens when it is over; if it has not synced then, it never will."""
         ...
 
     def why_not_synced(self) -> str:
@@ -58,15 +56,11 @@ class Waitable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What became of waiting; true if all has synced (client-go's SyncResult).
+    """The outcome of a wait; true if all has synced (client-go's SyncResult)."""
 
-    `reasons` says of what is missing why, where that is known; `cause` why the waiting was over
-    before all had synced.
-    """
-
-    synced: Mapping[str, bool]
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    cause: Exception | None = None
+    synced: Mapping[str, bool]  # by name
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # why a missing one has not synced
+    cause: Exception | None = None  # why the wait was over before all had synced; None if all had
 
     def __bool__(self) -> bool:
         return all(self.synced.values())
@@ -80,7 +74,7 @@ class SyncResult:
         """The error that names what is missing, sorted, each with its reason; None if nothing is."""
         if not self.missing:
             return None
-        error = NotSynced("; ".join(_told(name, self.reasons.get(name, "")) for name in self.missing))
+        error = NotSynced("; ".join(_sentence(name, self.reasons.get(name, "")) for name in self.missing))
         error.__cause__ = self.cause
         return error
 
@@ -89,30 +83,27 @@ def _no_reason(_: str) -> str:
     return ""
 
 
-_NOTHING_ENDS: Mapping[str, Latch] = {}
-
-
 async def wait_for(
     waiting: Mapping[str, Latch],
     *,
     clock: Clock,
     why: Why = _no_reason,
     timeout: float | None = None,
-    ended: Mapping[str, Latch] = _NOTHING_ENDS,
+    ended: Mapping[str, Latch] = MappingProxyType({}),
 ) -> SyncResult:
     """Wait until every latch is open, for `timeout` seconds of the clock, or for ever (client-go's WaitFor).
 
-    Never raises for what is missing: that stands in the result. With nothing to wait for it returns
-    at once. It also returns as soon as a latch of `ended` opens whose namesake has not synced, for
-    that one never will. After 10 s, and then at growing intervals, the log says what is missing and
-    `why`. Used on the loop of the latches; when the caller is cancelled, so is this.
+    Never raises for what is missing: that stands in the result. With nothing to wait for it returns at once.
+    It also returns as soon as a latch of `ended` opens whose namesake has not synced, because that never
+    will. After 10 s, and then at growing intervals, the log says what is missing and `why`. Used on the loop
+    of the latches; a cancellation of the caller ends it.
     """
     changed = asyncio.Event()
     latches = [*waiting.values(), *(latch for name, latch in ended.items() if name in waiting)]
     for latch in latches:
         latch.on_open(changed.set)
     try:
-        cause = await _waited(waiting, ended, _Patience(clock, timeout, why), changed)
+        cause = await _all_open(waiting, ended, changed, clock=clock, why=why, timeout=timeout)
     finally:
         for latch in latches:
             latch.forget(changed.set)
@@ -121,22 +112,55 @@ async def wait_for(
     return SyncResult(synced, reasons, cause)
 
 
+async def _all_open(
+    waiting: Mapping[str, Latch],
+    ended: Mapping[str, Latch],
+    changed: asyncio.Event,
+    *,
+    clock: Clock,
+    why: Why,
+    timeout: float | None,
+) -> Exception | None:
+    """Return when all is open, or the reason for which that was not waited for."""
+    began = clock.monotonic()
+    deadline = float("inf") if timeout is None else began + timeout
+    interval, next_word = _FIRST_WORD, began + _FIRST_WORD
+    while missing := sorted(name for name, latch in waiting.items() if not latch.is_open):
+        if over := [name for name in missing if name in ended and ended[name].is_open]:
+            return NotSynced(f"ended before it had synced: {', '.join(over)}")
+        now = clock.monotonic()
+        if now >= deadline:
+            return TimeoutError(f"waited for {timeout:g} s")
+        if now >= next_word:
+            sentences = "; ".join(_sentence(name, why(name)) for name in missing)
+            _log.warning("waiting for %.0f s until they have synced: %s", now - began, sentences)
+            interval = min(2 * interval, _LONGEST_SILENCE)
+            next_word = now + interval
+        # Until a latch opens, or the time is over, or the log is due.
+        await signalled(changed, clock=clock, seconds=min(next_word, deadline) - clock.monotonic())
+    return None
+
+
 async def wait_for_cache_sync(
     *waited: Waitable | Latch, timeout: float | None = None, clock: Clock | None = None
 ) -> SyncResult:
     """Wait until informers, registrations or latches have synced; times are in seconds.
 
-    As `wait_for`, with the reasons that each of them gives. Two of one name are told apart by a
-    number.
+    As `wait_for`, with the reasons that each of them gives. Two of one name are told apart by a number.
     """
-    named = _named(waited)
-    told = {name: one for name, one in named.items() if not isinstance(one, Latch)}
+    named: dict[str, Waitable | Latch] = {}
+    for one in waited:
+        name, number = one.name, 2
+        while name in named and named[name] is not one:
+            name, number = f"{one.name} ({number})", number + 1
+        named[name] = one
+    speaking = {name: one for name, one in named.items() if not isinstance(one, Latch)}
     return await wait_for(
         {name: one if isinstance(one, Latch) else one.synced for name, one in named.items()},
         clock=clock or SystemClock(),
-        why=lambda name: told[name].why_not_synced() if name in told else "",
+        why=lambda name: speaking[name].why_not_synced() if name in speaking else "",
         timeout=timeout,
-        ended={name: one.ended for name, one in told.items()},
+        ended={name: one.ended for name, one in speaking.items()},
     )
 
 
@@ -157,81 +181,23 @@ async def signalled(event: asyncio.Event, *, clock: Clock, seconds: float | None
     event.clear()
 
 
-class _Patience:
-    """How long is waited at most, and when the log says something next."""
-
-    def __init__(self, clock: Clock, timeout: float | None, why: Why) -> None:
-        self._clock = clock
-        self._why = why
-        self._began = clock.monotonic()
-        self._timeout = timeout
-        self._interval = _FIRST_WORD
-        self._next_word = self._began + _FIRST_WORD
-
-    def over(self) -> TimeoutError | None:
-        """The end of the time, if it has come."""
-        if self._timeout is None or self._clock.monotonic() < self._began + self._timeout:
-            return None
-        return TimeoutError(f"waited for {self._timeout:g} s")
-
-    def speak(self, missing: list[str]) -> None:
-        """Tell the log what is missing, if that is due."""
-        now = self._clock.monotonic()
-        if now < self._next_word:
-            return
-        told = "; ".join(_told(name, self._why(name)) for name in sorted(missing))
-        _log.warning("waiting for %.0f s until they have synced: %s", now - self._began, told)
-        self._interval = min(2 * self._interval, _LONGEST_SILENCE)
-        self._next_word = now + self._interval
-
-    async def sleep_until(self, changed: asyncio.Event) -> None:
-        """Return when something has changed, the time is over, or the log is due."""
-        moment = self._next_word
-        if self._timeout is not None:
-            moment = min(moment, self._began + self._timeout)
-        await signalled(changed, clock=self._clock, seconds=moment - self._clock.monotonic())
-
-
-async def _waited(
-    waiting: Mapping[str, Latch], ended: Mapping[str, Latch], patience: _Patience, changed: asyncio.Event
-) -> Exception | None:
-    """Return when all is open, or why that was not waited for."""
-    while missing := [name for name, latch in waiting.items() if not latch.is_open]:
-        if over := sorted(name for name in missing if name in ended and ended[name].is_open):
-            return NotSynced(f"ended before it had synced: {', '.join(over)}")
-        if late := patience.over():
-            return late
-        patience.speak(missing)
-        await patience.sleep_until(changed)
-    return None
-
-
-def _told(name: str, reason: str) -> str:
+def _sentence(name: str, reason: str) -> str:
     return f"{name} has not synced ({reason})" if reason else f"{name} has not synced"
-
-
-def _named(waited: tuple[Waitable | Latch, ...]) -> dict[str, Waitable | Latch]:
-    named: dict[str, Waitable | Latch] = {}
-    for one in waited:
-        name, number = one.name, 2
-        while name in named and named[name] is not one:
-            name, number = f"{one.name} ({number})", number + 1
-        named[name] = one
-    return named
 
 
 class _Tracker(ABC):
     """What both trackers have. `synced` opens once, when the upstream has synced and no work is left.
 
-    Any thread may call. `synced` is for a loop: pass it as `loop` if other threads say that work is
-    finished. Once synced it stays so, whatever starts later.
+    Any thread may call. `synced` is for a loop: pass it as `loop` if other threads finish work. Once synced
+    it stays so, whatever starts later.
     """
 
     def __init__(self, name: str = "", *, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.synced = Latch(name)
         self._loop = loop
         self._lock = threading.Lock()
-        self._upstream = self._synced = False
+        self._upstream = False  # all work of the first sync was started
+        self._synced = False
 
     @property
     def has_synced(self) -> bool:
@@ -239,7 +205,7 @@ class _Tracker(ABC):
         return self._synced
 
     def upstream_has_synced(self) -> None:
-        """All work of the first sync was started; what is left is to finish it."""
+        """Note that all work of the first sync was started."""
         with self._lock:
             self._upstream = True
         self._look()
@@ -268,12 +234,12 @@ class AsyncTracker(_Tracker, Generic[Key]):
         self._keys: set[Key] = set()
 
     def start(self, key: Key) -> None:
-        """Work on a key begins; call it before the work can be finished."""
+        """Note that work on a key begins; call it before the work can be finished."""
         with self._lock:
             self._keys.add(key)
 
     def finished(self, key: Key) -> None:
-        """The work on a key is done, well or badly; what was not started is ignored."""
+        """Note that the work on a key is done, well or badly; what was not started is ignored."""
         with self._lock:
             self._keys.discard(key)
         self._look()
@@ -293,12 +259,12 @@ class SingleFileTracker(_Tracker):
         self._count = 0
 
     def start(self) -> None:
-        """One piece of work begins."""
+        """Note that one piece of work begins."""
         with self._lock:
             self._count += 1
 
     def finished(self) -> None:
-        """One piece of work is done; raises CacheError if none was under way."""
+        """Note that one piece of work is done; raises CacheError if none was under way."""
         with self._lock:
             if not self._count:
                 raise CacheError(f"{self.synced.name or 'a tracker'}: more work was finished than started")
@@ -312,10 +278,9 @@ class SingleFileTracker(_Tracker):
 class Lazy(Generic[T]):
     """A value that is computed when it is asked for, once after each `notify` (client-go's Lazy).
 
-    Any thread may call. `get` never gives what was computed from before the caller's own `notify`.
-    Whoever asks while it is being computed waits for that one computation; a `notify` meanwhile
-    starts a new one beside it. What `evaluate` raises goes to the caller and is not kept: the next
-    `get` tries again.
+    Any thread may call. `get` never gives a value that was computed before the caller's own `notify`. Threads
+    that ask during a computation wait for that one; a `notify` meanwhile starts a new one beside it. What
+    `evaluate` raises goes to the caller and is not kept: the next `get` tries again.
     """
 
     def __init__(self, evaluate: Callable[[], T]) -> None:
@@ -344,6 +309,7 @@ class _Computation(Generic[T]):
     def get(self) -> T:
         if self._found is None:
             with self._lock:
+                # Another thread may have computed it while this one waited for the lock.
                 if self._found is None:
                     self._found = (self._evaluate(),)
         return self._found[0]
