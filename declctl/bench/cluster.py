@@ -22,7 +22,7 @@ from declctl.manifest import Plan
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import FieldSelector, KubeObject, LabelSelector, key_of
 from declctl.objects.resource import GroupVersionKind
-from declctl.sandbox import Request, SandboxThread
+from declctl.sandbox import LedgerEntry, SandboxThread
 from declctl.sandbox.kinds import BUILT_IN
 
 _DEFINITION: Final = "CustomResourceDefinition"
@@ -318,7 +318,7 @@ class Cluster:
             for _, obj in self._apart:
                 label(self._server, obj, name, None)
 
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[LedgerEntry, ...]:
         """Everything that it was asked for."""
         return self._server.ledger.requests()
 

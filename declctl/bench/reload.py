@@ -18,7 +18,7 @@ from declctl.bench.recorder import Call, Calls
 from declctl.errors import DeclctlError
 from declctl.manifest.model import OnFailure
 from declctl.objects import KubeObject
-from declctl.sandbox import Request, SandboxThread
+from declctl.sandbox import LedgerEntry, SandboxThread
 
 _OURS = "declctl/"  # what handlers ask by themselves is not counted
 _LEARN_SECONDS = 1.0  # of changes, before the edit, that tell which handlers hear of what
@@ -71,7 +71,7 @@ class Observed:
     old: tuple[int, int]
     calls: Sequence[Call]
     changes: Sequence[Made]
-    requests: Sequence[Request]
+    requests: Sequence[LedgerEntry]
     hearing: "Hearing"
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -137,7 +137,7 @@ def figures(observed: Observed) -> Figures:
     )
 
 
-def _is_list(request: Request) -> bool:
+def _is_list(request: LedgerEntry) -> bool:
     """Whether a request begins a list: the first page of one, or a watch that brings everything first."""
     if request.verb == "watch":
         return request.params.get("sendInitialEvents") == "true"

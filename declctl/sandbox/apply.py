@@ -145,19 +145,19 @@ def _ports(parent: Mapping[str, Any]) -> Keys | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PathCursor:
     """Where a walk stands: the FieldsV1 steps, and the plain field names that structure is looked up by."""
 
     steps: Path = ()
     names: tuple[str, ...] = ()
 
-    def field(self, name: str) -> "Place":
+    def field(self, name: str) -> "PathCursor":
         """One field further down."""
-        return Place((*self.steps, f"f:{name}"), (*self.names, name))
+        return PathCursor((*self.steps, f"f:{name}"), (*self.names, name))
 
-    def element(self, step: str) -> "Place":
+    def element(self, step: str) -> "PathCursor":
         """One element further down."""
-        return Place((*self.steps, step), (*self.names, "*"))
+        return PathCursor((*self.steps, step), (*self.names, "*"))
 
 
 def fields_of(obj: Mapping[str, Any], structure: Structure) -> FieldSet:
@@ -167,13 +167,13 @@ def fields_of(obj: Mapping[str, Any], structure: Structure) -> FieldSet:
         if name == "metadata":
             for key, entry in value.items():
                 if key not in _SERVER_SIDE:
-                    found.update(_walk(entry, Place().field("metadata").field(key), structure, value))
+                    found.update(_walk(entry, PathCursor().field("metadata").field(key), structure, value))
         elif name not in ("apiVersion", "kind"):
-            found.update(_walk(value, Place().field(name), structure, obj))
+            found.update(_walk(value, PathCursor().field(name), structure, obj))
     return frozenset(found)
 
 
-def _walk(value: Any, place: Place, structure: Structure, parent: Mapping[str, Any]) -> Iterator[Path]:
+def _walk(value: Any, place: PathCursor, structure: Structure, parent: Mapping[str, Any]) -> Iterator[Path]:
     if isinstance(value, dict) and value and not structure.is_atomic(place.names):
         fields = cast("KubeObject", value)
         for name, child in fields.items():
@@ -233,7 +233,7 @@ def remove(obj: Any, path: Path) -> None:
         remove(obj, path[:-1])
 
 
-def merge(live: Any, applied: Any, structure: Structure, place: Place = Place()) -> Any:
+def merge(live: Any, applied: Any, structure: Structure, place: PathCursor = PathCursor()) -> Any:
     """`live` with what `applied` sets; lists with keys are merged by element."""
     if isinstance(live, dict) and isinstance(applied, dict):
         if place.names and structure.is_atomic(place.names):
@@ -251,7 +251,7 @@ def merge(live: Any, applied: Any, structure: Structure, place: Place = Place())
 
 
 def _merge_list(
-    live: list[Any], applied: list[Any], keys: Keys | None, at: tuple[Structure, Place]
+    live: list[Any], applied: list[Any], keys: Keys | None, at: tuple[Structure, PathCursor]
 ) -> list[Any]:
     if keys is None:
         return applied

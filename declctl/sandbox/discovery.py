@@ -39,7 +39,7 @@ _GVK: Final = "x-kubernetes-group-version-kind"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StaticAnswer:
     """A whole answer."""
 
     body: bytes
@@ -47,13 +47,13 @@ class Answer:
     code: int = 200
 
 
-def static_answer(method: str, path: str, accept: str, registry: Registry) -> Answer | None:
+def static_answer(method: str, path: str, accept: str, registry: Registry) -> StaticAnswer | None:
     """The answer to a GET of one of these pages; None if the path is somebody else's."""
     parts = path.strip("/").split("/")
     if method not in ("GET", "HEAD"):
         return None
     if parts[0] in _HEALTH:
-        return Answer(b"ok", "text/plain; charset=utf-8")
+        return StaticAnswer(b"ok", "text/plain; charset=utf-8")
     if parts == ["version"]:
         return _answer(VERSION)
     if parts[0] == "openapi":
@@ -63,11 +63,11 @@ def static_answer(method: str, path: str, accept: str, registry: Registry) -> An
     return None
 
 
-def _discovery(parts: list[str], accept: str, registry: Registry) -> Answer | None:
+def _discovery(parts: list[str], accept: str, registry: Registry) -> StaticAnswer | None:
     match parts:
         case ["api" | "apis" as root] if wants_aggregated(accept):
             body = aggregated(registry, core=root == "api")
-            return Answer(msgspec.json.encode(body), AGGREGATED)
+            return StaticAnswer(msgspec.json.encode(body), AGGREGATED)
         case ["api"]:
             return _answer(core_versions())
         case ["apis"]:
@@ -80,10 +80,10 @@ def _discovery(parts: list[str], accept: str, registry: Registry) -> Answer | No
             return _answer(resources(registry, parts[1], parts[2]))
 
 
-def _openapi(parts: list[str], registry: Registry) -> Answer | None:
+def _openapi(parts: list[str], registry: Registry) -> StaticAnswer | None:
     match parts:
         case ["v2"]:
-            return Answer(empty_v2(), "application/com.github.proto-spec.v2.v1.0+protobuf")
+            return StaticAnswer(empty_v2(), "application/com.github.proto-spec.v2.v1.0+protobuf")
         case ["v3"]:
             return _answer(index(registry))
         case ["v3", *root]:
@@ -92,8 +92,8 @@ def _openapi(parts: list[str], registry: Registry) -> Answer | None:
             return None
 
 
-def _answer(document: KubeObject | None) -> Answer | None:
-    return None if document is None else Answer(msgspec.json.encode(document))
+def _answer(document: KubeObject | None) -> StaticAnswer | None:
+    return None if document is None else StaticAnswer(msgspec.json.encode(document))
 
 
 def wants_aggregated(accept: str) -> bool:

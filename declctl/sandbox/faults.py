@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Protocol
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status
-from declctl.sandbox.history import History
+from declctl.sandbox.history import EtcdHistory
 from declctl.sandbox.status import Refusal
 
 WatchListMode = Literal["on", "invalid", "ignored"]
@@ -40,7 +40,7 @@ Outage = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LedgerEntry:
     """One request. `resource` is the plural, with a subresource behind a slash (`pods/status`).
 
     `verb` is one of list, watch, get, create, update, patch, delete, deletecollection; `namespace` and `name`
@@ -66,15 +66,15 @@ class Ledger:
     """The requests since the start, or since the last `clear`; of very many, the newest `limit`."""
 
     def __init__(self, *, limit: int = 200_000) -> None:
-        self._requests: deque[Request] = deque(maxlen=limit)
+        self._requests: deque[LedgerEntry] = deque(maxlen=limit)
 
-    def record(self, request: Request) -> None:
+    def record(self, request: LedgerEntry) -> None:
         """Write one down."""
         self._requests.append(request)
 
     def requests(
         self, verb: str | None = None, *, resource: str | None = None, namespace: str | None = None
-    ) -> tuple[Request, ...]:
+    ) -> tuple[LedgerEntry, ...]:
         """Those that match everything that is given; `namespace` "" means without one."""
         return tuple(
             request
@@ -95,7 +95,7 @@ class Ledger:
         self._requests.clear()
 
 
-class Stream(Protocol):
+class OpenWatch(Protocol):
     """What can be done to an open watch."""
 
     @property
@@ -181,13 +181,13 @@ class Faults:
     `withhold_initial_events_end`: the bookmark that ends the initial events never comes.
     """
 
-    history: History
+    history: EtcdHistory
     send_bookmarks: Callable[[str | None], int]
     rules: list[Rule] = field(default_factory=list[Rule])
     watch_list: WatchListMode = "on"
     expired_watch: ExpiredWatch = "event"
     withhold_initial_events_end: bool = False
-    streams: list[Stream] = field(default_factory=list[Stream])
+    streams: list[OpenWatch] = field(default_factory=list[OpenWatch])
     _silent: set[str | None] = field(default_factory=set[str | None])
 
     def refuse(
@@ -326,7 +326,7 @@ class Faults:
         self.rules.append(rule)
         return rule
 
-    def _order(self, resource: str | None, order: Callable[[Stream], None]) -> int:
+    def _order(self, resource: str | None, order: Callable[[OpenWatch], None]) -> int:
         concerned = [stream for stream in self.streams if resource in (None, stream.resource)]
         for stream in concerned:
             order(stream)

@@ -18,7 +18,7 @@ from declctl.objects import KubeObject
 from declctl.sandbox import status
 from declctl.sandbox.kinds import ResourceId, ServedKind
 
-ChangeKind = Literal["ADDED", "MODIFIED", "DELETED"]
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -72,10 +72,10 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class StoreEvent:
     """One step of history. For DELETED, `new` is the last state under the version of the deletion."""
 
-    type: ChangeKind
+    type: EventType
     version: int
     new: Stored
     old: Stored | None
@@ -119,12 +119,12 @@ class Collection:
     def __init__(self, limit: int, floor: int) -> None:
         self.objects: dict[str, Stored] = {}
         self.floor = floor  # changes up to this version are forgotten
-        self._log: list[Change] = []
+        self._log: list[StoreEvent] = []
         self._limit = limit
         self._sorted: list[str] | None = []
         self._past: Snapshot | None = None
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: StoreEvent) -> None:
         """Make it the present."""
         key = change.new.key
         if change.type == "DELETED":
@@ -149,7 +149,7 @@ class Collection:
         self._log = [change for change in self._log if change.version > version]
         self._past = None
 
-    def since(self, version: int) -> list[Change]:
+    def since(self, version: int) -> list[StoreEvent]:
         """The changes after `version`, oldest first; refused with 410 if some of them are forgotten."""
         if version < self.floor:
             raise status.too_old(version, self.floor)
@@ -189,7 +189,7 @@ class Backup:
     collections: Mapping[ResourceId, Collection]
 
 
-class History:
+class EtcdHistory:
     """Every collection under one counter of versions, as in etcd.
 
     Subscribers are called with every change, after it is made.
@@ -200,7 +200,7 @@ class History:
         self._floor = 0
         self._remembered = remembered
         self._collections: dict[ResourceId, Collection] = {}
-        self._subscribers: list[Callable[[ResourceId, Change], None]] = []
+        self._subscribers: list[Callable[[ResourceId, StoreEvent], None]] = []
 
     def collection(self, resource: ResourceId) -> Collection:
         """The collection of a resource; made when it is first asked for."""
@@ -217,14 +217,14 @@ class History:
         metadata = obj["metadata"]
         old = self.get(resource, key_of(metadata.get("namespace", ""), metadata["name"]))
         new = Stored.of(obj, self.version + 1)
-        self._commit(resource, Change("MODIFIED" if old else "ADDED", new.version, new, old))
+        self._commit(resource, StoreEvent("MODIFIED" if old else "ADDED", new.version, new, old))
         return new
 
     def drop(self, resource: ResourceId, key: str) -> Stored:
         """Delete an object that exists; returns its last state under the version of the deletion."""
         old = self.collection(resource).objects[key]
         new = old.as_of(self.version + 1)
-        self._commit(resource, Change("DELETED", new.version, new, old))
+        self._commit(resource, StoreEvent("DELETED", new.version, new, old))
         return new
 
     def compact(self) -> int:
@@ -257,12 +257,12 @@ class History:
         self.version, self._floor = backup.version, backup.floor
         self._collections = {resource: kept.copy() for resource, kept in backup.collections.items()}
 
-    def subscribe(self, call: Callable[[ResourceId, Change], None]) -> Callable[[], None]:
+    def subscribe(self, call: Callable[[ResourceId, StoreEvent], None]) -> Callable[[], None]:
         """Call `call` with every change from now on; returns what ends it."""
         self._subscribers.append(call)
         return lambda: self._subscribers.remove(call)
 
-    def _commit(self, resource: ResourceId, change: Change) -> None:
+    def _commit(self, resource: ResourceId, change: StoreEvent) -> None:
         self.version = change.version
         self.collection(resource).apply(change)
         for call in tuple(self._subscribers):

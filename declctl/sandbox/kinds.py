@@ -7,13 +7,11 @@ objects.
 A CustomResourceDefinition becomes the kinds that it makes the server serve, and the conditions that say so.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from declctl.objects import KubeObject
-from declctl.sandbox import status
-from declctl.sandbox.status import Cause
 
 ResourceId = tuple[str, str]  # group, plural
 
@@ -205,31 +203,6 @@ CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 def is_definition(kind: ServedKind) -> bool:
     """Whether objects of this kind define other kinds."""
     return kind.resource == ("apiextensions.k8s.io", "customresourcedefinitions")
-
-
-def check_definition(crd: KubeObject) -> None:
-    """Refuse with 422 a definition that could not be served."""
-    spec = crd.get("spec") or {}
-    names, name = spec.get("names") or {}, crd["metadata"].get("name", "")
-    causes = list(_causes(spec, names, name))
-    if causes:
-        raise status.invalid("CustomResourceDefinition", name, causes, group="apiextensions.k8s.io")
-
-
-def _causes(spec: KubeObject, names: KubeObject, name: str) -> Iterator[Cause]:
-    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
-    if name != wanted:
-        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        yield Cause("FieldValueInvalid", message, "metadata.name")
-    for name_kind in ("plural", "kind"):
-        if not names.get(name_kind):
-            yield Cause("FieldValueRequired", "Required value", f"spec.names.{name_kind}")
-    if spec.get("scope") not in ("Namespaced", "Cluster"):
-        message = f'Unsupported value: "{spec.get("scope", "")}": supported values: "Cluster", "Namespaced"'
-        yield Cause("FieldValueNotSupported", message, "spec.scope")
-    if sum(bool(version.get("storage")) for version in spec.get("versions") or ()) != 1:
-        message = "Invalid value: must have exactly one version marked as storage version"
-        yield Cause("FieldValueInvalid", message, "spec.versions")
 
 
 def established(crd: KubeObject, now: str) -> KubeObject:

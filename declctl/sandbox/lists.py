@@ -15,7 +15,7 @@ from typing import Final
 
 from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
-from declctl.sandbox.history import History, Snapshot, Stored
+from declctl.sandbox.history import EtcdHistory, Snapshot, Stored
 from declctl.sandbox.kinds import ResourceId
 from declctl.sandbox.status import Cause, Refusal
 
@@ -75,7 +75,7 @@ _ANY_FIELDS: Final = FieldSelector()
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ObjectFilter:
     """Which objects of a resource: one namespace or all (empty), by labels and by fields."""
 
     namespace: str = ""
@@ -106,13 +106,13 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOptions:
+class ListQuery:
     """What a LIST or WATCH asks for.
 
     `version` is None if unset; `limit` 0 means no paging; `timeout` is in seconds.
     """
 
-    selection: Selection
+    selection: ObjectFilter
     version: int | None = None
     match: str = ""
     limit: int = 0
@@ -122,10 +122,10 @@ class ListOptions:
     timeout: int | None = None
 
 
-def read_options(params: Mapping[str, str], namespace: str, *, watch: bool) -> ListOptions:
+def read_options(params: Mapping[str, str], namespace: str, *, watch: bool) -> ListQuery:
     """From query parameters; refused with 400, 422 or 500, as the real server does."""
     version = params.get("resourceVersion", "")
-    options = ListOptions(
+    options = ListQuery(
         selection=_selection(params, namespace),
         version=_version(version, watch=watch),
         match=params.get("resourceVersionMatch", ""),
@@ -148,7 +148,7 @@ def truth(text: str | None) -> bool:
     return (text or "").lower() not in ("", "0", "false")
 
 
-def _selection(params: Mapping[str, str], namespace: str) -> Selection:
+def _selection(params: Mapping[str, str], namespace: str) -> ObjectFilter:
     text = params.get("labelSelector", "")
     if unknown := re.match(r"^\s*\S+\s+(?!in\b|notin\b|=|!|,)(\S+)", text):
         raise status.bad_request(
@@ -162,7 +162,7 @@ def _selection(params: Mapping[str, str], namespace: str) -> Selection:
         fields = FieldSelector.parse(params.get("fieldSelector", ""))
     except ValueError as error:
         raise status.bad_request(f"invalid selector: '{params['fieldSelector']}'; {error}") from error
-    return Selection(namespace, labels, fields)
+    return ObjectFilter(namespace, labels, fields)
 
 
 def _version(text: str, *, watch: bool) -> int | None:
@@ -195,7 +195,7 @@ def _unsupported(value: str, supported: str) -> Cause:
     return Cause("FieldValueNotSupported", message, "resourceVersionMatch")
 
 
-def _list_faults(options: ListOptions, version: str) -> Iterator[Cause]:
+def _list_faults(options: ListQuery, version: str) -> Iterator[Cause]:
     if options.initial_events is not None:
         yield _forbidden("sendInitialEvents is forbidden for list", "sendInitialEvents")
     if not options.match:
@@ -210,7 +210,7 @@ def _list_faults(options: ListOptions, version: str) -> Iterator[Cause]:
         yield _forbidden('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
 
 
-def _watch_faults(options: ListOptions) -> Iterator[Cause]:
+def _watch_faults(options: ListQuery) -> Iterator[Cause]:
     if options.initial_events is None:
         if options.match:
             yield _forbidden(
@@ -238,7 +238,7 @@ class Page:
     remaining: int | None = None
 
 
-def list_page(history: History, resource: ResourceId, options: ListOptions) -> Page:
+def list_page(history: EtcdHistory, resource: ResourceId, options: ListQuery) -> Page:
     """The page that is asked for; refused with 400, 410 or 504."""
     snapshot, after = _snapshot(history, resource, options)
     # A watch cache answers version "0" as a whole, whatever the limit: client-go counts on it.
@@ -258,13 +258,13 @@ def list_page(history: History, resource: ResourceId, options: ListOptions) -> P
     return Page(snapshot.version, items, token, remaining)
 
 
-def check_reached(history: History, version: int | None) -> None:
+def check_reached(history: EtcdHistory, version: int | None) -> None:
     """Refuse with 504 a version that the server has not reached."""
     if version is not None and version > history.version:
         raise status.too_large(version, history.version)
 
 
-def _snapshot(history: History, resource: ResourceId, options: ListOptions) -> tuple[Snapshot, str]:
+def _snapshot(history: EtcdHistory, resource: ResourceId, options: ListQuery) -> tuple[Snapshot, str]:
     collection = history.collection(resource)
     if options.token:
         token = Token.decode(options.token)

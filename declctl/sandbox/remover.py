@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import kinds, status
-from declctl.sandbox.history import History, Stored, key_of
+from declctl.sandbox.history import EtcdHistory, Stored, key_of
 from declctl.sandbox.kinds import Registry, ServedKind
 
 
@@ -65,7 +65,7 @@ _AT_ONCE = Deletion(grace=0)
 class Remover:
     """Deletes objects, and keeps the registry in step with the definitions that go."""
 
-    def __init__(self, history: History, registry: Registry, clock: Clock) -> None:
+    def __init__(self, history: EtcdHistory, registry: Registry, clock: Clock) -> None:
         self._history = history
         self._registry = registry
         self._clock = clock

@@ -6,14 +6,14 @@ A SelfSubjectAccessReview allows everything, unless a fault forbids it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 import msgspec
 
 from declctl.errors import SandboxError
+from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import status
 from declctl.sandbox.faults import Faults
@@ -21,7 +21,7 @@ from declctl.sandbox.history import Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.kubectl import protobuf, tables
 from declctl.sandbox.lists import Page, truth
-from declctl.sandbox.remover import Deletion, Write
+from declctl.sandbox.remover import Deletion, Target, Write
 from declctl.sandbox.status import Cause
 from declctl.sandbox.validation import read_documents
 
@@ -35,7 +35,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestInfo:
     """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none."""
 
     verb: str
@@ -43,6 +43,12 @@ class Call:
     namespace: str
     name: str
     subresource: str
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def target(self) -> Target:
+        """The object that it names."""
+        return Target(self.kind, self.namespace, self.name)
 
     @property
     def resource(self) -> str:
@@ -58,7 +64,7 @@ class _Address:
     rest: Sequence[str]
 
 
-def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry) -> Call | None:
+def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry) -> RequestInfo | None:
     """The call that a request makes; None if the path is no resource's. Refused with 404 or 405."""
     address = _split([unquote(part) for part in path.strip("/").split("/")])
     if address is None or not address.rest:
@@ -75,7 +81,7 @@ def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry
     verb = (_ON_ONE if name else _ON_ALL).get(method)
     if verb == "list" and truth(query.get("watch")):
         verb = "watch"
-    call = Call(verb or "", kind, address.namespace, name, subresource)
+    call = RequestInfo(verb or "", kind, address.namespace, name, subresource, query)
     if not _allowed(call):
         raise status.method_not_allowed()
     return call
@@ -99,7 +105,7 @@ def _has(kind: ServedKind, subresource: str) -> bool:
     return (subresource == "status" and kind.status) or (subresource == "scale" and kind.scale is not None)
 
 
-def _allowed(call: Call) -> bool:
+def _allowed(call: RequestInfo) -> bool:
     if call.subresource:
         return call.verb in ("get", "update", "patch")
     across = call.kind.namespaced and not call.namespace
@@ -108,34 +114,34 @@ def _allowed(call: Call) -> bool:
     return call.verb in call.kind.verbs
 
 
-def read_object(call: Call, media_type: str, body: bytes) -> Any:
+def read_object(call: RequestInfo, media_type: str, body: bytes) -> Any:
     """The object of a create or update; refused with 400 or 415."""
     if media_type not in ("", *_ACCEPTED):
         raise status.unsupported_media_type(_ACCEPTED)
     return _parse(call, media_type, body)
 
 
-def read_patch(call: Call, media_type: str, body: bytes) -> Any:
+def read_patch(call: RequestInfo, media_type: str, body: bytes) -> Any:
     """The body of a patch, whatever kind of patch it is."""
     return _parse(call, media_type, body)
 
 
-def read_write(call: Call, params: Mapping[str, str], user_agent: str) -> Write:
+def read_write(call: RequestInfo, user_agent: str) -> Write:
     """How to write; refused with 422 for a dryRun that isn't All."""
     options = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
-    dry_run = _dry_run(params.get("dryRun", ""), options.get(call.verb, "UpdateOptions"))
-    manager = params.get("fieldManager") or user_agent.partition("/")[0] or "unknown"
+    dry_run = _dry_run(call.params.get("dryRun", ""), options.get(call.verb, "UpdateOptions"))
+    manager = call.params.get("fieldManager") or user_agent.partition("/")[0] or "unknown"
     return Write(dry_run=dry_run, manager=manager, subresource=call.subresource)
 
 
-def read_deletion(call: Call, params: Mapping[str, str], media_type: str, body: bytes) -> Deletion:
+def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
     """How to delete, from the body or the query; refused with 400 or 422."""
     given = _parse(call, media_type, body) if body.strip() else {}
     if not isinstance(given, dict):
         raise status.bad_request("DeleteOptions must be an object")
     preconditions = given.get("preconditions") or {}
-    dry_run = given.get("dryRun") or ([params["dryRun"]] if "dryRun" in params else [])
-    policy = given.get("propagationPolicy") or params.get("propagationPolicy", "")
+    dry_run = given.get("dryRun") or ([call.params["dryRun"]] if "dryRun" in call.params else [])
+    policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
     if policy not in ("", "Orphan", "Background", "Foreground"):
         known = '"Foreground", "Background", "Orphan", "nil"'
         message = f'Unsupported value: "{policy}": supported values: {known}'
@@ -143,15 +149,10 @@ def read_deletion(call: Call, params: Mapping[str, str], media_type: str, body: 
         raise status.invalid_options("DeleteOptions", [cause])
     return Deletion(
         dry_run=_dry_run(dry_run[0] if dry_run else "", "DeleteOptions"),
-        grace=_seconds(given.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))),
+        grace=_seconds(given.get("gracePeriodSeconds", call.params.get("gracePeriodSeconds"))),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
     )
-
-
-def forced(params: Mapping[str, str]) -> bool:
-    """Whether server-side apply may take fields from others."""
-    return truth(params.get("force"))
 
 
 def decoded(media_type: str, body: bytes) -> Any:
@@ -163,7 +164,7 @@ def decoded(media_type: str, body: bytes) -> Any:
     return msgspec.json.decode(body)
 
 
-def _parse(call: Call, media_type: str, body: bytes) -> Any:
+def _parse(call: RequestInfo, media_type: str, body: bytes) -> Any:
     try:
         return decoded(media_type, body)
     except (ValueError, SandboxError, RecursionError) as error:
@@ -217,14 +218,6 @@ def review(media_type: str, body: bytes, faults: Faults) -> KubeObject:
     }
 
 
-class Now(Protocol):
-    """Where tables take the time from."""
-
-    def now(self) -> datetime:
-        """The wall clock, aware."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Plain:
     """Objects as they are."""
@@ -268,7 +261,7 @@ class MetadataOnly:
 class TableRows:
     """Tables, as `kubectl get` asks for them. `include` says how much of the object each row carries."""
 
-    clock: Now
+    clock: Clock
     include: Include = "Metadata"
 
     def item(self, kind: ServedKind, stored: Stored) -> bytes:
@@ -312,7 +305,7 @@ def partial(metadata: KubeObject) -> KubeObject:
     return {"kind": "PartialObjectMetadata", **_META, "metadata": metadata}
 
 
-def negotiate(accept: str, clock: Now, *, include: str = "", several: bool = False) -> AnyForm:
+def negotiate(accept: str, clock: Clock, *, include: str = "", several: bool = False) -> AnyForm:
     """The first form of an Accept header that this server writes; refused with 406 if there is none.
 
     `several`: for a list.
@@ -328,7 +321,7 @@ def negotiate(accept: str, clock: Now, *, include: str = "", several: bool = Fal
     raise status.not_acceptable()
 
 
-def _form(params: dict[str, str], clock: Now, include: str, *, several: bool) -> AnyForm | None:
+def _form(params: dict[str, str], clock: Clock, include: str, *, several: bool) -> AnyForm | None:
     if "as" not in params:
         return Plain()
     if params.get("g") != "meta.k8s.io" or params.get("v") not in ("v1", "v1beta1"):

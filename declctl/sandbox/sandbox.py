@@ -20,10 +20,10 @@ from declctl.kit import Clock, SystemClock
 from declctl.objects import KubeObject
 from declctl.sandbox import kinds
 from declctl.sandbox.faults import Faults, Ledger
-from declctl.sandbox.history import Backup, Change
+from declctl.sandbox.history import Backup, StoreEvent
 from declctl.sandbox.kinds import ResourceId
 from declctl.sandbox.patches import MERGE_PATCH
-from declctl.sandbox.server import Api, Parts
+from declctl.sandbox.server import Api
 from declctl.sandbox.store import Churn, ObjectStore
 from declctl.sandbox.watches import Hub
 
@@ -49,7 +49,12 @@ class Sandbox:
         self.faults = Faults(self.store.history, self._hub.bookmark)
         self.store.history.subscribe(self._changed)
         self._api = Api(
-            Parts(self.store, self._hub, self.faults, self.ledger, self._clock, self._begin_outage)
+            self.store,
+            self._hub,
+            faults=self.faults,
+            ledger=self.ledger,
+            clock=self._clock,
+            outage=self._begin_outage,
         )
         self._runner: web.AppRunner | None = None
         self._bookmarks: asyncio.Task[None] | None = None
@@ -167,7 +172,7 @@ class Sandbox:
             await self._clock.sleep(self._interval)
             self._hub.bookmark()
 
-    def _changed(self, resource: ResourceId, change: Change) -> None:
+    def _changed(self, resource: ResourceId, change: StoreEvent) -> None:
         self._hub.tell(resource, change)
         if resource == _DEFINITIONS and change.type == "DELETED":
             self._hub.end(kinds.resource_of(change.new.decode()))

@@ -17,14 +17,15 @@ from aiohttp import HttpVersion11, web
 from declctl.kit import Clock
 from declctl.kit.hosts import is_literal, is_same_origin, parse_authority
 from declctl.objects import KubeObject
-from declctl.sandbox import faults, patches, requests, status, validation
+from declctl.sandbox import faults as ordered
+from declctl.sandbox import patches, requests, status, validation
 from declctl.sandbox.discovery import static_answer
-from declctl.sandbox.faults import Faults, Ledger, Request
+from declctl.sandbox.faults import Faults, Ledger, LedgerEntry
 from declctl.sandbox.history import Stored
-from declctl.sandbox.lists import ListOptions, list_page, read_options
+from declctl.sandbox.lists import ListQuery, list_page, read_options, truth
 from declctl.sandbox.patches import Patch
 from declctl.sandbox.remover import Target
-from declctl.sandbox.requests import AnyForm, Call, Plain, negotiate, resolve
+from declctl.sandbox.requests import AnyForm, Plain, RequestInfo, negotiate, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore
 from declctl.sandbox.watches import Hub, Subscription, Watcher, WatchStream, error_line
@@ -36,24 +37,30 @@ _TRICKLED: Final = 8  # parts
 _PACKED: Final = 128 * 1024  # bytes; what is longer is compressed for those who take it
 
 
-@dataclasses.dataclass(slots=True)
-class Parts:
-    """What the HTTP side stands on; `outage` stops listening for some seconds."""
-
-    store: ObjectStore
-    hub: Hub
-    faults: Faults
-    ledger: Ledger
-    clock: Clock
-    outage: Callable[[float], None]
-
-
 class Api:
-    """The aiohttp application of one sandbox. `host` is the name or address that it listens on."""
+    """The aiohttp application of one sandbox. `outage` stops it listening for some seconds.
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    `host` is the name or address that it listens on; the sandbox sets it at each start.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        hub: Hub,
+        *,
+        faults: Faults,
+        ledger: Ledger,
+        clock: Clock,
+        outage: Callable[[float], None],
+    ) -> None:
         self.host = ""
+        self._store = store
+        self._hub = hub
+        self._faults = faults
+        self._ledger = ledger
+        self._clock = clock
+        self._outage = outage
+        # TCP connections that have asked for something, numbered from 1 for the ledger.
         self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._next_connection = itertools.count(1)
         self._verbs = {
@@ -86,7 +93,7 @@ class Api:
         path, params = request.rel_url.raw_path, dict(request.query)
         if path.startswith("/sandbox/"):
             return await self._control(request, path, params)
-        registry = self._parts.store.registry
+        registry = self._store.registry
         found = static_answer(request.method, path, request.headers.get("Accept", ""), registry)
         if found is not None:
             return web.Response(
@@ -94,18 +101,18 @@ class Api:
             )
         if path.rstrip("/") == requests.PATH and request.method == "POST":
             body = await request.read()
-            return _json(requests.review(_media_type(request), body, self._parts.faults), code=201)
+            return _json(requests.review(_media_type(request), body, self._faults), code=201)
         call = resolve(request.method, path, params, registry)
         if call is None:
             return web.Response(text="404 page not found\n", status=404)
-        self._record(request, call, params)
-        wait, refusal = self._parts.faults.meet(call.verb, call.resource, call.namespace)
+        self._record(request, call)
+        wait, refusal = self._faults.meet(call.verb, call.resource, call.namespace)
         if wait:
-            await self._parts.clock.sleep(wait)
+            await self._clock.sleep(wait)
         if refusal is not None:
             raise refusal
         with validation.readable(call.kind.kind):
-            return await self._verbs[call.verb](request, call, params)
+            return await self._verbs[call.verb](request, call)
 
     def _check_sender(self, request: web.Request) -> None:
         """Refuse what a web page sends: under a name of its own that points here, or from another host.
@@ -121,35 +128,35 @@ class Api:
         if not all(is_same_origin(origin, host) for origin in request.headers.getall("Origin", [])):
             raise status.not_for_us("web pages may not ask the sandbox")
 
-    def _record(self, request: web.Request, call: Call, params: Mapping[str, str]) -> None:
+    def _record(self, request: web.Request, call: RequestInfo) -> None:
         transport = request.transport
         if transport is not None and transport not in self._connections:
             self._connections[transport] = next(self._next_connection)
-        self._parts.ledger.record(
-            Request(
+        self._ledger.record(
+            LedgerEntry(
                 verb=call.verb,
                 resource=call.resource,
                 namespace=call.namespace,
                 name=call.name,
-                params=params,
-                time=self._parts.clock.monotonic(),
+                params=call.params,
+                time=self._clock.monotonic(),
                 connection=self._connections.get(transport, 0),
                 user_agent=request.headers.get("User-Agent", ""),
             )
         )
 
-    async def _get(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
-        stored = self._parts.store.writer.existing(_target(call))
+    async def _get(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        stored = self._store.writer.existing(call.target)
         if call.subresource == "scale":
             return _json(patches.scale_of(call.kind, stored.rendered(call.kind)))
-        return _bytes(self._form(request, params, several=False).item(call.kind, stored))
+        return _bytes(self._form(request, call.params, several=False).item(call.kind, stored))
 
-    async def _list(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
-        options = read_options(params, call.namespace, watch=False)
-        form = self._form(request, params, several=True)
-        page = list_page(self._parts.store.history, call.kind.resource, options)
+    async def _list(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        options = read_options(call.params, call.namespace, watch=False)
+        form = self._form(request, call.params, several=True)
+        page = list_page(self._store.history, call.kind.resource, options)
         body = form.page(call.kind, page)
-        pause = self._parts.faults.pace(call.resource, call.namespace)
+        pause = self._faults.pace(call.resource, call.namespace)
         return await self._trickled(request, body, pause) if pause else _long(request, body)
 
     async def _trickled(self, request: web.Request, body: bytes, pause: float) -> web.StreamResponse:
@@ -159,37 +166,37 @@ class Api:
         size = len(body) // _TRICKLED + 1
         for start in range(0, len(body), size):
             if start:
-                await self._parts.clock.sleep(pause)
+                await self._clock.sleep(pause)
             await response.write(body[start : start + size])
         await response.write_eof()
         return response
 
-    async def _watch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
-        options = self._as_supported(read_options(params, call.namespace, watch=True))
-        form = self._form(request, params, several=False)
-        stream = WatchStream(request, call.kind.plural, self._parts.faults)
+    async def _watch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        options = self._as_supported(read_options(call.params, call.namespace, watch=True))
+        form = self._form(request, call.params, several=False)
+        stream = WatchStream(request, call.kind.plural, self._faults)
         subscription = Subscription(call.kind, options.selection, form)
         watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.wake)
         try:
-            withheld = self._parts.faults.withhold_initial_events_end
-            self._parts.hub.open(watcher, options, initial_end=not withheld)
+            withheld = self._faults.withhold_initial_events_end
+            self._hub.open(watcher, options, initial_end=not withheld)
         except Refusal as refusal:
             # The real server has already sent 200 when its watch cache finds this out.
-            if refusal.code == 410 and self._parts.faults.expired_watch == "status":
+            if refusal.code == 410 and self._faults.expired_watch == "status":
                 raise
             watcher.put(error_line(refusal))
             watcher.end()
         timeout = options.timeout
         if timeout is None:
-            timeout = _SHORTEST_WATCH * (1 + self._parts.clock.random())
+            timeout = _SHORTEST_WATCH * (1 + self._clock.random())
         try:
-            return await stream.run(watcher, self._parts.clock, timeout=timeout)
+            return await stream.run(watcher, self._clock, timeout=timeout)
         finally:
-            self._parts.hub.close(watcher)
+            self._hub.close(watcher)
 
-    def _as_supported(self, options: ListOptions) -> ListOptions:
+    def _as_supported(self, options: ListQuery) -> ListQuery:
         """What a server without WatchList makes of a request for it."""
-        mode = self._parts.faults.watch_list
+        mode = self._faults.watch_list
         if mode == "on" or options.initial_events is None:
             return options
         if mode == "ignored":
@@ -200,63 +207,57 @@ class Api:
         cause = status.Cause("FieldValueForbidden", message, "sendInitialEvents")
         raise status.invalid_options("ListOptions", [cause])
 
-    async def _create(
-        self, request: web.Request, call: Call, params: Mapping[str, str]
-    ) -> web.StreamResponse:
+    async def _create(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         obj = requests.read_object(call, _media_type(request), await request.read())
-        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
-        created = self._parts.store.writer.create(call.kind, call.namespace, obj, write)
+        write = requests.read_write(call, request.headers.get("User-Agent", ""))
+        created = self._store.writer.create(call.kind, call.namespace, obj, write)
         return self._one(request, call, created, code=201)
 
-    async def _update(
-        self, request: web.Request, call: Call, params: Mapping[str, str]
-    ) -> web.StreamResponse:
+    async def _update(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         obj = requests.read_object(call, _media_type(request), await request.read())
-        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
-        writer, target = self._parts.store.writer, _target(call)
+        write = requests.read_write(call, request.headers.get("User-Agent", ""))
+        writer, target = self._store.writer, call.target
         if call.subresource == "scale":
             stored = writer.modify(target, lambda live: patches.scaled(call.kind, live, obj), write)
         else:
             stored = writer.replace(target, obj, write)
         return self._one(request, call, stored)
 
-    async def _patch(self, request: web.Request, call: Call, params: Mapping[str, str]) -> web.StreamResponse:
-        media_type, target = _media_type(request), _target(call)
-        if media_type not in patches.accepted(target):
-            raise status.unsupported_media_type(patches.accepted(target))
+    async def _patch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        media_type, target = _media_type(request), call.target
+        if media_type not in patches.accepted(call.kind):
+            raise status.unsupported_media_type(patches.accepted(call.kind))
         body = requests.read_patch(call, media_type, await request.read())
-        write = requests.read_write(call, params, request.headers.get("User-Agent", ""))
+        write = requests.read_write(call, request.headers.get("User-Agent", ""))
         if media_type == patches.APPLY_PATCH:
-            write = dataclasses.replace(write, manager=params.get("fieldManager", ""))
-        patch = Patch(media_type, body, force=requests.forced(params))
-        stored, created = self._parts.store.patcher.patch(target, patch, write)
+            write = dataclasses.replace(write, manager=call.params.get("fieldManager", ""))
+        patch = Patch(media_type, body, force=truth(call.params.get("force")))
+        stored, created = self._store.writer.patch(target, patch, write)
         return self._one(request, call, stored, code=201 if created else 200)
 
-    async def _delete(
-        self, request: web.Request, call: Call, params: Mapping[str, str]
-    ) -> web.StreamResponse:
-        deletion = requests.read_deletion(call, params, _media_type(request), await request.read())
-        last, gone = self._parts.store.remover.delete(_target(call), deletion)
+    async def _delete(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        deletion = requests.read_deletion(call, _media_type(request), await request.read())
+        last, gone = self._store.remover.delete(call.target, deletion)
         if call.kind.returned or not gone:
             return self._one(request, call, last)
         return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
 
-    async def _delete_collection(
-        self, request: web.Request, call: Call, params: Mapping[str, str]
-    ) -> web.StreamResponse:
-        options = read_options(params, call.namespace, watch=False)
-        deletion = requests.read_deletion(call, params, _media_type(request), await request.read())
-        page = list_page(self._parts.store.history, call.kind.resource, options)
+    async def _delete_collection(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
+        options = read_options(call.params, call.namespace, watch=False)
+        deletion = requests.read_deletion(call, _media_type(request), await request.read())
+        page = list_page(self._store.history, call.kind.resource, options)
         for stored in page.items:
             target = Target(call.kind, stored.namespace, stored.name)
-            self._parts.store.remover.delete(target, deletion)
+            self._store.remover.delete(target, deletion)
         return _bytes(Plain().page(call.kind, page))
 
     def _form(self, request: web.Request, params: Mapping[str, str], *, several: bool) -> AnyForm:
         accept, include = request.headers.get("Accept", ""), params.get("includeObject", "")
-        return negotiate(accept, self._parts.clock, include=include, several=several)
+        return negotiate(accept, self._clock, include=include, several=several)
 
-    def _one(self, request: web.Request, call: Call, obj: KubeObject, *, code: int = 200) -> web.Response:
+    def _one(
+        self, request: web.Request, call: RequestInfo, obj: KubeObject, *, code: int = 200
+    ) -> web.Response:
         if call.subresource == "scale":
             return _json(patches.scale_of(call.kind, obj), code=code)
         form = self._form(request, {}, several=False)
@@ -266,27 +267,22 @@ class Api:
         return _bytes(form.item(call.kind, stored), code=code)
 
     async def _control(self, request: web.Request, path: str, params: Mapping[str, str]) -> web.Response:
-        parts = self._parts
         match request.method, path.rstrip("/"):
             case "GET", "/sandbox/ledger":
-                return _json(faults.ledger_document(parts.ledger, params))
+                return _json(ordered.ledger_document(self._ledger, params))
             case "DELETE", "/sandbox/ledger":
-                parts.ledger.clear()
+                self._ledger.clear()
                 return _json({})
             case "GET", "/sandbox/faults":
-                return _json(parts.faults.document())
+                return _json(self._faults.document())
             case "DELETE", "/sandbox/faults":
-                parts.faults.clear()
-                return _json(parts.faults.document())
+                self._faults.clear()
+                return _json(self._faults.document())
             case "POST", "/sandbox/faults":
                 given = _decoded(await request.read())
-                return _json(faults.order(parts.faults, given, parts.outage))
+                return _json(ordered.order(self._faults, given, self._outage))
             case _:
                 raise status.no_such_resource()
-
-
-def _target(call: Call) -> Target:
-    return Target(call.kind, call.namespace, call.name)
 
 
 def _media_type(request: web.Request) -> str:

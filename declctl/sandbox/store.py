@@ -17,9 +17,9 @@ from declctl.errors import SandboxError
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import validation
-from declctl.sandbox.history import History, key_of
+from declctl.sandbox.history import EtcdHistory, key_of
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.patches import MERGE_PATCH, Patch, Patcher
+from declctl.sandbox.patches import MERGE_PATCH, Patch
 from declctl.sandbox.remover import Deletion, Remover, Target, Write
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.writer import Writer
@@ -36,10 +36,9 @@ class ObjectStore:
 
     def __init__(self, *, clock: Clock, chance: random.Random) -> None:
         self.registry = Registry()
-        self.history = History()
+        self.history = EtcdHistory()
         self.remover = Remover(self.history, self.registry, clock)
         self.writer = Writer(self.history, self.registry, self.remover, clock=clock, chance=chance)
-        self.patcher = Patcher(self.writer)
         for name in _FIRST_NAMESPACES:
             self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
@@ -79,7 +78,7 @@ class ObjectStore:
         """Patch an object, status included; by default with a JSON merge patch."""
         target = Target(self.kind(kind), namespace, name)
         write = Write(keep_status=True, manager="sandbox", subresource=subresource)
-        return _told(lambda: self.patcher.patch(target, Patch(media_type, patch), write)[0])
+        return _told(lambda: self.writer.patch(target, Patch(media_type, patch), write)[0])
 
     def delete(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
         """Delete an object (or mark it, if it has finalizers); returns its last state."""
@@ -209,7 +208,7 @@ WORKLOADS: Final = (
 
 
 @dataclass(slots=True)
-class Life:
+class DemoPod:
     """One pod and what has happened to it so far."""
 
     workload: Workload
@@ -224,7 +223,7 @@ class Churn:
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._lives: list[Life] = []
+        self._lives: list[DemoPod] = []
 
     def begin(self) -> None:
         """Create what the pods need: the namespace and the nodes. What is there already stays."""
@@ -250,14 +249,14 @@ class Churn:
             return self._create(self._chance.choice(missing))
         return self._advance(self._chance.choice(unsettled or self._lives))
 
-    def _exists(self, life: Life) -> bool:
+    def _exists(self, life: DemoPod) -> bool:
         return self._store.history.get(_PODS, key_of(life.workload.namespace, life.name)) is not None
 
     def _create(self, workload: Workload) -> str:
         if self._store.history.get(("", "namespaces"), workload.namespace) is None:
             self.begin()
         name = f"{workload.name}-{workload.template_hash}-{''.join(self._chance.choices(_ALPHABET, k=5))}"
-        life = Life(workload, name)
+        life = DemoPod(workload, name)
         labels = {"app": workload.name, "pod-template-hash": workload.template_hash, "version": "v1"}
         container = {"name": workload.name, "image": workload.image}
         pod = {
@@ -271,7 +270,7 @@ class Churn:
         self._lives.append(life)
         return self._told(life, "created")
 
-    def _advance(self, life: Life) -> str:
+    def _advance(self, life: DemoPod) -> str:
         match life.stage:
             case "pending":
                 life.stage = "scheduled"
@@ -291,7 +290,7 @@ class Churn:
             case _:
                 return self._delete(life)
 
-    def _live_on(self, life: Life) -> str:
+    def _live_on(self, life: DemoPod) -> str:
         if life.workload.job:
             life.stage = "done"
             failed = self._chance.random() < 0.25
@@ -307,17 +306,17 @@ class Churn:
         restarts = self._chance.randint(1, 4)
         return self._patch(life, {"status": self._status(life, "Running", restarts=restarts)})
 
-    def _delete(self, life: Life) -> str:
+    def _delete(self, life: DemoPod) -> str:
         self._store.delete("Pod", life.name, life.workload.namespace)
         self._lives.remove(life)
         return f"{life.workload.namespace}/{life.name}: deleted"
 
-    def _patch(self, life: Life, patch: KubeObject) -> str:
+    def _patch(self, life: DemoPod, patch: KubeObject) -> str:
         self._store.patch("Pod", life.name, patch, namespace=life.workload.namespace)
         return self._told(life, life.stage)
 
     def _status(
-        self, life: Life, phase: str, *, waiting: str = "", code: int | None = None, restarts: int = 0
+        self, life: DemoPod, phase: str, *, waiting: str = "", code: int | None = None, restarts: int = 0
     ) -> KubeObject:
         if waiting:
             state: KubeObject = {"waiting": {"reason": waiting}}
@@ -340,5 +339,5 @@ class Churn:
     def _now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _told(self, life: Life, what: str) -> str:
+    def _told(self, life: DemoPod, what: str) -> str:
         return f"{life.workload.namespace}/{life.name}: {what}"

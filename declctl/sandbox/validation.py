@@ -270,3 +270,28 @@ def _qualified(key: str) -> bool:
         and bool(re.fullmatch(_WORD, name))
         and (not slash or bool(re.fullmatch(_SUBDOMAIN, prefix)))
     )
+
+
+def check_definition(crd: KubeObject) -> None:
+    """Refuse with 422 a definition that could not be served."""
+    spec = crd.get("spec") or {}
+    names, name = spec.get("names") or {}, crd["metadata"].get("name", "")
+    causes = list(_definition_causes(spec, names, name))
+    if causes:
+        raise status.invalid("CustomResourceDefinition", name, causes, group="apiextensions.k8s.io")
+
+
+def _definition_causes(spec: KubeObject, names: KubeObject, name: str) -> Iterator[Cause]:
+    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
+    if name != wanted:
+        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
+        yield Cause("FieldValueInvalid", message, "metadata.name")
+    for name_kind in ("plural", "kind"):
+        if not names.get(name_kind):
+            yield Cause("FieldValueRequired", "Required value", f"spec.names.{name_kind}")
+    if spec.get("scope") not in ("Namespaced", "Cluster"):
+        message = f'Unsupported value: "{spec.get("scope", "")}": supported values: "Cluster", "Namespaced"'
+        yield Cause("FieldValueNotSupported", message, "spec.scope")
+    if sum(bool(version.get("storage")) for version in spec.get("versions") or ()) != 1:
+        message = "Invalid value: must have exactly one version marked as storage version"
+        yield Cause("FieldValueInvalid", message, "spec.versions")

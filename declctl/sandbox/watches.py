@@ -19,9 +19,9 @@ from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import status
 from declctl.sandbox.faults import Faults
-from declctl.sandbox.history import Change, History, Stored
+from declctl.sandbox.history import EtcdHistory, Stored, StoreEvent
 from declctl.sandbox.kinds import ResourceId, ServedKind
-from declctl.sandbox.lists import ListOptions, Selection, check_reached
+from declctl.sandbox.lists import ListQuery, ObjectFilter, check_reached
 
 EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
@@ -52,7 +52,7 @@ class Subscription:
     """What a watcher sees: equal subscriptions see equal lines."""
 
     kind: ServedKind
-    selection: Selection
+    selection: ObjectFilter
     form: Form
 
 
@@ -119,7 +119,7 @@ def error_line(refusal: status.Refusal) -> bytes:
     return line("ERROR", msgspec.json.encode(refusal.document()))
 
 
-def seen(change: Change, subscription: Subscription, written: Written | None = None) -> bytes | None:
+def seen(change: StoreEvent, subscription: Subscription, written: Written | None = None) -> bytes | None:
     """The line that a subscription gets for a change; None if it does not concern it.
 
     `written` keeps what was encoded for this change, so that it is done once for all who want the same.
@@ -153,11 +153,11 @@ def _encoded(event: EventName, stored: Stored, subscription: Subscription, writt
 class Hub:
     """The open watches of a server. Must be told of every change, in order."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: EtcdHistory) -> None:
         self._history = history
         self._watchers: dict[ResourceId, dict[Subscription, list[Watcher]]] = {}
 
-    def open(self, watcher: Watcher, options: ListOptions, *, initial_end: bool = True) -> None:
+    def open(self, watcher: Watcher, options: ListQuery, *, initial_end: bool = True) -> None:
         """Start a watch: queue what it has missed, then whatever comes. Refused with 410.
 
         `initial_end` False withholds the bookmark that ends the initial events.
@@ -184,7 +184,7 @@ class Hub:
         if not group:
             groups.pop(watcher.subscription, None)
 
-    def tell(self, resource: ResourceId, change: Change) -> None:
+    def tell(self, resource: ResourceId, change: StoreEvent) -> None:
         """Hand a change to everybody whom it concerns."""
         written: Written = {}
         for subscription, group in self._watchers.get(resource, {}).items():

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import apply, kinds, status, validation
-from declctl.sandbox.history import History, Stored
+from declctl.sandbox import apply, kinds, patches, status, validation
+from declctl.sandbox.history import EtcdHistory, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.patches import Patch
 from declctl.sandbox.remover import Remover, Target, Write
+from declctl.sandbox.status import Cause
 
 
 def apply_defaults(kind: ServedKind, obj: KubeObject) -> None:
@@ -108,7 +110,13 @@ class Writer:
     """Creates and replaces objects, and keeps the registry in step with the definitions that are stored."""
 
     def __init__(
-        self, history: History, registry: Registry, remover: Remover, *, clock: Clock, chance: random.Random
+        self,
+        history: EtcdHistory,
+        registry: Registry,
+        remover: Remover,
+        *,
+        clock: Clock,
+        chance: random.Random,
     ) -> None:
         self._history = history
         self._registry = registry
@@ -132,7 +140,7 @@ class Writer:
             obj.pop("status", None)
         for field in (*_KEPT, "selfLink"):
             metadata.pop(field, None)
-        metadata |= {"uid": self._uid(), "creationTimestamp": self.now()}
+        metadata |= {"uid": self._uid(), "creationTimestamp": self._now()}
         if kind.generations:
             metadata["generation"] = 1
         apply_defaults(kind, obj)
@@ -159,6 +167,24 @@ class Writer:
         """Replace the object by what `change` makes of it."""
         return self.replace(target, change(self.existing(target).rendered(target.kind)), write)
 
+    def patch(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
+        """The object as stored, and whether the patch created it (only server-side apply does)."""
+        if patch.media_type not in patches.accepted(target.kind):
+            raise status.unsupported_media_type(patches.accepted(target.kind))
+        if patch.media_type == patches.APPLY_PATCH:
+            return self._apply(target, patch, write)
+        change = patches.MERGES[patch.media_type]
+        if patch.media_type != patches.JSON_PATCH and not isinstance(patch.body, dict):
+            raise status.bad_request("error decoding patch: a merge patch is a JSON object")
+
+        def patched(live: KubeObject) -> KubeObject:
+            if write.subresource != "scale":
+                return change(live, patch.body)
+            # The patch is of the Scale, which is made for it and read back.
+            return patches.scaled(target.kind, live, change(patches.scale_of(target.kind, live), patch.body))
+
+        return self.modify(target, patched, write), False
+
     def existing(self, target: Target) -> Stored:
         """The present state; refused with 404."""
         stored = self._history.get(target.kind.resource, target.key)
@@ -166,13 +192,32 @@ class Writer:
             raise status.not_found(target.kind, target.name)
         return stored
 
-    def author(self, write: Write) -> apply.Author:
-        """Who writes, and when."""
-        return apply.Author(write.manager, self.now(), write.subresource)
-
-    def now(self) -> str:
-        """The time as objects write it."""
-        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _apply(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
+        kind = target.kind
+        if write.manager == "":
+            cause = Cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")
+            raise status.invalid_options("PatchOptions", [cause])
+        config = validation.check_shape(kind, copy.deepcopy(patch.body))
+        metadata: KubeObject = config["metadata"]
+        metadata.setdefault("name", target.name)
+        if kind.namespaced:
+            metadata.setdefault("namespace", target.namespace)
+        # Status and the rest have owners of their own: each is applied through its own path.
+        if write.subresource == "status":
+            known = ("apiVersion", "kind", "metadata", "status")
+            config = {key: config[key] for key in known if key in config}
+        elif kind.status:
+            config.pop("status", None)
+        stored = self._history.get(kind.resource, target.key)
+        if stored is None and write.subresource:  # a subresource can't be created
+            raise status.not_found(kind, target.name)
+        live = None if stored is None else stored.rendered(kind)
+        applied = apply.server_side_apply(
+            live, config, kind=kind, author=self._author(write), force=patch.force
+        )
+        if live is None:
+            return self.create(kind, target.namespace, applied, write), True
+        return self.replace(target, applied, write), False
 
     def _put(self, target: Target, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
         kind = target.kind
@@ -182,7 +227,7 @@ class Writer:
         validation.check_finalizers(kind, old, new)
         ownership = new["metadata"].get("managedFields")
         if ownership == old["metadata"].get("managedFields") or ownership in ([], [{}]):
-            new = apply.track_update(old, new, kind=kind, author=self.author(write))
+            new = apply.track_update(old, new, kind=kind, author=self._author(write))
         if kind.generations and _spec(old) != _spec(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         if new == old:
@@ -193,14 +238,20 @@ class Writer:
 
     def _store(self, kind: ServedKind, obj: KubeObject, write: Write) -> KubeObject:
         if kinds.is_definition(kind):
-            kinds.check_definition(obj)
-            obj = kinds.established(obj, self.now())
+            validation.check_definition(obj)
+            obj = kinds.established(obj, self._now())
         if write.dry_run:
             return obj
         stored = self._history.put(kind.resource, obj)
         if kinds.is_definition(kind):
             self._registry.replace(kinds.resource_of(obj), kinds.kinds_of(obj))
         return stored.rendered(kind)
+
+    def _author(self, write: Write) -> apply.Author:
+        return apply.Author(write.manager, self._now(), write.subresource)
+
+    def _now(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")  # as objects write a time
 
     def _uid(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))

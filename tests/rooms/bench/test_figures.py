@@ -7,7 +7,7 @@ import pytest
 from declctl.bench.cluster import Made
 from declctl.bench.recorder import Call
 from declctl.bench.reload import Hearing, Observed, figures
-from declctl.sandbox import Request
+from declctl.sandbox import LedgerEntry
 
 SAVED = 100.0
 OLD, NEW, SAME = (1, 1), (2, 1), (1, 2)  # process and generation: before, restarted, reloaded
@@ -47,8 +47,8 @@ def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> 
     return Made(kind, "pods", key, version, at)
 
 
-def request(at: float, verb: str, **params: str) -> Request:
-    return Request(verb, "pods", "", "", params, at, 1, "declctl/0.1 (test)")
+def request(at: float, verb: str, **params: str) -> LedgerEntry:
+    return LedgerEntry(verb, "pods", "", "", params, at, 1, "declctl/0.1 (test)")
 
 
 HEARING = Hearing({"h": frozenset({"Added", "Modified", "Deleted"})}, {"h": "pods"})

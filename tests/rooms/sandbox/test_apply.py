@@ -13,7 +13,7 @@ from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widge
 def apply(cluster, obj, manager="one", *, force=False):
     metadata = obj["metadata"]
     target = Target(cluster.kind(obj["kind"]), metadata.get("namespace", ""), metadata["name"])
-    return cluster.patcher.patch(target, Patch(APPLY_PATCH, obj, force=force), Write(manager=manager))[0]
+    return cluster.writer.patch(target, Patch(APPLY_PATCH, obj, force=force), Write(manager=manager))[0]
 
 
 def conflict(call):

@@ -4,7 +4,7 @@ import pytest
 
 from declctl.sandbox import faults as rules
 from declctl.sandbox import requests
-from declctl.sandbox.faults import Faults, Ledger, Match, Request
+from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import pod, store
 
@@ -13,7 +13,7 @@ def faults():
     return Faults(store().history, lambda resource: 0)
 
 
-class Stream:
+class OpenWatch:
     resource = "pods"
 
     def __init__(self):
@@ -78,7 +78,7 @@ def test_a_list_that_trickles_is_not_late():
 def test_orders_reach_the_watches_of_one_resource():
     """Cuts and broken lines go to the watches of that resource only, and say how many."""
     given = faults()
-    stream = Stream()
+    stream = OpenWatch()
     given.streams.append(stream)
     assert given.cut_watches("nodes") == 0
     assert given.cut_watches("pods", clean=True) == 1
@@ -187,7 +187,7 @@ def test_the_ledger_counts():
     """Requests are counted by verb, resource and namespace, and forgotten on demand."""
     ledger = Ledger()
     for verb, namespace in (("list", "a"), ("list", "b"), ("watch", "a")):
-        ledger.record(Request(verb, "pods", namespace, "", {}, 0.0, 1, "test"))
+        ledger.record(LedgerEntry(verb, "pods", namespace, "", {}, 0.0, 1, "test"))
     assert ledger.count("list", resource="pods") == 2
     assert ledger.count(namespace="a") == 2
     assert rules.ledger_document(ledger, {"verb": "watch"})["requests"][0]["namespace"] == "a"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.sandbox.history import History
+from declctl.sandbox.history import EtcdHistory
 from declctl.sandbox.status import Refusal
 
 PODS = ("", "pods")
@@ -20,7 +20,7 @@ def names(snapshot):
 
 def test_each_write_has_a_version_of_its_own():
     """Every write, in whatever collection, gets the next version, and the object carries it."""
-    history = History()
+    history = EtcdHistory()
     first = history.put(PODS, obj("x"))
     second = history.put(("", "nodes"), {"metadata": {"name": "n"}})
     assert second.version == first.version + 1
@@ -29,7 +29,7 @@ def test_each_write_has_a_version_of_its_own():
 
 def test_the_past_can_be_listed():
     """A list at an older version shows what was there then: neither what came nor what went since."""
-    history = History()
+    history = EtcdHistory()
     history.put(PODS, obj("gone"))
     then = history.put(PODS, obj("changed", x=1)).version
     history.put(PODS, obj("changed", x=2))
@@ -42,7 +42,7 @@ def test_the_past_can_be_listed():
 
 def test_a_deletion_has_a_version():
     """The last state of a deleted object carries the version of the deletion, to resume a watch from."""
-    history = History()
+    history = EtcdHistory()
     history.put(PODS, obj("x"))
     last = history.drop(PODS, "a/x")
     assert last.version == history.version
@@ -51,7 +51,7 @@ def test_a_deletion_has_a_version():
 
 def test_compaction_forgets():
     """After a compaction every older version is 410 with reason Expired, the present one is not."""
-    history = History()
+    history = EtcdHistory()
     old = history.put(PODS, obj("x")).version
     history.put(PODS, obj("y"))
     history.compact()
@@ -63,7 +63,7 @@ def test_compaction_forgets():
 
 def test_a_collection_that_is_not_used_yet_is_compacted_too():
     """A watch of an empty kind from before the compaction gets 410 like all others."""
-    history = History()
+    history = EtcdHistory()
     history.put(PODS, obj("x"))
     history.compact()
     with pytest.raises(Refusal):
@@ -72,7 +72,7 @@ def test_a_collection_that_is_not_used_yet_is_compacted_too():
 
 def test_memory_is_bounded():
     """Only so many changes are remembered, as by a watch cache; what is older is Expired."""
-    history = History(remembered=10)
+    history = EtcdHistory(remembered=10)
     for turn in range(30):
         history.put(PODS, obj("x", turn=turn))
     assert len(history.collection(PODS).since(history.collection(PODS).floor)) <= 10
@@ -82,7 +82,7 @@ def test_memory_is_bounded():
 
 def test_lists_are_in_the_order_of_etcd():
     """Objects come as etcd sorts their keys, where '-' is before the slash behind a namespace."""
-    history = History()
+    history = EtcdHistory()
     for namespace in ("b", "a", "a-b"):
         history.put(PODS, {"metadata": {"name": "x", "namespace": namespace}})
     snapshot = history.collection(PODS).present(history.version)
@@ -93,7 +93,7 @@ def test_lists_are_in_the_order_of_etcd():
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
 def test_every_version_can_be_reconstructed(writes):
     """Whatever happened, the list at each version is what was there at that version."""
-    history = History()
+    history = EtcdHistory()
     seen = {}
     for name, delete in writes:
         exists = history.get(PODS, f"a/{name}") is not None
