@@ -176,7 +176,8 @@ class ProcessorListener:
 
     def _work(self, item: QueueItem[Notification]) -> bool:
         """Call the handler in this thread."""
-        self._begin(item)
+        self._calling = item
+        current_call.set(item)
         try:
             result = call_handler(self.handler, item.value)
             if result is not None and inspect.isawaitable(result):
@@ -188,12 +189,16 @@ class ProcessorListener:
         except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
             self._log_failure(item.value)
         finally:
-            self._finish(item)
+            self._calling = None
+            self.queue.done(item)
+        if self._initial is not None:
+            self._look_synced()
         return True
 
     async def _work_async(self, item: QueueItem[Notification]) -> bool:
         """Call the handler on this loop."""
-        self._begin(item)
+        self._calling = item
+        current_call.set(item)
         try:
             result = call_handler(self.handler, item.value)
             if result is not None and inspect.isawaitable(result):
@@ -203,17 +208,11 @@ class ProcessorListener:
                 raise  # the loop ends; otherwise the handler awaited something that was cancelled
             self._log_failure(item.value)
         finally:
-            self._finish(item)
+            self._calling = None
+            self.queue.done(item)
+        if self._initial is not None:
+            self._look_synced()
         return True
-
-    def _begin(self, item: QueueItem[Notification]) -> None:
-        self._calling = item
-        current_call.set(item)
-
-    def _finish(self, item: QueueItem[Notification]) -> None:
-        self._calling = None
-        self.queue.done(item)
-        self._look_synced()
 
     def _log_failure(self, notification: Notification) -> None:
         """Count and log what the handler has just raised."""
