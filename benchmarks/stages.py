@@ -51,7 +51,8 @@ from declctl.objects import (
     WatchOptions,
     merge,
 )
-from declctl.runtime.handling.handler import Binding, Handler
+from declctl.runtime.handling.binding import HandlerBinding
+from declctl.runtime.handling.handler_slot import HandlerSlot
 
 REPETITIONS = 9
 BATCH = 50  # lines of that size come with one read of the socket
@@ -156,19 +157,19 @@ def delivering(notifications: Sequence[Notification]) -> tuple[float, float, flo
             for start in range(0, len(pairs), 100):
                 queue.add_all(pairs[start : start + 100])
 
-        def work(handler: Handler) -> None:
+        def work(handler: HandlerSlot) -> None:
             while (item := handler.queue.take()) is not None:
                 handler.work(item)
 
-        def await_(handler: Handler) -> None:
+        def await_(handler: HandlerSlot) -> None:
             async def all_of_them() -> None:
                 while (item := handler.queue.take()) is not None:
                     await handler.work_async(item)
 
             asyncio.run(all_of_them())
 
-        def filled(function: Callable[..., Any]) -> Callable[[], Handler]:
-            def fill() -> Handler:
+        def filled(function: Callable[..., Any]) -> Callable[[], HandlerSlot]:
+            def fill() -> HandlerSlot:
                 handler = slot(function, loops)
                 for start in range(0, len(notifications), 100):
                     handler.add_all(notifications[start : start + 100])
@@ -194,7 +195,7 @@ async def on_pod_async(change: object) -> None:
     """The same on the handlers' loop."""
 
 
-def slot(function: Callable[..., Any], loops: LoopThread) -> Handler:
+def slot(function: Callable[..., Any], loops: LoopThread) -> HandlerSlot:
     """A handler's slot as `declctl run` makes it."""
     plan = HandlerPlan(
         name="stages",
@@ -214,7 +215,9 @@ def slot(function: Callable[..., Any], loops: LoopThread) -> Handler:
     is_async = asyncio.iscoroutinefunction(function)
     target = EventTarget((Implementation("declctl_event", "stages", function, ("change",), is_async),))
     world: Any = None  # the handlers here ask for no context
-    return Handler(Binding(1, plan, target, world, loops), clock=SystemClock(), log=world, loop=loops.loop)
+    return HandlerSlot(
+        HandlerBinding(1, plan, target, world, loops), clock=SystemClock(), log=world, loop=loops.loop
+    )
 
 
 def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:

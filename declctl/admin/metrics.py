@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import Controlled
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
-from declctl.runtime.handling.handler import HandlerStatistics
+from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
 
 _RESULTS = ("succeeded", "failed", "retried")

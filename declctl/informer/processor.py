@@ -43,7 +43,8 @@ class Registration:
     """A listener's place at an informer. The same listener may have several, independent ones.
 
     `given` opens when the listener was given the whole first sync; `synced` when it has dealt with
-    it, where it can say so, else together with `given`; `ended` when it was removed. What is removed
+    it, where it can say so, else together with `given`; `joined` when a late joiner has heard of all that was
+    in the cache when it came; `ended` when it was removed. What is removed
     before it has synced never has. `remove` and `retime` may be called by any thread, the rest belongs
     to the informer's loop.
     """
@@ -55,6 +56,7 @@ class Registration:
         self.processor = processor
         self.given = Latch(f"registration {type(listener).__name__}")
         self.synced = self.given if synced is None else synced
+        self.joined = Latch(f"introduction of {type(listener).__name__}")
         self.ended = Latch(f"end of registration {type(listener).__name__}")
         self.period = 0.0
         self.due = float("inf")
@@ -191,6 +193,7 @@ class SharedProcessor:
             if pending:
                 yield
         registration.pending = None
+        registration.joined.open()
 
     def replay(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Tell a listener the cache again, as resyncs, a slice at a time."""

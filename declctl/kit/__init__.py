@@ -7,7 +7,7 @@ does not belong here.
 from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
-from declctl.kit.loops import Latch, LoopThread, call_on, running_loop, to_its_end
+from declctl.kit.loops import Latch, LoopThread, all_open, call_on, running_loop, to_its_end
 
 __all__ = [
     "Breath",
@@ -18,6 +18,7 @@ __all__ = [
     "LoopThread",
     "ManualClock",
     "SystemClock",
+    "all_open",
     "breathe",
     "call_on",
     "running_loop",

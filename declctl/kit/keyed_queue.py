@@ -92,21 +92,21 @@ class EpochCounter:
 
 
 class Epochs:
-    """Counts what is pending of each epoch of an era, and knows who took over an epoch's backlog.
+    """Counts what is pending of each epoch, and knows who took over an epoch's backlog.
 
     Whoever owns it calls it under a lock, and counts in `pending` what it adds to the newest epoch.
     """
 
-    __slots__ = ("adopted", "era", "pending")
+    __slots__ = ("adopted", "counter", "pending")
 
-    def __init__(self, era: EpochCounter | None = None) -> None:
-        self.era = EpochCounter() if era is None else era
+    def __init__(self, epochs: EpochCounter | None = None) -> None:
+        self.counter = EpochCounter() if epochs is None else epochs
         self.pending = defaultdict[int, int](int)  # epoch → added and neither done nor gone
         self.adopted: dict[int, int] = {}  # epoch → the one that took over its backlog
 
     def hand_over(self, old: int) -> None:
         """Let the newest epoch take over the backlog of another one."""
-        newest = self.era.newest
+        newest = self.counter.newest
         if old == newest:
             return
         self.adopted[old] = newest
@@ -155,7 +155,7 @@ class KeyedQueue(Generic[T]):
     - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
       until it is retried or handed over. What backs off belongs to the epoch in which it is due.
       This is how a reload finds its consistent cut without touching what waits.
-    - Several that are given one `era` are cut together, by a step of that.
+    - Several queues with one `epochs` counter are cut together, by a step of that.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class KeyedQueue(Generic[T]):
         limit: int,
         keyed: bool = False,
         at_once: int = sys.maxsize,
-        era: EpochCounter | None = None,
+        epochs: EpochCounter | None = None,
     ) -> None:
         self.limit = limit
         self.keyed = keyed
@@ -185,7 +185,7 @@ class KeyedQueue(Generic[T]):
         self._held: dict[str, QueueItem[T]] = {}  # key → the one that runs, backs off or is released
         self._tail: dict[str, QueueItem[T]] = {}  # key → its last one, the only one to be merged into
         self._due: list[tuple[float, int, QueueItem[T]]] = []
-        self._epochs = Epochs(era)
+        self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._running = self._overlooked = 0  # what is out is one or the other
 
@@ -197,7 +197,7 @@ class KeyedQueue(Generic[T]):
         """Append many at once, in their order."""
         with self._lock:
             now, epochs = self._now(), self._epochs
-            epoch, pending = epochs.era.newest, epochs.pending
+            epoch, pending = epochs.counter.newest, epochs.pending
             self._added += len(values)
             for key, value in values:
                 tail = self._tail.get(key)
@@ -279,13 +279,13 @@ class KeyedQueue(Generic[T]):
                 self._overlooked += 1
 
     def cut(self) -> int:
-        """Start a new epoch, of all that share the era; returns the one that ended. O(1), and cannot fail."""
-        return self._epochs.era.cut()
+        """Start a new epoch for all that share the counter; returns the one that ended. Cannot fail."""
+        return self._epochs.counter.cut()
 
     def part(self) -> None:
-        """Share the era with nobody any longer: its newest epoch is the last."""
+        """Share the counter with no other queue any longer: its newest epoch is the last."""
         with self._lock:
-            self._epochs.era = EpochCounter(self._epochs.era.newest)
+            self._epochs.counter = EpochCounter(self._epochs.counter.newest)
 
     def hand_over(self, old: int) -> None:
         """Give what is left of epoch `old`, except what is running, to the newest epoch."""
@@ -300,7 +300,7 @@ class KeyedQueue(Generic[T]):
         """The epoch whose target shall work on this item, after hand-overs."""
         epoch, epochs = item.epoch, self._epochs
         if epoch == NO_EPOCH:
-            epoch = epochs.era.newest
+            epoch = epochs.counter.newest
         return epochs.of(epoch) if epochs.adopted else epoch
 
     def outstanding(self, epoch: int) -> int:
@@ -336,7 +336,7 @@ class KeyedQueue(Generic[T]):
     @property
     def epoch(self) -> int:
         """The newest epoch: what is added now belongs to it."""
-        return self._epochs.era.newest
+        return self._epochs.counter.newest
 
     def next_due(self) -> float | None:
         """Seconds until the first value in back-off is due; zero if something may be taken now.
@@ -462,7 +462,7 @@ class KeyedQueue(Generic[T]):
         while self._due and self._due[0][0] <= now:
             _, _, item = heapq.heappop(self._due)
             item.due = None
-            item.epoch = self._epochs.move(item.epoch, self._epochs.era.newest)
+            item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
             self._released.append(item)
 
     def _forget(self, item: QueueItem[T]) -> None:

@@ -7,11 +7,12 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from declctl.kit.callbacks import must_propagate, plain
+from declctl.kit.clock import Clock
 
 T = TypeVar("T")
 
@@ -213,3 +214,24 @@ class Latch:
             await opened.wait()
         finally:
             self.forget(opened.set)
+
+
+async def all_open(latches: Iterable[Latch], *, clock: Clock, timeout: float) -> bool:
+    """Return True when all of these are open, or False after `timeout` seconds of the clock."""
+    closed = [latch for latch in latches if not latch.is_open]
+    if not closed:
+        return True
+    late = asyncio.ensure_future(clock.sleep(timeout))
+    try:
+        for latch in closed:
+            if not latch.is_open:
+                opened = asyncio.ensure_future(latch.wait())
+                try:
+                    await asyncio.wait((opened, late), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    opened.cancel()
+                if not latch.is_open:
+                    return False
+        return True
+    finally:
+        late.cancel()

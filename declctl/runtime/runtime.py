@@ -25,7 +25,7 @@ from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import Checked, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.handling.context import ClusterDoor, EventRecorder
+from declctl.runtime.handling.context import ClusterAccess, EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -217,7 +217,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     services = RuntimeServices(
         discover=client.discover,
         caches=caches,
-        cluster=ClusterDoor(client, recorder),
+        cluster=ClusterAccess(client, recorder),
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
@@ -391,7 +391,7 @@ class Runtime:
         generation = self._reloader.active if self._reloader is not None else None
         if generation is None or self._caches is None:
             return None
-        handlers = [handler.statistics() for handler in self.parts.slots.handlers()]
+        handlers = [slot.statistics() for slot in self.parts.slots.all()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
         return running(generation, self._caches.all(), waiting, first=self._first_plan)

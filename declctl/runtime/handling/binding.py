@@ -5,7 +5,7 @@ Added, one that ceases to pass is Deleted. It judges a change when that is deliv
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,10 +26,14 @@ from declctl.objects import (
     Record,
 )
 from declctl.objects.differences import ChangedPaths
+from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.context import HandlerEnvironment
 from declctl.workqueue import Backoff
 
+Accepts = Callable[[ObjectView], bool]
+
 _DURATIONS_KEPT = 512
+_ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +66,17 @@ class HandlerStatistics:
 
 
 @dataclass(slots=True)
-class Counts:
-    """The counts of a slot since the process started, and how long its newest calls took.
-
-    Used under the slot's lock.
-    """
+class HandlerCounts:
+    """The counts of a slot since the process started. `Invocations` writes them, under its lock."""
 
     succeeded: int = 0
-    failed: int = 0
+    failed: int = 0  # changes that were given up
     retried: int = 0
-    filtered: int = 0
-    zombies: int = 0
-    last_error: str | None = None
+    filtered: int = 0  # changes for which no hook was called
+    zombies: int = 0  # calls under way that nobody waits for any longer
+    last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
+    # Seconds that the newest calls took.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
     def p95(self) -> float:
@@ -84,7 +86,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """The calls that one generation has made of a handler, and how many of them failed; retries count.
 
     A call counts when it returns, or as failed when its `timeout` is over. `longest` is how long a call took
@@ -98,18 +100,18 @@ class Tally:
     longest: float = 0.0
     inherited: dict[int, int] = field(default_factory=dict[int, int])
 
-    def without_inherited(self, generation: int) -> "Tally":
+    def without_inherited(self, generation: int) -> "CallTally":
         """The same without failures of changes that had failed on that generation already, or on an older."""
         inherited = sum(count for first, count in self.inherited.items() if first <= generation)
-        return Tally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
+        return CallTally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
 
     @property
     def ratio(self) -> float:
         """The share that failed; 0 of no calls."""
         return self.failed / self.calls if self.calls else 0.0
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
+    def __add__(self, other: "CallTally") -> "CallTally":
+        return CallTally(
             self.calls + other.calls, self.failed + other.failed, other.last_error or self.last_error
         )
 
@@ -117,16 +119,11 @@ class Tally:
         return f"{self.failed} of {self.calls} calls"
 
 
-_ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
-
-Accepts = Callable[[ObjectView], bool]
-
-
-class Judged(NamedTuple):
-    """A change, and what a filter has made of it."""
+class FilterOutcome(NamedTuple):
+    """A change, and what a filter has made of it for its handler."""
 
     change: Notification
-    told: Notification
+    result: Notification
 
 
 class Filter:
@@ -163,26 +160,26 @@ class Filter:
         return self._accepts is None or self._accepts(obj)
 
     def judge(
-        self, change: Notification, obj: ObjectView, old: ObjectView | None, told: Notification | None = None
+        self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None = None
     ) -> Notification | None:
-        """What the handler is told of a change; None for nothing.
+        """What the handler receives for a change; None for nothing.
 
-        `obj` and `old` are views of the change's records. `told` is what the handler has already failed
-        on, where that was merged with something newer: it may know of it, so it can't be taken back.
+        `obj` and `old` are views of the change's records. `known` is what the handler has already failed
+        on, where that was merged with something newer: the handler may know of it, so it can't be taken back.
         """
-        made = self._judged(change, obj, old, told)
-        return made if made is not None and made.type in self.events else None
+        result = self._judged(change, obj, old, known)
+        return result if result is not None and result.type in self.events else None
 
     def _judged(
-        self, change: Notification, obj: ObjectView, old: ObjectView | None, told: Notification | None
+        self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
     ) -> Notification | None:
         if change.type is _DELETED:
             # One that was merged with a Modified is known by how it was before that.
-            known = told is not None or self.passes(obj if change.old is None else ObjectView(change.old))
-            return change if known else None
+            before = known is not None or self.passes(obj if change.old is None else ObjectView(change.old))
+            return change if before else None
         now = self.passes(obj)
-        if told is not None:
-            return _again(change, told, now=now)
+        if known is not None:
+            return _again(change, known, now=now)
         if change.type is not _MODIFIED or change.old is None:
             return change if now else None
         before = self.passes(old or ObjectView(change.old))
@@ -194,17 +191,18 @@ class Filter:
         return _leaving(change, change.old) if before else None
 
 
-def entering_or_leaving(change: Change, told: Notification) -> Change:
-    """What a hook receives of a change that a filter has made another of."""
+def entering_or_leaving(change: Change, result: Notification) -> Change:
+    """What a hook receives of a change that a filter has made into another one."""
     return msgspec.structs.replace(
-        change, type=told.type, obj=ObjectView(told.record), old=None, initial=False, reason=told.reason
+        change, type=result.type, obj=ObjectView(result.record), old=None, initial=False, reason=result.reason
     )
 
 
-def _again(change: Notification, told: Notification, *, now: bool) -> Notification:
+def _again(change: Notification, known: Notification, *, now: bool) -> Notification:
+    """What a handler receives for a change when it has failed on `known`; `now`: the object passes."""
     if not now:
-        return told if told.type is _DELETED else _leaving(change, told.record)
-    if told.type in (_ADDED, _DELETED) and change.type is _MODIFIED:
+        return known if known.type is _DELETED else _leaving(change, known.record)
+    if known.type in (_ADDED, _DELETED) and change.type is _MODIFIED:
         return _entering(change)
     return change
 
@@ -217,48 +215,42 @@ def _leaving(change: Notification, last: Record) -> Notification:
     return Notification(_DELETED, last, reason=ChangeReason.OUT_OF_SCOPE, received_at=change.received_at)
 
 
-class Intake(NamedTuple):
-    """Which changes a slot takes: these types, perhaps none of the first sync.
+class DeliveryPolicy(NamedTuple):
+    """Which changes a slot takes, and how it queues them."""
 
-    Beyond `limit` bytes, or always if it is `keyed`, changes of one object are merged. No more than
-    `at_once` are delivered at the same time.
-    """
-
-    wanted: frozenset[ChangeType]
-    skips_initial: bool
-    limit: int
-    keyed: bool
-    at_once: int
+    wanted: frozenset[ChangeType]  # changes of other types are not queued
+    skips_initial: bool  # neither are those of the first sync
+    limit: int  # bytes; beyond them changes of one object are merged
+    keyed: bool  # changes of one object are always merged
+    at_once: int  # no more are delivered at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """Whom to call, under which policy, and with which context.
-
-    Asynchronous hooks run on `loop`. `tally` counts what came of it; `backoff` says how long a change that
-    has failed waits. `intake` says which changes are queued for it, and how.
-    """
+class HandlerBinding:
+    """What one generation puts into a handler's slot."""
 
     generation: int
     plan: HandlerPlan
-    target: EventTarget
-    world: HandlerEnvironment
-    loop: LoopThread
+    target: EventTarget  # the functions to call
+    environment: HandlerEnvironment  # of their `ctx`
+    loop: LoopThread  # of asynchronous hooks
+    informers: Sequence[ManagedInformer] = ()  # which the handler listens to
     filter: Filter | None = None
-    tally: Tally = field(default_factory=Tally, compare=False)
-    intake: "Intake" = field(init=False, compare=False)
-    backoff: Backoff = field(init=False, compare=False)
+    tally: CallTally = field(default_factory=CallTally, compare=False)
+    # Both are made here, and not in a commit, which is short.
+    policy: DeliveryPolicy = field(init=False, compare=False)
+    backoff: Backoff = field(init=False, compare=False)  # how long a change that has failed waits
 
     def __post_init__(self) -> None:
-        """Made here, and not in a commit, which is short."""
+        """Derive the policy and the back-off from the plan."""
         plan, retry = self.plan, self.plan.retry
         events = frozenset(ChangeType(name) for name in plan.events)
-        intake = Intake(
+        policy = DeliveryPolicy(
             events if self.filter is None else self.filter.heeded,
             skips_initial=plan.initial_sync is InitialSync.SKIP,
             limit=plan.buffer_bytes,
             keyed=plan.delivery is Delivery.KEYED,
             at_once=plan.queue.concurrency,
         )
-        object.__setattr__(self, "intake", intake)
+        object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "backoff", Backoff(retry.initial_backoff, retry.max_backoff))

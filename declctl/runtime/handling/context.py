@@ -74,24 +74,6 @@ class Listers(Mapping[str, Lister]):
         return len(self._listers)
 
 
-class Cluster(Protocol):
-    """What a context needs of the connection to a cluster."""
-
-    @property
-    def client(self) -> Any:
-        """The official asynchronous ApiClient."""
-        ...
-
-    @property
-    def sync_client(self) -> Any:
-        """The official synchronous ApiClient."""
-        ...
-
-    def record_event(self, obj: ObjectView, event: Mapping[str, str]) -> None:
-        """Post a Kubernetes Event about an object, in the background."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HandlerEnvironment:
     """What all contexts of one handler of one generation share. `log` is a structlog logger."""
@@ -100,7 +82,7 @@ class HandlerEnvironment:
     generation: int
     listers: Listers
     config: Mapping[str, Any]
-    cluster: Cluster
+    cluster: "ClusterAccess"
     log: Any
     dry_run: bool = False
 
@@ -112,26 +94,26 @@ class HandlerContext:
     hook runs on. `remember` gives the memo; it is asked when the hook does.
     """
 
-    __slots__ = ("_key", "_log", "_memo", "_remember", "_world")
+    __slots__ = ("_environment", "_key", "_log", "_memo", "_remember")
 
     def __init__(
-        self, world: HandlerEnvironment, remember: Callable[[], Memo], key: str | None = None
+        self, environment: HandlerEnvironment, remember: Callable[[], Memo], key: str | None = None
     ) -> None:
         self._memo: Memo | None = None
         self._remember = remember
-        self._world = world
+        self._environment = environment
         self._key = key
         self._log: Any = None
 
     @property
     def handler(self) -> str:
         """The handler's name in the manifest; in a life-cycle hook the plugin or entry point."""
-        return self._world.handler
+        return self._environment.handler
 
     @property
     def generation(self) -> int:
         """The generation whose code is running."""
-        return self._world.generation
+        return self._environment.generation
 
     @property
     def memo(self) -> Memo:
@@ -143,17 +125,17 @@ class HandlerContext:
     @property
     def listers(self) -> Listers:
         """The caches, by the names of the manifest's resources."""
-        return self._world.listers
+        return self._environment.listers
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The plugin's config, validated; empty for a handler that has none."""
-        return self._world.config
+        return self._environment.config
 
     @property
     def dry_run(self) -> bool:
         """Whether nothing shall be changed in the cluster."""
-        return self._world.dry_run
+        return self._environment.dry_run
 
     @property
     def log(self) -> Any:
@@ -162,7 +144,7 @@ class HandlerContext:
             names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
             if self._key is not None:
                 names["key"] = self._key
-            self._log = self._world.log.bind(**names)
+            self._log = self._environment.log.bind(**names)
         return self._log
 
     @property
@@ -179,12 +161,12 @@ class HandlerContext:
 
         For `async def` hooks.
         """
-        return self._world.cluster.client
+        return self._environment.cluster.client
 
     @property
     def sync_client(self) -> Any:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
-        return self._world.cluster.sync_client
+        return self._environment.cluster.sync_client
 
     def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
         """Post a Kubernetes Event about `obj`.
@@ -197,7 +179,7 @@ class HandlerContext:
         # What can't be encoded would fail in the background, where it ends the whole process.
         _require_text("reason", reason)
         _require_text("message", message)
-        self._world.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
+        self._environment.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
 
 
 def _require_text(name: str, text: object) -> None:
@@ -349,8 +331,8 @@ class EventRecorder:
         }
 
 
-class ClusterDoor:
-    """What contexts see of the cluster: official clients and a recorder."""
+class ClusterAccess:
+    """What contexts give of the cluster: official clients, and the recorder of events."""
 
     def __init__(self, client: Client, recorder: EventRecorder) -> None:
         self._client = client

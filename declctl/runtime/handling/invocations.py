@@ -1,282 +1,577 @@
-"""Invocations: the calls of one handler that are under way, and what the log says of failed ones.
+"""Invocations: each change that a handler is called for, from the filter to success, retry or giving up.
 
 A call that takes too long is a zombie until it returns: another worker takes its place, its key stays held.
+What foreign code raises may itself raise when it is read: that ends no worker.
 """
 
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from declctl.errors import FilterFailed, NotSynced
-from declctl.hooks.calls import Implementation, call_async, describe, place_of, readable_traceback
-from declctl.kit import KeyedQueueStatistics
+from declctl.hooks.calls import (
+    Implementation,
+    begin_async,
+    call,
+    call_async,
+    describe,
+    place_of,
+    readable_traceback,
+)
+from declctl.kit import Clock, KeyedQueue
+from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import QueueItem
 from declctl.manifest.model import OnFailure
-from declctl.objects import Change, Notification
+from declctl.objects import Change, ChangeType, Notification, ObjectView
 from declctl.runtime.handling.binding import (
-    Binding,
-    Counts,
-    Filter,
-    HandlerStatistics,
-    Judged,
+    FilterOutcome,
+    HandlerBinding,
+    HandlerCounts,
     entering_or_leaving,
 )
+from declctl.runtime.handling.context import HandlerContext, Memo
 from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
 
+# A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
+_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
 _TO_END = 1.0  # seconds that a call has to end once it is cancelled
+_LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
+_SILENCE = 60.0  # seconds until the log says again that a handler waits
+# In characters: what foreign code raises may hold a whole object.
+_LONGEST_MESSAGE = 2000
+_LONGEST_TRACEBACK = 20_000
+_LONGEST_CHAIN = 20  # causes of causes that are looked at; a chain may be a ring
+_MOST_FAULTS = 100  # of one handler, whose tracebacks are not logged again
+_UNREADABLE = "an exception that raises when it is read"
+
+_ImplementationId = tuple[str, str, str]
+
+
+class Retry(NamedTuple):
+    """What a change that is tried again remembers of its calls; it is the `retry` of its queue item."""
+
+    failed: frozenset[_ImplementationId]  # these are called again
+    first_failed: int | None  # the generation on which it failed first, if it has failed
+    outcome: FilterOutcome | None  # what the filter has made of it
+    waits: int  # how many of its retries were for a cache that had not synced
+    is_unsynced: bool  # the newest was
+
+
+class _LoopCall(NamedTuple):
+    """A call that a thread has sent to the loop of asynchronous hooks, and waits for."""
+
+    future: Future[None]
+    claim: threading.Lock  # acquired once: by the loop as the call begins, or by a revocation before that
 
 
 class Invocation(msgspec.Struct, eq=False):
-    """One call under way.
+    """One change on its way through the hooks of one handler: its filter, its calls, and what they raised.
 
-    `overdue` means that nobody waits for it any longer: it is a zombie until it returns. Only one
-    that is late by its own timeout has failed by that. `judged` is what a filter made of the change.
-    `scope` and `loop` are of an asynchronous call that waits: the only kind that can be cancelled. `sent` is
-    what a thread has asked a loop to call, which has not `begun` before the loop takes it up.
+    A worker makes the calls; only `overdue` and `timed_out` are written by another thread, under the lock of
+    `Invocations`.
     """
 
     item: QueueItem[Notification]
-    binding: Binding
-    change: Change
-    started: float
-    wanted: Sequence[Implementation]
-    replace: Callable[[], None]  # whoever does it, by another worker: it is stuck
-    overdue: bool = False
-    timed_out: str = ""  # it has been counted as failed then
+    binding: HandlerBinding  # of the generation to which the item belongs
+    change: Change  # what the hooks receive
+    started: float  # on the slot's clock, in seconds
+    implementations: Sequence[Implementation]  # to be called, in this order
+    replace_worker: Callable[[], None]  # of the pool that works on it: it may be another one's turn by then
+    overdue: bool = False  # nobody waits for it any longer: it is a zombie until it returns
+    timed_out: str = ""  # why it has failed by its own timeout; it was counted at that moment
     first_failed: int | None = None  # the generation on which the change failed first
-    timer: asyncio.TimerHandle | None = None
-    judged: Judged | None = None
-    scope: asyncio.Timeout | None = None
+    timer: asyncio.TimerHandle | None = None  # of the machinery loop, for its timeout
+    outcome: FilterOutcome | None = None  # what the filter has made of the change
+    scope: asyncio.Timeout | None = None  # of a call that waits on `loop`: the only kind to be cancelled
     loop: asyncio.AbstractEventLoop | None = None
-    sent: Future[None] | None = None
-    begun: bool = False
+    sent: _LoopCall | None = None
     failed: list[Implementation] = []
-    failures: list[BaseException] = []
+    failures: list[BaseException] = []  # what those have raised, in the same order
 
-    def passes(self, by: Filter) -> bool:
-        """Whether anything is told; where the filter raises, the change fails as by the handler itself."""
-        change, judged = self.item.value, self.judged
-        if change.judged or (judged is not None and judged.change is change):
-            return True
-        try:
-            made = by.judge(change, self.change.obj, self.change.old, judged and judged.told)
-        except FilterFailed as failure:
-            self.failures.append(failure)
-            self.wanted = ()
-            return True
-        if made is None:
+    def select(self) -> bool:
+        """Ask the filter, and take in what it makes of the change; returns whether there is any call to make.
+
+        Where the filter raises, the change has failed as by the handler itself.
+        """
+        judge, notification, outcome = self.binding.filter, self.item.value, self.outcome
+        decided = notification.judged or (outcome is not None and outcome.change is notification)
+        if judge is not None and not decided:
+            known = None if outcome is None else outcome.result
+            try:
+                result = judge.judge(notification, self.change.obj, self.change.old, known)
+            except FilterFailed as failure:
+                self.failures.append(failure)
+                self.implementations = ()
+                return True
+            if result is None:
+                return False
+            self.outcome = FilterOutcome(notification, result)
+            if result is not notification:
+                self.change = entering_or_leaving(self.change, result)
+                self.implementations = self.binding.target.select(result.type)
+        return bool(self.implementations)
+
+    def revoke(self) -> bool:
+        """Let a call that was sent to a loop never begin there; False if it has begun, or is no such call."""
+        sent = self.sent
+        if sent is None or not sent.claim.acquire(blocking=False):
             return False
-        self.judged = Judged(change, made)
-        if made is not change:
-            self.change = entering_or_leaving(self.change, made)
-            self.wanted = self.binding.target.select(made.type)
+        sent.future.cancel()
         return True
 
+    def fail(self, implementation: Implementation, failure: BaseException) -> None:
+        """Keep what an implementation has raised."""
+        self.failures.append(failure)
+        self.failed.append(implementation)
 
-def call_on(run: Invocation, implementation: Implementation, arguments: dict[str, object]) -> None:
-    """Call an asynchronous implementation from a thread, on the loop of its binding.
+    def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> None:
+        """Call an asynchronous implementation from a thread, on the loop of the binding.
 
-    Raises what it raises, or TimeoutError: also where its loop was blocked, so that it was not called.
+        Raises what it raises, or TimeoutError: also where the loop is blocked, so that it was not called.
+        """
+        claim = threading.Lock()
+
+        async def bounded() -> None:
+            if not claim.acquire(blocking=False):
+                return  # revoked
+            task = asyncio.current_task()
+            assert task is not None
+            task.set_name(f"handler {self.binding.plan.name}")
+            async with asyncio.timeout(self.binding.plan.timeout):
+                await call_async(implementation, arguments)
+
+        self.sent = _LoopCall(self.binding.loop.submit(bounded()), claim)
+        try:
+            self.sent.future.result()
+        except CancelledError:
+            raise TimeoutError(
+                f"{implementation.hook} was not called: another `async def` blocks the loop that it runs on"
+            ) from None
+        finally:
+            self.sent = None
+
+
+class Invocations:
+    """The invocations of one slot: makes them, keeps their time, and counts what comes of them.
+
+    `loop` is the machinery's: it keeps the time of calls in threads, as no foreign code can hold it up. The
+    slot is called back by the worker of a change: `binding_of` gives the binding of an item, `memo` what is
+    remembered of an object by its uid; `ended` is called with a deleted object's change that is dealt with,
+    or with one of the first sync (True), while its key is held; `finished` after each invocation while there
+    are `has_waiters`; `wake` when other workers may find something ready.
     """
-    binding = run.binding
 
-    async def bounded() -> None:
-        run.begun = True
-        task = asyncio.current_task()
-        assert task is not None
-        task.set_name(f"handler {binding.plan.name}")
-        async with asyncio.timeout(binding.plan.timeout):
-            await call_async(implementation, arguments)
-
-    run.begun = False
-    run.sent = binding.loop.submit(bounded())
-    try:
-        run.sent.result()
-    except CancelledError:
-        raise TimeoutError(
-            f"{implementation.hook} was not called: another `async def` blocks the loop that it runs on"
-        ) from None
-    finally:
-        run.sent = None
-
-
-class Calls:
-    """The calls of one slot. `running` and `counts` are the slot's to keep, under `lock`.
-
-    `overlook` is called under `lock` with the item of a call that is given up, `overlooked` after it.
-    """
-
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a slot, as far as invocations need it
         self,
         name: str,
+        queue: KeyedQueue[Notification],
         *,
         loop: asyncio.AbstractEventLoop,
+        clock: Clock,
         log: Log,
-        overlook: Callable[[QueueItem[Notification]], None],
-        overlooked: Callable[[], None],
+        binding_of: Callable[[QueueItem[Notification]], HandlerBinding],
+        memo: Callable[[str], Memo],
+        ended: Callable[[Change, bool], None],
+        finished: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
-        self.lock = threading.Lock()
-        self.running: dict[int, Invocation] = {}  # by their id
-        self.counts = Counts()
         self._name = name
-        self._loop = loop  # the machinery's, which keeps the time of what can't do so itself
+        self._queue = queue
+        self._loop = loop
+        self._clock = clock
         self._log = log
-        self._overlook, self._overlooked = overlook, overlooked
+        self._failures = FailureLog(log, name)
+        self._binding_of, self._memo = binding_of, memo
+        self._ended, self._finished, self._wake = ended, finished, wake
+        self.has_waiters = False  # `finished` is called: something waits until changes are dealt with
+        self.replace_worker: Callable[[], None] = _nothing  # of the pool that works for the slot now
+        self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
+        self._running: dict[int, Invocation] = {}  # by their id
+        self._counts = HandlerCounts()
+        self._silent_until = float("-inf")  # on the clock: the log has said that the handler waits
+        self._closed = False  # nothing is tried again
 
-    def of(self, binding: Binding | None) -> list[Invocation]:
-        """Those that were begun for a binding."""
-        with self.lock:
-            return [run for run in self.running.values() if run.binding is binding]
+    def deliver(self, item: QueueItem[Notification]) -> bool:
+        """Deliver one change, in the calling thread.
+
+        False if the thread was replaced meanwhile and has to leave.
+        """
+        run = self._begin(item)
+        if not run.select():
+            return self._leave_out(run)
+        for implementation in run.implementations:
+            arguments = self._arguments(run, implementation)
+            try:
+                if implementation.is_async:
+                    run.call_on_loop(implementation, arguments)
+                else:
+                    call(implementation, arguments)
+            except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
+                run.fail(implementation, failure)
+        return self._finish(run)
+
+    async def deliver_async(self, item: QueueItem[Notification]) -> bool:
+        """Deliver one change on the loop of its binding; synchronous implementations go to a thread."""
+        run = self._begin(item)
+        if not run.select():
+            return self._leave_out(run)
+        for implementation in run.implementations:
+            arguments = self._arguments(run, implementation)
+            try:
+                if not implementation.is_async:
+                    # Not to be cancelled: past its time it is a zombie, as it is in a pool of threads.
+                    run.scope = None
+                    name = f"declctl-handler-{self._name}"
+                    await in_thread(partial(call, implementation, arguments), name=name)
+                    continue
+                rest = begin_async(implementation, arguments)
+                if rest is None:
+                    continue  # it had nothing to wait for
+                run.loop = asyncio.get_running_loop()
+                # A call that was given up in its first step is cancelled where it begins to wait.
+                timeout = 0.0 if run.overdue else run.binding.plan.timeout
+                timer = None
+                if timeout is not None:
+                    # It may swallow its cancellation, and go on.
+                    why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
+                    timer = run.loop.call_later(timeout + _TO_END, self._time_out, run, why)
+                try:
+                    async with asyncio.timeout(timeout) as run.scope:
+                        await rest
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+            except BaseException as failure:
+                if must_propagate(failure):
+                    raise  # the worker itself is cancelled
+                run.fail(implementation, failure)
+        return self._finish(run)
+
+    def close(self) -> None:
+        """Try nothing again from now on: the handler was removed, or the process ends."""
+        self._closed = True
+
+    def of(self, binding: HandlerBinding | None) -> list[Invocation]:
+        """The invocations under way that were begun for a binding."""
+        with self._lock:
+            return [run for run in self._running.values() if run.binding is binding]
 
     def keys(self, bindings: Collection[int] | None = None) -> list[str]:
-        """What they are about, for messages; of some bindings only, by their `id`."""
-        with self.lock:
-            runs = self.running.values()
+        """The keys of the changes under way, for messages; of some bindings only, by their `id`."""
+        with self._lock:
+            runs = self._running.values()
             return [run.item.key for run in runs if bindings is None or id(run.binding) in bindings]
 
-    def watch(self, run: Invocation, timeout: float) -> None:
-        """Wait for a call for `timeout` seconds; on the machinery loop."""
-        if id(run) in self.running:
-            message = f"it ran longer than its timeout of {timeout:g} s"
-            run.timer = self._loop.call_later(timeout, self._time_out, run, message)
-
-    def watch_cancelled(self, run: Invocation, timeout: float) -> asyncio.TimerHandle:
-        """Look whether an asynchronous call has ended, a moment after it is cancelled in `timeout` seconds.
-
-        On the loop of the call, by the call itself; returns what it has to cancel.
-        """
-        message = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-        return asyncio.get_running_loop().call_later(timeout + _TO_END, self._time_out, run, message)
-
-    def under_way(self, binding: Binding) -> list[tuple[float, bool]]:
-        """When each call of a binding under way began, and whether it keeps a worker from other changes."""
-        return [(run.started, not run.overdue) for run in self.of(binding)]
-
-    def count_failure(self, run: Invocation, what: str, kind: str) -> None:
-        """Count that a call of its generation has failed; under `lock`, once for each call."""
-        tally, first = run.binding.tally, run.first_failed
-        self.counts.last_error = tally.last_error = f"{run.item.key}: {what}"
-        self.counts.last_error_type = kind
-        tally.calls += 1
-        tally.failed += 1
-        if first is not None and first != run.binding.generation:
-            tally.inherited[first] = tally.inherited.get(first, 0) + 1
-
-    def abandon(self, binding: Binding | None) -> int:
+    def abandon(self, binding: HandlerBinding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
         Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
         """
         stuck = [run for run in self.of(binding) if not run.overdue]
         for run in stuck:
-            sent = run.sent
             if run.scope is not None and run.loop is not None:
                 run.loop.call_soon_threadsafe(_cancel, run.scope)
-                self._loop.call_soon_threadsafe(self._look_cancelled, run)
-            elif sent is not None and not run.begun:
-                sent.cancel()  # its loop is blocked: it fails now, and is tried again
-            else:
+                why = "it goes on, though it was cancelled at the drain timeout of a reload"
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, _TO_END, self._give_up_waiting, run, why
+                )
+            elif not run.revoke():  # what is revoked fails now, and is tried again: its loop is blocked
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
         return len(stuck)
 
-    def statistics(
-        self, queue: KeyedQueueStatistics, *, binding: Binding, synced: bool, replayed: int
-    ) -> HandlerStatistics:
-        """The figures of the slot, with those of what waits for it."""
-        with self.lock:
-            counts, p95 = replace(self.counts), self.counts.p95()
-        return HandlerStatistics(
-            name=self._name,
-            generation=binding.generation,
-            synced=synced,
-            delivered=queue.taken - counts.filtered,
-            succeeded=counts.succeeded,
-            failed=counts.failed,
-            retried=counts.retried,
-            merged=queue.merged,
-            dropped=queue.dropped,
-            filtered=counts.filtered,
-            queued=queue.waiting + queue.backing_off,
-            running=queue.running,
-            zombies=counts.zombies,
-            p95_seconds=p95,
-            last_error=counts.last_error,
-            replayed=replayed,
-            last_error_type=counts.last_error_type,
-            disabled=bool(binding.target.disabled),
-        )
+    def counts(self) -> HandlerCounts:
+        """A copy of the counts of this moment."""
+        with self._lock:
+            return replace(self._counts, durations=self._counts.durations.copy())
 
-    def time_out_blocked(self, now: float) -> None:
+    def time_out_blocked(self) -> None:
         """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
-        with self.lock:
-            runs = [run for run in self.running.values() if run.binding.loop.is_blocked and not run.overdue]
+        now = self._clock.monotonic()
+        with self._lock:
+            runs = [run for run in self._running.values() if run.binding.loop.is_blocked and not run.overdue]
         for run in runs:
             timeout = run.binding.plan.timeout
             if timeout is not None and now - run.started > timeout + _TO_END:
-                self._time_out(run, f"it ran longer than its timeout of {timeout:g} s")
+                self._time_out(run, _ran_longer_than(timeout))
 
-    def _look_cancelled(self, run: Invocation) -> None:
-        why = "it goes on, though it was cancelled at the drain timeout of a reload"
-        self._loop.call_later(_TO_END, self._give_up_waiting, run, why)
+    def _begin(self, item: QueueItem[Notification]) -> Invocation:
+        binding = self._binding_of(item)
+        notification = item.value
+        retry: Retry | None = item.retry
+        outcome = None if retry is None else retry.outcome
+        if outcome is not None and outcome.change is notification:
+            notification = outcome.result  # the filter has decided what is delivered: that again
+        kind, record = notification.type, notification.record
+        old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
+        change = Change(
+            type=kind,
+            resource=binding.plan.resource,
+            obj=ObjectView(record),
+            old=None if old is None else ObjectView(old),
+            initial=notification.initial,
+            final_state_unknown=notification.final_state_unknown,
+            reason=notification.reason,
+            generation=binding.generation,
+            received=notification.received_at,
+        )
+        selected = binding.target.select(kind)
+        if retry is not None:
+            # Only what failed is tried again; code that is new since then is called whole.
+            selected = tuple(i for i in selected if _identity(i) in retry.failed) or selected
+        began = self._clock.monotonic()
+        run = Invocation(item, binding, change, began, selected, self.replace_worker, outcome=outcome)
+        if retry is not None:
+            run.first_failed = retry.first_failed
+        with self._lock:
+            self._running[id(run)] = run
+        # Not on the loop of the binding, which another handler may block.
+        if binding.plan.timeout is not None and not binding.target.all_async:
+            self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
+        return run
+
+    def _arguments(self, run: Invocation, implementation: Implementation) -> dict[str, object]:
+        change = run.change
+        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
+        if "ctx" in implementation.parameters:
+            # Most handlers remember nothing: a memo is made for those that do.
+            memo = partial(self._memo, change.obj.uid)
+            arguments["ctx"] = HandlerContext(run.binding.environment, memo, change.key)
+        return arguments
+
+    def _leave_out(self, run: Invocation) -> bool:
+        """End a change for which nothing is called; returns as `deliver` does."""
+        disabled = bool(run.binding.target.disabled)
+        with self._lock:
+            del self._running[id(run)]
+            self._counts.filtered += not disabled
+            self._counts.zombies -= run.overdue
+        if run.timer is not None:
+            self._loop.call_soon_threadsafe(run.timer.cancel)
+        self._end(run, self._queue.drop if disabled else self._queue.done)
+        if self.has_waiters:
+            self._finished()
+        return not run.overdue
+
+    def _finish(self, run: Invocation) -> bool:
+        """End a change that the hooks were called for, or try it again; returns as `deliver` does."""
+        counts, tally = self._counts, run.binding.tally
+        took = self._clock.monotonic() - run.started
+        with self._lock:
+            del self._running[id(run)]
+            counts.durations.append(took)
+            if run.overdue:
+                counts.zombies -= 1
+            elif took > tally.longest:
+                tally.longest = took
+            if run.timed_out and not run.failures:
+                run.failures.append(TimeoutError(run.timed_out))
+            if not run.failures:
+                tally.calls += 1
+                counts.succeeded += 1
+        if run.timer is not None:
+            self._loop.call_soon_threadsafe(run.timer.cancel)
+        if not run.failures:
+            self._end(run, self._queue.done)
+            if self.has_waiters:
+                self._finished()
+            return not run.overdue
+        unsynced = [not_synced_by(failure) for failure in run.failures]
+        if unsynced[0] is not None and all(fault is not None for fault in unsynced):
+            self._wait_for_sync(run, unsynced[0])
+        else:
+            self._retry_or_give_up(run)
+        # Their tracebacks refer to the run, and so to the code of its generation until a full collection.
+        run.failures.clear()
+        if self.has_waiters:
+            self._finished()
+        return not run.overdue
+
+    def _watch(self, run: Invocation, timeout: float) -> None:
+        """Wait for a call for `timeout` seconds; on the machinery loop."""
+        if id(run) in self._running:
+            run.timer = self._loop.call_later(timeout, self._time_out, run, _ran_longer_than(timeout))
 
     def _time_out(self, run: Invocation, message: str) -> None:
-        with self.lock:
-            if id(run) not in self.running or run.timed_out:
+        with self._lock:
+            if id(run) not in self._running or run.timed_out:
                 return
             # A failure now: one that never returns would never be counted, and code that hangs seem well.
             run.timed_out = message
-            self.count_failure(run, f"TimeoutError: {message}", "TimeoutError")
+            self._count_failure(run, f"TimeoutError: {message}", "TimeoutError")
         self._give_up_waiting(run, message)
 
     def _give_up_waiting(self, run: Invocation, why: str) -> None:
-        with self.lock:
-            if id(run) not in self.running or run.overdue:
+        with self._lock:
+            if id(run) not in self._running or run.overdue:
                 return
             run.overdue = True
-            self.counts.zombies += 1
-            self._overlook(run.item)
+            self._counts.zombies += 1
+            self._queue.overlook(run.item)
         self._log.warning(
             f"{self._name}: the call for {run.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
             handler=self._name,
             key=run.item.key,
         )
-        run.replace()
-        self._overlooked()
+        run.replace_worker()
+        self._wake()  # workers of another pool may wait until they are let in
+
+    def _count_failure(self, run: Invocation, what: str, kind: str) -> None:
+        """Count that a call of its generation has failed; under the lock, once for each call."""
+        tally, first = run.binding.tally, run.first_failed
+        self._counts.last_error = tally.last_error = f"{run.item.key}: {what}"
+        self._counts.last_error_type = kind
+        tally.calls += 1
+        tally.failed += 1
+        if first is not None and first != run.binding.generation:
+            tally.inherited[first] = tally.inherited.get(first, 0) + 1
+
+    def _retry_or_give_up(self, run: Invocation) -> None:
+        """Count and log a failure; the policy of the plan says how often it is tried."""
+        item, plan = run.item, run.binding.plan
+        waits = _waits(item)
+        attempt = item.attempts + 1 - waits
+        again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
+        again = again and not self._closed
+        delay = run.binding.backoff.delay(attempt) if again else 0.0
+        what = describe_failure(run.failures[0])
+        with self._lock:
+            if not run.timed_out:  # else it was counted at that moment
+                self._count_failure(run, what, _failure_type(run.failures[0]))
+            if again:
+                self._counts.retried += 1
+            else:
+                self._counts.failed += 1
+        self._failures.failed(run, what, delay if again else None, attempt=attempt)
+        if again:
+            first = run.binding.generation if run.first_failed is None else run.first_failed
+            self._retry(run, delay, first, waits, is_unsynced=False)
+        else:
+            self._end(run, self._queue.done)
+
+    def _wait_for_sync(self, run: Invocation, fault: NotSynced) -> None:
+        """Call again, as often as it takes, what has read a cache that has not synced; it is no attempt."""
+        waits = _waits(run.item) + 1
+        what, now = describe_failure(fault), self._clock.monotonic()
+        with self._lock:
+            self._counts.last_error = f"{run.item.key}: {what}"
+            self._counts.last_error_type = NotSynced.__name__
+            self._counts.retried += 1
+            speaks = now >= self._silent_until
+            if speaks:
+                self._silent_until = now + _SILENCE
+        if speaks:
+            self._failures.waits(run, what)
+        if self._closed:
+            self._end(run, self._queue.drop)  # nobody calls it again
+        else:
+            delay = min(run.binding.backoff.delay(waits), _LONGEST_WAIT_FOR_SYNC)
+            self._retry(run, delay, run.first_failed, waits, is_unsynced=True)  # it is no failure
+
+    def _retry(
+        self, run: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
+    ) -> None:
+        failed = frozenset(_identity(i) for i in run.failed)
+        run.item.retry = Retry(failed, first_failed, run.outcome, waits, is_unsynced)
+        self._queue.retry(run.item, delay)
+        if self._closed:  # in this moment
+            self._queue.clear()
+        self._wake()
+
+    def _end(self, run: Invocation, end: Callable[[QueueItem[Notification]], bool]) -> None:
+        initial = run.item.value.initial
+        if initial or run.change.type is _DELETED:  # most changes are neither: nothing is called for them
+            self._ended(run.change, initial)
+        if end(run.item):
+            self._wake()
 
 
-def _cancel(scope: asyncio.Timeout) -> None:
-    """On the loop of the call."""
-    if not scope.expired():
-        scope.reschedule(0.0)  # a moment long past
+class FailureLog:
+    """The log of what one handler fails on: a traceback for each distinct fault, then a line with a count.
+
+    A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
+    remembered; one that was forgotten has its traceback logged again. Used by any worker.
+    """
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self._name = name  # of the handler
+        self._lock = threading.Lock()
+        self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
+
+    def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
+        """Log what failed at this attempt; it is tried again in `delay` seconds, or given up for None."""
+        item, plan = run.item, run.binding.plan
+        limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
+        sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
+        fields: dict[str, object] = {}
+        try:
+            causes = [_raised(failure) for failure in run.failures]
+            places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
+            times = self.count((run.binding.generation, *places))
+            if times == 1:
+                traces = "".join(readable_traceback(failure) for failure in run.failures)
+                fields["traceback"] = traces[:_LONGEST_TRACEBACK]
+            else:
+                place = f"{places[0][1]}, " if places[0][1] else ""
+                sentence += f" ({place}{times} times by now; the first has the traceback)"
+        except BaseException:  # noqa: BLE001 - foreign code: an exception may raise where it is read
+            times = 1
+            fields["traceback"] = _UNREADABLE
+        number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
+        then = "given up" if delay is None else f"again in {delay:.3g} s"
+        self._log.error(
+            f"{sentence}; {number}, {then}",
+            handler=self._name,
+            key=item.key,
+            generation=run.binding.generation,
+            error_type=_failure_type(run.failures[0]),
+            times=times,
+            attempt=attempt,
+            max_attempts=limit,
+            retry_in=None if delay is None else round(delay, 3),
+            **fields,
+        )
+
+    def waits(self, run: Invocation, what: str) -> None:
+        """Log that the handler waits for a cache that it reads. Called once a minute, not for each call."""
+        self._log.warning(
+            f"{self._name} waits with {run.item.key}, and maybe with others: {what}; it is called again "
+            "until the cache can be read, which does not count as an attempt",
+            handler=self._name,
+            key=run.item.key,
+            generation=run.binding.generation,
+        )
+
+    def count(self, fault: tuple[object, ...]) -> int:
+        """Count a fault; returns how often there was one like it, as far as it is remembered."""
+        with self._lock:
+            times = self._times[fault] = self._times.pop(fault, 0) + 1
+            if len(self._times) > _MOST_FAULTS:
+                self._times.popitem(last=False)
+            return times
+
+    @property
+    def remembered(self) -> int:
+        """How many distinct faults it remembers."""
+        return len(self._times)
 
 
-# In characters: what foreign code raises may hold a whole object.
-_LONGEST_MESSAGE = 2000
-_LONGEST_TRACEBACK = 20_000
-_LONGEST_CHAIN = 20  # causes of causes that are looked at; a chain may be a ring
-_MOST_FAULTS = 100  # of one handler, whose tracebacks are not logged again
-
-
-def what_failed(failure: BaseException) -> str:
-    """The fault in a sentence, as status and the log have it."""
-    what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
-    return what[:_LONGEST_MESSAGE]
-
-
-def type_failed(failure: BaseException) -> str:
-    """The class of the fault, which clients that may not see objects may see."""
-    return type(_raised(failure)).__name__
-
-
-def _raised(failure: BaseException) -> BaseException:
-    """What foreign code has raised; an exception of it may be false, or raise where its truth is asked."""
-    return failure if failure.__cause__ is None else failure.__cause__
+def describe_failure(failure: BaseException) -> str:
+    """The fault in a sentence of at most 2000 characters, as status and the log have it."""
+    try:
+        what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
+        return what[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - foreign code: its text may raise anything
+        return _UNREADABLE
 
 
 def not_synced_by(failure: BaseException) -> NotSynced | None:
@@ -285,80 +580,65 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
     That is NotSynced itself, what was raised from it (`raise … from error`), and a group of nothing else. An
     error that is raised in an `except NotSynced:` without `from` is a failure of its own.
     """
+    try:
+        return _not_synced(failure)
+    except BaseException:  # noqa: BLE001 - foreign code: its cause may raise anything
+        return None
+
+
+def is_unsynced(item: QueueItem[Notification]) -> bool:
+    """Whether a change backs off because its newest call has read a cache that had not synced."""
+    retry: Retry | None = item.retry
+    return retry is not None and retry.is_unsynced
+
+
+def _not_synced(failure: BaseException) -> NotSynced | None:
     error: BaseException | None = failure
     for _ in range(_LONGEST_CHAIN):
         if error is None or isinstance(error, NotSynced):
             return error
         if isinstance(error, BaseExceptionGroup):
             several: tuple[BaseException, ...] = error.exceptions
-            found = [not_synced_by(each) for each in several]
-            return found[0] if all(found) else None
+            found = [_not_synced(each) for each in several]
+            return None if None in found else found[0]
         error = error.__cause__
     return None
 
 
-def tell_waiting(log: Log, name: str, run: Invocation, what: str) -> None:
-    """Log that a handler waits for a cache that it reads. Called once a minute, not for each call."""
-    log.warning(
-        f"{name} waits with {run.item.key}, and maybe with others: {what}; it is called again until the "
-        "cache can be read, which does not count as an attempt",
-        handler=name,
-        key=run.item.key,
-        generation=run.binding.generation,
-    )
+def _failure_type(failure: BaseException) -> str:
+    """The class of the fault, which clients that may not see objects may see."""
+    try:
+        return type(_raised(failure)).__name__
+    except BaseException:  # noqa: BLE001 - as above
+        return "Exception"
 
 
-class FailureLog:
-    """The log of what one handler fails on: a traceback for each distinct fault, then a line with a count.
-
-    A fault is distinct by its generation, its types and the lines that raised. The newest `_MOST_FAULTS` are
-    remembered; one that was forgotten has its traceback logged again. Used from any worker.
-    """
-
-    def __init__(self, log: Log, name: str) -> None:
-        self._log = log
-        self._name = name
-        self._lock = threading.Lock()
-        self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()
-
-    def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
-        """Log what failed at this attempt; it is tried again in `delay` seconds, or given up for None."""
-        item, plan = run.item, run.binding.plan
-        limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
-        causes = [_raised(failure) for failure in run.failures]
-        times = self._count((run.binding.generation, *((type(c).__qualname__, place_of(c)) for c in causes)))
-        sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
-        fields: dict[str, object] = {}
-        if times == 1:
-            traces = "".join(readable_traceback(failure) for failure in run.failures)
-            fields["traceback"] = traces[:_LONGEST_TRACEBACK]
-        else:
-            place = place_of(causes[0])
-            sentence += f" ({f'{place}, ' if place else ''}{times} times by now; the first has the traceback)"
-        number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
-        then = "given up" if delay is None else f"again in {delay:.3g} s"
-        self._log.error(
-            f"{sentence}; {number}, {then}",
-            handler=self._name,
-            key=item.key,
-            generation=run.binding.generation,
-            error_type=type_failed(run.failures[0]),
-            times=times,
-            attempt=attempt,
-            max_attempts=limit,
-            retry_in=None if delay is None else round(delay, 3),
-            **fields,
-        )
-
-    def _count(self, fault: tuple[object, ...]) -> int:
-        with self._lock:
-            times = self._times[fault] = self._times.pop(fault, 0) + 1
-            if len(self._times) > _MOST_FAULTS:
-                self._times.popitem(last=False)
-            return times
+def _raised(failure: BaseException) -> BaseException:
+    """What foreign code has raised; an exception of it may be false, or raise where its truth is asked."""
+    return failure if failure.__cause__ is None else failure.__cause__
 
 
-def identity(implementation: Implementation) -> tuple[str, str, str]:
+def _identity(implementation: Implementation) -> _ImplementationId:
     """What an implementation is known by across generations."""
     function = implementation.function
     return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
+
+
+def _waits(item: QueueItem[Notification]) -> int:
+    """How many retries of a change were for a cache that had not synced: they are no attempts."""
+    retry: Retry | None = item.retry
+    return 0 if retry is None else retry.waits
+
+
+def _ran_longer_than(timeout: float) -> str:
+    return f"it ran longer than its timeout of {timeout:g} s"
+
+
+def _cancel(scope: asyncio.Timeout) -> None:
+    """On the loop of the call."""
+    if not scope.expired():
+        scope.reschedule(0.0)  # a moment long past
+
+
+def _nothing() -> None:
+    """A slot has no workers yet."""

@@ -6,7 +6,9 @@ nothing. A `FreshnessProof` shows that a new cache is at least as new as what th
 the old ones: no handler goes back in time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
@@ -17,7 +19,8 @@ import msgspec
 
 from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
-from declctl.informer import Registration
+from declctl.informer.processor import Registration
+from declctl.kit import Clock, all_open
 from declctl.objects import (
     NO_ORDER,
     ChangeReason,
@@ -27,27 +30,29 @@ from declctl.objects import (
     Record,
     version_order,
 )
-from declctl.runtime.caching.informer_pool import ManagedInformer
-from declctl.runtime.caching.managed_informer import BATCH
+from declctl.runtime.caching.managed_informer import BATCH, ManagedInformer, Question, ask, ask_the_rest
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.threads import ForeignCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
+_CHECK = 0.005  # seconds between two looks at the versions of caches
+_CATCH_UP_SECONDS = 2.0  # that caches have to catch up by themselves
+_LONGEST_HOLD = 1.0  # seconds
 
-Told = tuple[Notification, ...]
+Notifications = tuple[Notification, ...]
 
 
 class Move:
-    """What a handler hears that leaves some caches for others: true differences only.
+    """What a handler receives as it leaves some caches (`before`) for others (`after`): true differences.
 
-    From `begin` to `close` it listens to all of them, and compares each object of which they tell.
+    From `begin` to `close` it listens to all of these caches, and compares each object that changes there.
     Used on the machinery loop; several handlers may share one.
     """
 
     def __init__(self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer]) -> None:
         self.before = tuple(before)
         self.after = tuple(after)
-        self._told: dict[str, Told] = {}  # of objects that differ
+        self._by_key: dict[str, Notifications] = {}  # of objects that differ
         self._registrations: list[Registration] = []
 
     def begin(self) -> Iterator[None]:
@@ -73,46 +78,50 @@ class Move:
         self.compare([notification.key for notification in notifications])
 
     def compare(self, keys: Iterable[str]) -> None:
-        """What is told of these objects, as they are now."""
+        """Compare these objects, as they are now."""
         for key in keys:
             old, new = self.held(key)
-            self.tell(key, difference(old, new))
+            self.enter(key, difference(old, new))
 
     def held(self, key: str) -> tuple[Record | None, Record | None]:
         """An object as the old caches have it, and as the new ones do."""
         return _held(self.before, key), _held(self.after, key)
 
-    def tell(self, key: str, told: Told) -> None:
-        """This, and nothing else, is told of an object."""
-        if told:
-            self._told[key] = told
+    def enter(self, key: str, notifications: Notifications) -> None:
+        """Let these, and no others, be what the handler receives for an object."""
+        if notifications:
+            self._by_key[key] = notifications
         else:
-            self._told.pop(key, None)
+            self._by_key.pop(key, None)
 
     @property
-    def told(self) -> list[Notification]:
-        """What a handler has to hear if it is moved now, that has heard of all that the old caches hold."""
-        return [notification for told in self._told.values() for notification in told]
+    def notifications(self) -> list[Notification]:
+        """What a handler receives if it moves now, and has received all that the old caches hold."""
+        return [each for notifications in self._by_key.values() for each in notifications]
 
 
-def difference(old: Record | None, new: Record | None, *, was: bool | None = True, now: bool = True) -> Told:
-    """What is told of an object, from what was known of it to what it is; either may be out of sight.
+def difference(
+    old: Record | None, new: Record | None, *, was: bool | None = True, now: bool = True
+) -> Notifications:
+    """The notifications of an object between the state that a handler knows and the one that it shall know.
 
-    `was` and `now` say whether a filter let it pass. `was` is None where the filter raised: the handler may
-    not know the object, so that no Deleted is told.
+    Either state may be None: the object is in no cache there. `was` and `now` say whether a filter lets the
+    state pass. `was` is None where the filter raised: the handler may not know this object, so no Deleted is
+    delivered.
     """
     known = old if was is not False else None
     passing = new if now else None
     if known is not None and passing is not None and known.uid == passing.uid:
-        if _version(passing) <= _version(known):
+        if version_order(passing.resource_version) <= version_order(known.resource_version):
             return ()
         return (Notification(ChangeType.MODIFIED, passing, known, reason=ChangeReason.RELIST),)
-    told: list[Notification] = []
+    notifications: list[Notification] = []
     if known is not None and was:
-        told.append(Notification(ChangeType.DELETED, known, reason=ChangeReason.OUT_OF_SCOPE))
+        notifications.append(Notification(ChangeType.DELETED, known, reason=ChangeReason.OUT_OF_SCOPE))
     if passing is not None:
-        told.append(Notification(ChangeType.ADDED, passing, initial=True, reason=ChangeReason.INITIAL))
-    return tuple(told)
+        added = Notification(ChangeType.ADDED, passing, initial=True, reason=ChangeReason.INITIAL)
+        notifications.append(added)
+    return tuple(notifications)
 
 
 def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
@@ -121,10 +130,6 @@ def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
         if record is not None:
             return record
     return None
-
-
-def _version(record: Record) -> tuple[int, str]:
-    return version_order(record.resource_version)
 
 
 _Order = tuple[int, str]
@@ -138,7 +143,7 @@ class CacheLags(ReloadRefused):
         self.target = target
 
 
-class _Answer(Enum):
+class _Expectation(Enum):
     """Whether a cache will be told of a change that another one has told."""
 
     COMES = auto()  # one of the two states is in its scope
@@ -147,7 +152,7 @@ class _Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class FreshnessGap:
     """What a cache has yet to see: a version, and the object that changed then.
 
     `key` is empty for what was heard before staging began: which objects that were is not known.
@@ -192,9 +197,9 @@ class FreshnessProof:
         self.handlers = handlers
         self.sources = tuple(sources)
         self.target = target
-        self._scope = _Scope(target)
+        self._scope = _CacheScope(target)
         self._floor = NO_ORDER  # the version that had been heard when it began
-        self._due: dict[str, tuple[_Order, _Answer]] = {}  # by key, the last change that was heard since
+        self._due: dict[str, tuple[_Order, _Expectation]] = {}  # by key, the last change that was heard since
         self._registrations: list[Registration] = []
 
     def begin(self) -> None:
@@ -222,14 +227,14 @@ class FreshnessProof:
             version = version_order(source.informer.last_sync_resource_version)
         found = {self._scope.covers(state) for state in (record, old or record)}
         if True in found:
-            self._due[record.key] = version, _Answer.COMES
+            self._due[record.key] = version, _Expectation.COMES
         elif None in found:
-            self._due[record.key] = version, _Answer.UNKNOWN
+            self._due[record.key] = version, _Expectation.UNKNOWN
         elif record.key not in self._due:
-            self._due[record.key] = version, _Answer.IF_HELD
+            self._due[record.key] = version, _Expectation.IF_HELD
 
     @property
-    def gap(self) -> Gap | None:
+    def gap(self) -> FreshnessGap | None:
         """What the target has yet to see; None if it is as new as what was heard."""
         seen, heard = _reached(self.target), self._heard
         if NO_ORDER in (seen, heard):
@@ -238,17 +243,17 @@ class FreshnessProof:
             self._floor = heard
             self._due.clear()
         if seen < self._floor:
-            return Gap(self.target, self._floor[1], "", self.handlers)
+            return FreshnessGap(self.target, self._floor[1], "", self.handlers)
         for key, (version, answer) in tuple(self._due.items()):
             if seen < version and not self._has_passed(key, version, answer):
-                return Gap(self.target, version[1], key, self.handlers)
+                return FreshnessGap(self.target, version[1], key, self.handlers)
             del self._due[key]
         return None
 
-    def _has_passed(self, key: str, version: _Order, answer: _Answer) -> bool:
+    def _has_passed(self, key: str, version: _Order, answer: _Expectation) -> bool:
         held = self.target.informer.indexer.held(key)
         if held is None:
-            return answer is _Answer.IF_HELD
+            return answer is _Expectation.IF_HELD
         return version_order(held.resource_version) >= version
 
     @property
@@ -274,7 +279,7 @@ class _SourceListener:
             self._proof.note(self._source, notification)
 
 
-class _Scope:
+class _CacheScope:
     """Which objects a cache holds, as far as its watch says."""
 
     def __init__(self, cached: ManagedInformer) -> None:
@@ -331,7 +336,7 @@ class Refilter(Move):
         for key in keys:
             old, new = self.held(key)
             if old is None and new is None:
-                self.tell(key, ())
+                self.enter(key, ())
                 self._stale.pop(key, None)
             else:
                 self._stale[key] = None
@@ -362,25 +367,26 @@ class Refilter(Move):
         """Some of those."""
         return [Pair(key, *self.held(key)) for key in islice(self._stale, BATCH)]
 
-    def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Told]]:
-        """What is told of these; raises ReloadRefused where the new filter raises."""
+    def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Notifications]]:
+        """What the handler receives for these. Raises ReloadRefused where the new filter raises."""
         return [(pair, self._judged(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
 
-    def settle(self, judged: Iterable[tuple[Pair, Told]]) -> None:
+    def settle(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
         """Take in what was judged, as far as the objects are what they were then."""
-        for pair, told in judged:
+        for pair, notifications in judged:
             if self.held(pair.key) == (pair.old, pair.new):
-                self.tell(pair.key, told)
+                self.enter(pair.key, notifications)
                 self._stale.pop(pair.key, None)
 
-    def _judged(self, pair: Pair) -> Told:
-        told = difference(
+    def _judged(self, pair: Pair) -> Notifications:
+        notifications = difference(
             pair.old,
             pair.new,
             was=pair.old is not None and self._was(pair.old),
             now=pair.new is not None and self._is(pair.new),
         )
-        return tuple(msgspec.structs.replace(n, judged=True) for n in told if n.type in self._heard)
+        # `judged`: the worker that delivers them must not ask the filter again.
+        return tuple(msgspec.structs.replace(n, judged=True) for n in notifications if n.type in self._heard)
 
     def _was(self, record: Record) -> bool | None:
         try:
@@ -404,3 +410,140 @@ def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bo
 
 def _what_judges(judge: Filter | None) -> tuple[str, object]:
     return ("", None) if judge is None else (judge.spec.label_selector, judge.spec.entry_point)
+
+
+async def follow(moves: Sequence[Move], *, timeout: float) -> None:
+    """Begin the moves: compare all that is cached; from then on each change is compared as it comes.
+
+    Raises ReloadRefused where a filter raises, or all of them take longer than `timeout` seconds.
+    """
+    for move in moves:
+        for _ in move.begin():
+            await asyncio.sleep(0)
+    await ask(_refilters(moves), timeout=timeout)
+
+
+async def until_ready(
+    moves: Sequence[Move],
+    proofs: Sequence[FreshnessProof],
+    listening: Mapping[str, Collection[Registration]],
+    indexes: Sequence[Question] = (),
+    *,
+    clock: Clock,
+    timeout: float,
+) -> None:
+    """Return in a turn of the loop in which a commit is consistent.
+
+    Three conditions hold in that turn. No handler of `listening` (its registrations by its name) is still
+    hearing of what was in its caches when it came. All `proofs` succeed, so that no handler goes back in
+    time. The filters of `moves` and the `indexes` have been asked about every object.
+
+    Waits for `timeout` seconds at most. Raises CacheLags where a proof does not succeed by then, and
+    ReloadRefused for the other conditions, and where a filter raises.
+    """
+    questions = (*indexes, *_refilters(moves))
+    deadline = clock.monotonic() + timeout
+    catch_up = _CatchUp(clock)
+    while True:
+        late = await _first_late_joiner(listening, deadline, clock=clock)
+        gap = _first_gap(proofs)
+        if late is None and gap is None:
+            if any(question.stale for question in questions):
+                await ask(questions, timeout=timeout)
+                await ask_the_rest(questions)
+            # Asking takes turns of the loop, in which something newer may have been heard.
+            if _first_gap(proofs) is None:
+                return
+        elif late is not None or clock.monotonic() >= deadline:
+            if gap is not None:
+                raise gap.refusal(timeout)
+            raise ReloadRefused("NotSynced", f"{late} has not heard of all objects yet, after {timeout:g} s")
+        elif gap is not None and catch_up.is_endless(gap):
+            await ask(questions, timeout=timeout)
+            if await _caught_up_while_held(proofs, questions, clock=clock):
+                return
+            catch_up.begin_anew()
+        elif gap is not None:
+            catch_up.help(gap)
+            await clock.sleep(_CHECK)
+
+
+class _CatchUp:
+    """How caches catch up with others that go on. Where one does not by itself, it is listed.
+
+    It may never end: while one is listed, more is heard, or objects change faster than it takes them in.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._late: FreshnessGap | None = None  # the first that there was after two seconds
+        self._requested: dict[ManagedInformer, float] = {}  # when a list was requested last
+
+    def begin_anew(self) -> None:
+        """Let caches catch up by themselves once more."""
+        self._began, self._late = self._clock.monotonic(), None
+
+    def is_endless(self, gap: FreshnessGap) -> bool:
+        """Whether caches have closed an older gap, and there is this one now."""
+        return bool(gap.key) and self._is_late and self._late is not None and self._late.is_closed
+
+    def help(self, gap: FreshnessGap) -> None:
+        """Have a cache listed that does not catch up by itself, every two seconds at most."""
+        if gap.key:
+            if not self._is_late:
+                return
+            gap = self._late = self._late or gap
+        now = self._clock.monotonic()
+        if now - self._requested.get(gap.target, float("-inf")) >= _CATCH_UP_SECONDS:
+            self._requested[gap.target] = now
+            gap.target.informer.request_relist()
+
+    @property
+    def _is_late(self) -> bool:
+        return self._clock.monotonic() - self._began >= _CATCH_UP_SECONDS
+
+
+async def _first_late_joiner(
+    listening: Mapping[str, Collection[Registration]], deadline: float, *, clock: Clock
+) -> str | None:
+    """Wait until no handler is joining a cache; returns the name of one that is at the deadline."""
+    for name, registrations in listening.items():
+        joining = [each.joined for each in registrations if each.is_joining]
+        if not await all_open(joining, clock=clock, timeout=deadline - clock.monotonic()):
+            return name
+    return None
+
+
+async def _caught_up_while_held(
+    proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
+) -> bool:
+    """Let caches catch up while those that they follow take in nothing: until the next turn of the loop.
+
+    Returns whether they have caught up, after a second at most.
+    """
+    began = clock.monotonic()
+    targets = {proof.target for proof in proofs}
+    with ExitStack() as held:
+        for source in dict.fromkeys(source for proof in proofs for source in proof.sources):
+            if source not in targets:
+                held.enter_context(source.informer.held())
+        for proof in proofs:
+            if (gap := proof.gap) is not None:
+                gap.target.informer.request_relist()
+        # No event says at which version a cache is: a bookmark moves it, and notifies no listener.
+        while _first_gap(proofs) is not None:
+            if clock.monotonic() - began >= _LONGEST_HOLD:
+                return False
+            await clock.sleep(_CHECK)
+        if any(question.stale for question in questions):
+            await ask_the_rest(questions)
+        return _first_gap(proofs) is None
+
+
+def _first_gap(proofs: Iterable[FreshnessProof]) -> FreshnessGap | None:
+    return next((gap for proof in proofs if (gap := proof.gap) is not None), None)
+
+
+def _refilters(moves: Sequence[Move]) -> Sequence[Refilter]:
+    return [move for move in moves if isinstance(move, Refilter)]

@@ -26,9 +26,9 @@ from declctl.runtime.caching.informer_pool import (
 )
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
-from declctl.runtime.handling.context import Cluster, HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.binding import HandlerBinding
+from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.slots import Place
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -41,13 +41,13 @@ class RuntimeServices:
 
     discover: Callable[[GroupVersionKind], Awaitable[Resource]]  # raises NotFound for an unknown kind
     caches: InformerPool
-    cluster: Cluster
+    cluster: ClusterAccess
     loops: HandlerLoops
     log: Log
     user_log: Any
     dry_run: bool = False
 
-    def world(
+    def environment(
         self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
     ) -> HandlerEnvironment:
         """What the contexts of one handler of one generation share."""
@@ -59,8 +59,8 @@ class RuntimeServices:
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
-    `wanted` is what it needs of the caches, `places` where its handlers go. `loop` runs its asynchronous
-    hooks.
+    `wanted` is what it needs of the caches, `bindings` what it puts into the slots of its
+    handlers. `loop` runs its asynchronous hooks.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     foreign: LoadedCode
     wanted: tuple[ResourceRequirement, ...]
     listers: Listers
-    places: Mapping[str, Place]
+    bindings: Mapping[str, HandlerBinding]
     loop: LoopThread
 
     def resource(self, name: str) -> ResourceRequirement | None:
@@ -94,8 +94,8 @@ def lifecycle_context(
 ) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
     config = generation.foreign.plugin_configs.get(name)
-    world = services.world(name, generation.number, listers=generation.listers, config=config)
-    return HandlerContext(world, lambda: memo)
+    environment = services.environment(name, generation.number, listers=generation.listers, config=config)
+    return HandlerContext(environment, lambda: memo)
 
 
 class HookFailure(msgspec.Struct, frozen=True):

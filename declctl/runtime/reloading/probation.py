@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.binding import Tally
+from declctl.runtime.handling.binding import CallTally
 from declctl.runtime.reloading.generation import Generation
 
 _HANGS_SECONDS = 30.0  # a call that takes longer hangs, unless the old code took a tenth of it or more
@@ -32,8 +32,8 @@ class Conduct:
     handler's own, in seconds.
     """
 
-    new: Tally
-    old: Tally | None
+    new: CallTally
+    old: CallTally | None
     under_way: Sequence[tuple[float, bool]] = ()
     old_under_way: Sequence[tuple[float, bool]] = ()
     at_once: int = 1
@@ -89,8 +89,8 @@ class Trial:
         return max(min(_HANGS_SECONDS, self.policy.probation_period / 2), usual, one.timeout or 0.0)
 
     def _all_together(self, each: Mapping[str, Conduct]) -> str:
-        new = sum((one.new for one in each.values()), Tally())
-        old = sum((one.old for one in each.values() if one.old is not None), Tally())
+        new = sum((one.new for one in each.values()), CallTally())
+        old = sum((one.old for one in each.values() if one.old is not None), CallTally())
         if new.calls < self.policy.min_calls or not self._is_worse(new, old):
             return ""
         failed = what_failed({name: one.new for name, one in each.items()})
@@ -114,7 +114,7 @@ class Trial:
             return f"{what_failed({name: new})}; {before} {old}" if self._is_worse(new, old) else ""
         return ""
 
-    def _is_worse(self, new: Tally, old: Tally) -> bool:
+    def _is_worse(self, new: CallTally, old: CallTally) -> bool:
         """More than `maxErrorRatio` fail, and more than of the old code's: else going back would not help."""
         return new.ratio > max(self.policy.max_error_ratio, old.ratio)
 
@@ -125,7 +125,7 @@ class Trial:
         return one.old is not None and len(begun) >= one.at_once and any(now - b <= limit for b in begun)
 
 
-def what_failed(each: Mapping[str, Tally]) -> str:
+def what_failed(each: Mapping[str, CallTally]) -> str:
     """Which handlers failed and how, the worst first: `notify 25 of 25 calls: default/a: ValueError: no`."""
     failed = sorted(((name, t) for name, t in each.items() if t.failed), key=lambda e: -e[1].failed)
     return "; ".join(f"{name} {tally} ({tally.last_error})" for name, tally in failed)

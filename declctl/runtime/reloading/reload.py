@@ -92,7 +92,7 @@ class Reloader:
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
             if generation is not self.active:
-                calls = self._slots.calls_of(generation.places)
+                calls = self._slots.calls_of(generation.bindings.values())
                 usual = "the probation of the next one" if generation is kept else "what was queued for it"
                 found.append(OldGeneration(number, tuple(calls) or (usual,)))
         return [*found, *self._retiring.held]
@@ -235,16 +235,16 @@ class Reloader:
         """How the handlers of the active generation do, beside the one that may come back."""
         assert self.active is not None
         kept, found = trial.before, dict[str, Conduct]()
-        for name, place in self.active.places.items():
-            slot, before = self._slots.slot(name), kept.places.get(name)
+        for name, binding in self.active.bindings.items():
+            slot, before = self._slots.get(name), kept.bindings.get(name)
             if slot is None:
                 continue
-            under_way, plan = slot.handler.under_way, place.binding.plan
+            under_way, plan = slot.under_way, binding.plan
             found[name] = Conduct(
-                place.binding.tally.without_inherited(kept.number),
-                None if before is None else before.binding.tally,
-                under_way(place.binding),
-                () if before is None else under_way(before.binding),
+                binding.tally.without_inherited(kept.number),
+                None if before is None else before.tally,
+                under_way(binding),
+                () if before is None else under_way(before),
                 at_once=plan.queue.concurrency,
                 timeout=plan.timeout,
             )

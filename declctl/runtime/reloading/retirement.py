@@ -36,7 +36,7 @@ from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.informer_pool import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
-from declctl.runtime.handling.slots import Ended, Slots, Undrained
+from declctl.runtime.handling.slots import DrainRemainder, EndedEpoch, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
@@ -264,7 +264,7 @@ class Retirement:
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
     def begin(
-        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], released: asyncio.Event | None
+        self, old: Generation, policy: ReloadSpec, ended: Sequence[EndedEpoch], released: asyncio.Event | None
     ) -> None:
         """Drain and retire a generation that was replaced; tear it down after `released` is set, if given."""
         task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, released))
@@ -310,7 +310,7 @@ class Retirement:
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
     async def _retire(
-        self, old: Generation, policy: ReloadSpec, ended: Sequence[Ended], released: asyncio.Event | None
+        self, old: Generation, policy: ReloadSpec, ended: Sequence[EndedEpoch], released: asyncio.Event | None
     ) -> None:
         began = self._clock.monotonic()
         late = await self._slots.drain(ended, policy=policy.drain_policy, timeout=policy.drain_timeout)
@@ -406,7 +406,7 @@ def _held(
     return OldGeneration(code.generation, holders or known_holders, code.refused)
 
 
-def _undrained(left: Undrained, generation: int, seconds: float) -> str:
+def _undrained(left: DrainRemainder, generation: int, seconds: float) -> str:
     """What a handler was not through with, what became of it, and what to do."""
     changes = "1 change" if left.waiting == 1 else f"{left.waiting:,} changes"
     calls = "1 call" if left.running == 1 else f"{left.running:,} calls"

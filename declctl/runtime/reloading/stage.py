@@ -50,11 +50,11 @@ from declctl.runtime.checking.loaded_code import (
     RegistrationWatch,
     load_code,
 )
-from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.binding import Filter, HandlerBinding
 from declctl.runtime.handling.context import Listers
-from declctl.runtime.handling.handler import Binding
-from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
-from declctl.runtime.handling.slots import Place, Prepared, Slot, Slots, follow, until_ready
+from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
+from declctl.runtime.handling.slots import PreparedCommit, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import ImportSeconds, PlanSnapshot, Step, StepKind, changes
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
@@ -156,7 +156,7 @@ class Replays:
     def begin(self, names: Sequence[str]) -> None:
         """Tell these handlers the cache again; one that is being told begins anew. Returns at once."""
         for name in names:
-            slot = self._slots.slot(name)
+            slot = self._slots.get(name)
             if slot is None:
                 continue
             if (before := self._tasks.get(name)) is not None:
@@ -170,20 +170,18 @@ class Replays:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _replay(self, slot: Slot) -> None:
-        before = slot.handler.replayed
+    async def _replay(self, slot: HandlerSlot) -> None:
+        before = slot.replayed
         for cached in tuple(slot.registrations):
             for keys in _slices(list(cached.informer.indexer.known())):
-                while cached in slot.registrations and slot.handler.queue.statistics().waiting:
+                while cached in slot.registrations and slot.queue.statistics().waiting:
                     await self._clock.sleep(_PAUSE_SECONDS)
                 if cached not in slot.registrations:
                     break  # it listens to another cache now, or is gone
-                slot.handler.replay(_records(slot, cached, keys), self._clock.now().timestamp())
+                slot.replay(_records(slot, cached, keys), self._clock.now().timestamp())
                 await asyncio.sleep(0)
-        told = slot.handler.replayed - before
-        self._log.info(
-            f"{slot.handler.name}: {told:,} objects replayed to its new code", handler=slot.handler.name
-        )
+        told = slot.replayed - before
+        self._log.info(f"{slot.name}: {told:,} objects replayed to its new code", handler=slot.name)
 
     def _over(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:
@@ -196,7 +194,7 @@ def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield part
 
 
-def _records(slot: Slot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
+def _records(slot: HandlerSlot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
     """What is there of these, but for what a handler that has joined a moment ago has still to hear of."""
     pending = slot.registrations[cached].pending or ()
     found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
@@ -326,13 +324,13 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
     try:
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in wanted})
         informers = {resource.plan.name: services.caches.of(resource) for resource in wanted}
-        places = {
-            handler.name: Place(
-                _binding(number, handler, foreign, listers, services, loop), informers[handler.resource]
+        bindings = {
+            handler.name: _binding(
+                number, handler, foreign, listers, informers[handler.resource], services, loop
             )
             for handler in resolved.handlers
         }
-        generation = Generation(number, inputs, resolved, foreign, wanted, listers, places, loop)
+        generation = Generation(number, inputs, resolved, foreign, wanted, listers, bindings, loop)
         return AssembledGeneration(generation, fresh, imports)
     except BaseException:
         services.caches.release(wanted, linger=0.0)
@@ -344,14 +342,16 @@ def _binding(
     handler: HandlerPlan,
     foreign: LoadedCode,
     listers: Listers,
+    informers: Sequence[ManagedInformer],
     services: RuntimeServices,
     loop: LoopThread,
-) -> Binding:
+) -> HandlerBinding:
     config = foreign.configs.get(handler.name)
-    world = services.world(handler.name, number, listers=listers, config=config)
+    environment = services.environment(handler.name, number, listers=listers, config=config)
     found = handler.filter
     made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
-    return Binding(number, handler, foreign.targets[handler.name], world, loop, made)
+    target = foreign.targets[handler.name]
+    return HandlerBinding(number, handler, target, environment, loop, informers, made)
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:
@@ -427,7 +427,7 @@ class StagedGeneration:
     """A generation that is ready: committing it cannot fail any more."""
 
     generation: Generation
-    prepared: Prepared
+    prepared: PreparedCommit
     steps: Sequence[Step]
     replayed: Sequence[str]  # the handlers that hear the cache again, as their code has changed
     imports: ImportSeconds  # of its code
@@ -481,7 +481,7 @@ class Stage:
         self._lifetimes.enter(new)
         try:
             await self._lifetimes.prepare(new, after=after)
-            proofs = self._slots.begin_proofs(new.places)
+            proofs = self._slots.begin_proofs(new.bindings)
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
@@ -497,14 +497,14 @@ class Stage:
             )
             same_code = after is not None and _code(after) == _code(new)
             await breathe()
-            prepared = await self._slots.prepare(new.places, proofs, same_code=same_code)
+            prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
             await self._follow(prepared, new, timeout)
         except BaseException:
             for proof in proofs:
                 proof.close()
             await to_its_end(self._undo(new))
             raise
-        staying = {slot.handler.name for slot in prepared.staying}  # the others hear the cache anyway
+        staying = {slot.name for slot in prepared.staying}  # the others hear the cache anyway
         return StagedGeneration(
             new, prepared, steps, [name for name in replayed if name in staying], assembled.imports
         )
@@ -549,14 +549,14 @@ class Stage:
                 raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
             await self._clock.sleep(WARM_CHECK)
 
-    async def _follow(self, prepared: Prepared, new: Generation, timeout: float) -> None:
+    async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
         moves = prepared.moves
         try:
             await breathe()
             await follow(moves, timeout=timeout)
-            slots = [transfer.slot for transfer in prepared.transfers]
+            listening = {t.slot.name: t.slot.registrations.values() for t in prepared.transfers}
             indexes, clock = self._services.caches.staged_indexes, self._clock
-            await until_ready(moves, prepared.proofs, slots, indexes, clock=clock, timeout=timeout)
+            await until_ready(moves, prepared.proofs, listening, indexes, clock=clock, timeout=timeout)
         except CacheLags as lag:
             self._slots.discard(prepared)
             raise ReloadRefused(lag.reason, f"{self._place_of(lag.target, new)}: {lag.message}") from lag

@@ -295,7 +295,7 @@ class StatusReporter:
             old_generations=old,
             conditions=self._conditions.all(),
             resources=self.resources(),
-            handlers=[handler.statistics() for handler in self._slots.handlers()],
+            handlers=[handler.statistics() for handler in self._slots.all()],
             plugins=generation.foreign.plugins if generation is not None else (),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
@@ -332,7 +332,7 @@ class StatusReporter:
             if not r.synced
         ]
         reasons += [f"{name} has not heard of all objects yet" for name in self._slots.unheard()]
-        for handler in self._slots.handlers():
+        for handler in self._slots.all():
             if not handler.queue.idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
@@ -343,7 +343,7 @@ class StatusReporter:
 
     def failed_handlers(self) -> str:
         """Which handlers have given up on changes, and how often; empty if none has."""
-        figures = [handler.statistics() for handler in self._slots.handlers()]
+        figures = [handler.statistics() for handler in self._slots.all()]
         return ", ".join(f"{f.name} {f.failed} times (last: {f.last_error})" for f in figures if f.failed)
 
     def _resource(self, wanted: ResourceRequirement) -> ResourceStatus:

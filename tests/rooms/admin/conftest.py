@@ -17,8 +17,8 @@ from declctl.manifest.model import Address, AdminSpec, Controller
 from declctl.objects import ObjectKey
 from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
+from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
-from declctl.runtime.handling.handler import HandlerStatistics
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus

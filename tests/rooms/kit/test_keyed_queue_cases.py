@@ -211,12 +211,12 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
 @pytest.mark.guarantee("G4")
 def test_queues_that_share_a_counter_are_cut_together_until_they_part():
     """One step for all of them, however many; who has parted stays in the epoch that it was in."""
-    era = EpochCounter()
-    one, other, gone = (queue_of(era=era) for _ in range(3))
+    epochs = EpochCounter()
+    one, other, gone = (queue_of(epochs=epochs) for _ in range(3))
     for queue in (one, other, gone):
         queue.add("a", "old")
     gone.part()
-    assert era.cut() == 0
+    assert epochs.cut() == 0
     for queue in (one, other, gone):
         queue.add("b", "new")
     assert [(queue.outstanding(0), queue.outstanding(1)) for queue in (one, other, gone)] == [

@@ -16,9 +16,9 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Record
-from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.binding import Filter, HandlerBinding
 from declctl.runtime.handling.context import HandlerEnvironment, Listers
-from declctl.runtime.handling.handler import Binding, Handler
+from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.testing import BundleDir, Logged
 
 MANIFEST = """
@@ -121,7 +121,7 @@ def implementation(
     return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
 
 
-def rebind(slot: Handler, binding: Binding) -> int:
+def rebind(slot: HandlerSlot, binding: HandlerBinding) -> int:
     """Let what comes from now on go to a new binding, as a commit does; the epoch that ended."""
     slot.expect(binding)
     ended = slot.queue.cut()
@@ -134,9 +134,9 @@ class Bench:
 
     def __init__(self, clock: ManualClock, log: Logged, loop: LoopThread) -> None:
         self.clock, self.log, self.loop = clock, log, loop
-        self.handler: Handler | None = None
+        self.handler: HandlerSlot | None = None
 
-    def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> Binding:
+    def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> HandlerBinding:
         """One generation of the handler."""
         from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 
@@ -148,7 +148,7 @@ class Bench:
             "on_failure": OnFailure.IGNORE,
         }
         made = tuple(f if isinstance(f, Implementation) else implementation(f) for f in functions)
-        world = HandlerEnvironment(
+        environment = HandlerEnvironment(
             handler="notify",
             generation=generation,
             listers=Listers({}),
@@ -156,18 +156,18 @@ class Bench:
             cluster=SimpleNamespace(),  # type: ignore[arg-type]
             log=self.log,
         )
-        return Binding(
-            generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), world, self.loop
+        return HandlerBinding(
+            generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), environment, self.loop
         )
 
-    def slot(self, *functions: Any, **policy: Any) -> Handler:
+    def slot(self, *functions: Any, **policy: Any) -> HandlerSlot:
         """The handler, bound for the first time."""
         return self.bound(self.binding(*functions, **policy))
 
-    def bound(self, binding: Binding, filter: Filter | None = None) -> Handler:  # noqa: A002 - its name
+    def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> HandlerSlot:  # noqa: A002 - its name
         """The handler with that binding, and a filter."""
         binding = replace(binding, filter=filter)
-        self.handler = Handler(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
+        self.handler = HandlerSlot(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
         return self.handler
 
     def work(self) -> int:

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.runtime.handling.relocation import CacheLags, FreshnessProof
-from declctl.runtime.handling.slots import until_ready
+from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, until_ready
 from tests.rooms.runtime.moving_caches import MadeUpCache
 
 
@@ -55,7 +54,7 @@ def test_a_cache_that_has_not_shown_its_version_is_listed_at_once() -> None:
     async def scenario(clock):
         source = MadeUpCache(seen=10)
         target = _Server(source)
-        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], (), clock=clock, timeout=60))
+        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=60))
         assert await _through(clock, waiting, 1) < 0.1
         assert target.relists_requested == 1
 
@@ -68,7 +67,7 @@ def test_a_cache_that_does_not_catch_up_refuses_the_reload_and_is_not_asked_all_
     async def scenario(clock):
         source = MadeUpCache(seen=10)
         target = _Server(source, served=False)
-        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], (), clock=clock, timeout=9))
+        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=9))
         lasted = await _through(clock, waiting, 20)
         with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
             await waiting
@@ -96,7 +95,7 @@ def test_a_chase_ends_by_holding_what_is_followed(record) -> None:
 
         proof = _begun(source, target)
         change()
-        waiting = asyncio.create_task(until_ready((), [proof], (), clock=clock, timeout=60))
+        waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
         assert 2 <= await _through(clock, waiting, 10, change) < 4
         await waiting
         assert source.holds == 0
@@ -121,7 +120,7 @@ def test_what_is_followed_is_not_held_for_a_cache_that_fails(record) -> None:
 
         proof = _begun(source, target)
         change()
-        waiting = asyncio.create_task(until_ready((), [proof], (), clock=clock, timeout=10))
+        waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=10))
         await _through(clock, waiting, 20, change)
         with pytest.raises(CacheLags, match="is at version 9"):
             await waiting

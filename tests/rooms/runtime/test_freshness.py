@@ -258,7 +258,7 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
             new.at(int(gap.version))
         new.advance()
     old.listeners.remove(ear)
-    ear.add_all(move.told)
+    ear.add_all(move.notifications)
     assert ear.known == {key: record.revision for key, record in new.store.items()}
     new.listeners.append(ear)
     while not new.is_done:

@@ -304,7 +304,7 @@ def test_a_call_that_runs_too_long_is_given_up_and_its_key_held(bench, added) ->
     """`timeout`: the call is a zombie until it returns, then a failure; others have gone on."""
     gate, replaced = threading.Event(), threading.Event()
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
-    slot.on_replaced = replaced.set
+    slot.invocations.replace_worker = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
     item = slot.queue.take()
     left = []
@@ -325,11 +325,11 @@ def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, added) -> Non
     gate, own, pending, others = threading.Event(), threading.Event(), threading.Event(), []
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
     slot.add_all([added("a"), added("b")])
-    slot.on_replaced = own.set
+    slot.invocations.replace_worker = own.set
     worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
     worker.start()
     until("the call has begun", slot.running)
-    slot.on_replaced, slot.on_pending = lambda: others.append(1), pending.set
+    slot.invocations.replace_worker, slot.wake = lambda: others.append(1), pending.set
     assert pending.wait(10)
     assert own.is_set()
     assert not others
@@ -342,7 +342,7 @@ def test_a_thread_is_not_cancelled_by_workers_that_are_tasks(bench, added) -> No
     """What was queued for a `def` is worked by tasks after an edit: past its `timeout` its key is held."""
     gate, replaced = threading.Event(), threading.Event()
     slot = bench.slot(lambda: gate.wait(10), timeout=0.02, retry=RetrySpec(max_attempts=1))
-    slot.on_replaced = replaced.set
+    slot.invocations.replace_worker = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
     call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     assert replaced.wait(10)
@@ -446,7 +446,7 @@ def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, 
                 await asyncio.sleep(0.001)
 
     slot = bench.slot(stubborn, timeout=0.02, retry=RetrySpec(max_attempts=1))
-    slot.on_replaced = replaced.set
+    slot.invocations.replace_worker = replaced.set
     slot.add_all([added("a")])
     call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     assert replaced.wait(10)
@@ -488,7 +488,7 @@ def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, adde
                 await asyncio.sleep(0.001)
 
     slot = bench.slot(stubborn, retry=RetrySpec(max_attempts=1))
-    slot.on_replaced = replaced.set
+    slot.invocations.replace_worker = replaced.set
     slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
     call = asyncio.run_coroutine_threadsafe(slot.work_async(slot.queue.take()), bench.loop.loop)
     until("the call has begun", slot.running)
@@ -641,10 +641,10 @@ def test_distinct_faults_are_remembered_within_bounds(log) -> None:
     """Code that fails in a new place each time costs no memory for ever."""
     failures = FailureLog(log, "notify")
     for number in range(10_000):
-        failures._count((number,))
-    assert len(failures._times) == 100
-    assert failures._count((9_999,)) == 2
-    assert failures._count((0,)) == 1
+        failures.count((number,))
+    assert failures.remembered == 100
+    assert failures.count((9_999,)) == 2
+    assert failures.count((0,)) == 1
 
 
 def test_a_back_off_grows_to_its_maximum_and_no_further(bench, added, clock) -> None:

@@ -6,7 +6,7 @@ from tests.rooms.runtime.moving_caches import MadeUpCache, begun
 
 
 def _told(gone, come):
-    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come)).told]
+    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come)).notifications]
 
 
 def test_only_true_differences_are_told(record) -> None:
@@ -35,15 +35,15 @@ def test_what_happens_meanwhile_is_compared_as_it_comes(record) -> None:
     """Nothing is left to compare when the handler moves; then the caches tell the move no more."""
     before, after = MadeUpCache(record("a", version=1)), MadeUpCache(record("a", version=1))
     move = begun(Move([before], [after]))
-    assert move.told == []
+    assert move.notifications == []
     after.put(record("a", version=2))
-    assert [n.type for n in move.told] == [ChangeType.MODIFIED]
+    assert [n.type for n in move.notifications] == [ChangeType.MODIFIED]
     before.put(record("a", version=2))
-    assert move.told == []
+    assert move.notifications == []
     before.put(record("b", version=3))
-    assert [(n.type, n.key) for n in move.told] == [(ChangeType.DELETED, "default/b")]
+    assert [(n.type, n.key) for n in move.notifications] == [(ChangeType.DELETED, "default/b")]
     before.remove("default/b")
-    assert move.told == []
+    assert move.notifications == []
     move.close()
     assert before.listeners == after.listeners == []
 

@@ -17,7 +17,7 @@ from declctl.manifest.model import EntryPoint, FilterSpec
 from declctl.objects import ChangeType
 from declctl.runtime.caching.managed_informer import ask_the_rest
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.handler import Handler
+from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.handling.relocation import Refilter, may_differ
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind
@@ -66,7 +66,7 @@ def told(old, new, before, after=None):
     """What a handler hears at once when its filter changes."""
     first = [MadeUpCache(*before)]
     then = first if after is None else [MadeUpCache(*after)]
-    made = asked(begun(Refilter("notify", old, new, before=first, after=then))).told
+    made = asked(begun(Refilter("notify", old, new, before=first, after=then))).notifications
     assert all(each.judged for each in made)
     return [(str(each.type), each.key, str(each.reason), each.initial) for each in made]
 
@@ -117,9 +117,9 @@ def test_what_changes_meanwhile_is_asked_again() -> None:
     cache.remove("b")
     refilter.settle(judged)
     assert refilter.stale == 1
-    assert [(str(n.type), n.key) for n in refilter.told] == [("Deleted", "c")]
+    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c")]
     asked(refilter)
-    assert [(str(n.type), n.key) for n in refilter.told] == [("Deleted", "c"), ("Added", "a")]
+    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c"), ("Added", "a")]
 
 
 def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> None:
@@ -137,7 +137,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
     asyncio.run(ask_the_rest([refilter]))
     assert threads == ["declctl-filter"]
     assert cache.holds == refilter.stale == 0
-    assert [str(n.type) for n in refilter.told] == ["Deleted"]
+    assert [str(n.type) for n in refilter.notifications] == ["Deleted"]
 
 
 def test_a_new_filter_that_raises_refuses_the_reload() -> None:
@@ -180,7 +180,7 @@ class World:
         self.cache = MadeUpCache()
         self.store = self.cache.store
         self.known: dict[str, str] = {}
-        self.handler: Handler = self.bench.bound(self.bench.binding(self.hear), old)
+        self.handler: HandlerSlot = self.bench.bound(self.bench.binding(self.hear), old)
         self.filter = old
         self.cache.add_listener(self.handler, resync_period=0.0, initial=False)
 
@@ -258,7 +258,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
                 world.happen(*happening)
             refilter.settle(some)
             world.work(delivered)
-            differences = asked(refilter).told
+            differences = asked(refilter).notifications
             refilter.close()
             binding = world.bench.binding(world.hear, generation=2)
             rebind(world.handler, _with(binding, new))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from declctl.manifest import Diagnostic
-from declctl.runtime.handling.binding import Counts
+from declctl.runtime.handling.binding import HandlerCounts
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
 from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running
@@ -171,7 +171,7 @@ def test_a_process_that_stops_says_so() -> None:
 
 def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
     """A hundred calls, the five slowest are left out."""
-    counts = Counts()
+    counts = HandlerCounts()
     assert counts.p95() == 0.0
     counts.durations.extend(range(1, 101))
     assert counts.p95() == 96

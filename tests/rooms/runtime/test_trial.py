@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.binding import Tally
+from declctl.runtime.handling.binding import CallTally as Tally
 from declctl.runtime.reloading.probation import Conduct, Ruling, Trial, what_failed
 
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)

@@ -76,7 +76,7 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
         if asynchronous
         else threads(slot, size=size)
     )
-    slot.on_pending = workers.wake
+    slot.wake = workers.wake
     workers.start()
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
         slot.add_all([added(name, kind) for name in "abcd"])
