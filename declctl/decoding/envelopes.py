@@ -24,7 +24,6 @@ from declctl.decoding.slow_path import WholeObjects
 from declctl.errors import MalformedAnswer
 from declctl.objects import answers
 from declctl.objects.answers import (
-    UNREADABLE,
     BracketScan,
     decoded,
     elements,
@@ -33,6 +32,7 @@ from declctl.objects.answers import (
     member,
     status_error,
 )
+from declctl.objects.frame import UNREADABLE
 from declctl.objects.record import EventType, ListPage, Record, WatchEvent
 
 CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import msgspec
 
-from declctl.objects.answers import UNREADABLE, decoded
+from declctl.objects.answers import decoded
 from declctl.objects.fields import ALL, FieldPath, Step, Wildcard, scalars
+from declctl.objects.frame import UNREADABLE
 from declctl.objects.record import Projected, packed
 
 _MOST = 50_000  # entries; beyond it a table starts anew rather than grow for ever

@@ -13,14 +13,12 @@ cache takes other fields out of its objects, drops more of them, or keeps them a
 LIST.
 """
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
-import zstandard
 
 from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, told
 from declctl.decoding.fields import (
@@ -34,9 +32,9 @@ from declctl.decoding.fields import (
 )
 from declctl.decoding.slow_path import MANAGED_FIELDS, Transform, Transforming, WholeObjects
 from declctl.errors import ApiError, CacheError, MalformedAnswer
-from declctl.objects.answers import UNREADABLE, json_object, mapping, no_name
+from declctl.objects.answers import json_object, mapping, no_name
 from declctl.objects.fields import FieldPath
-from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics
+from declctl.objects.frame import UNREADABLE, Codec, Frame, FrameCodec, FrameStatistics
 from declctl.objects.read_only import teach_yaml
 from declctl.objects.record import (
     NO_LABELS,
@@ -48,6 +46,7 @@ from declctl.objects.record import (
     Projected,
     Record,
     WatchEvent,
+    decompressed,
     nothing_known,
     packed,
     revision_of,
@@ -406,23 +405,6 @@ def _without_kind(plain: bytes) -> bytes:
     if obj.get("kind") == _KIND:
         obj = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")}
     return msgspec.json.encode(obj)
-
-
-_frame, _layout = operator.attrgetter("frame"), operator.attrgetter("layout")
-_MOST_BYTES = 64 * 1024  # of frames at once: what comes out of them stays in a processor's second cache
-
-
-def decompressed(records: Sequence[Record]) -> Sequence[Any]:
-    """For each record the JSON of its object, as a buffer, or None where that is better asked for alone."""
-    frames = list(map(_frame, records))
-    codecs = {layout.codec for layout in set(map(_layout, records))}
-    codec = codecs.pop() if len(codecs) == 1 else None
-    if not isinstance(codec, FrameCodec) or sum(map(len, frames)) > _MOST_BYTES:
-        return [None] * len(records)
-    try:
-        return codec.decode_many(frames)  # type: ignore[arg-type]
-    except (zstandard.ZstdError, ValueError):
-        return [None] * len(records)  # which of them is broken is found when each is read
 
 
 _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame

@@ -14,8 +14,8 @@ from declctl.errors import MalformedAnswer
 from declctl.kit.callbacks import refuse_async
 from declctl.objects.answers import identity_of, mapping, named_object
 from declctl.objects.fields import FieldPath
-from declctl.objects.frame import Frame
-from declctl.objects.record import NO_LABELS, KubeObject, Layout, Projected, Record, packed, revision_of
+from declctl.objects.frame import Frame, KubeObject
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed, revision_of
 from declctl.objects.resource import key_of
 
 Transform = Callable[[KubeObject], KubeObject | None]

@@ -6,7 +6,15 @@ paths. What belongs here could be printed, compared or thrown away. What does I/
 
 from declctl.objects.answers import status_error
 from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, LabelSelector, Requirement
-from declctl.objects.frame import Codec, Frame, FrameCodec, FrameStatistics, HeldObject, ObjectCodec
+from declctl.objects.frame import (
+    Codec,
+    Frame,
+    FrameCodec,
+    FrameStatistics,
+    HeldObject,
+    KubeObject,
+    ObjectCodec,
+)
 from declctl.objects.record import (
     NO_ORDER,
     Change,
@@ -15,13 +23,14 @@ from declctl.objects.record import (
     Delta,
     DeltaType,
     EventType,
-    KubeObject,
     Layout,
     ListPage,
     Notification,
     ObjectView,
     Record,
     WatchEvent,
+    decompressed,
+    field_view,
     merge,
     newer_version,
     record_of,
@@ -70,6 +79,8 @@ __all__ = [
     "Resource",
     "WatchEvent",
     "WatchOptions",
+    "decompressed",
+    "field_view",
     "key_of",
     "merge",
     "meta_namespace_key",

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer, from_status
-from declctl.objects.record import KubeObject
+from declctl.objects.frame import UNREADABLE, KubeObject
 
 OBJECT_BYTES = 32 * 1024 * 1024
 """One object: an item of a LIST, or a line of a WATCH with its event."""
@@ -138,9 +138,6 @@ def _parts(raw: bytes, opener: bytes) -> Iterator[bytes]:
                     raise ValueError("something follows its end")
                 return
     raise ValueError("it has no end")
-
-
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # all that decoding may raise
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -20,9 +20,9 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.objects.answers import UNREADABLE, mapping
+from declctl.objects.answers import mapping
 from declctl.objects.fields import FieldPath, Step, Wildcard
-from declctl.objects.frame import FILLED_IN, HeldObject, ObjectCodec
+from declctl.objects.frame import FILLED_IN, UNREADABLE, HeldObject, ObjectCodec
 from declctl.objects.record import Record
 from declctl.objects.resource import key_of
 

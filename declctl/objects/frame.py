@@ -251,10 +251,11 @@ class _Readers(threading.local):
         self.by_dictionary: dict[int, zstandard.ZstdDecompressor] = {}
 
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # all that decoding may raise
+BROKEN_FRAME = (zstandard.ZstdError, ValueError)  # all that decompressing may raise
+
 KubeObject = dict[str, Any]
 """A Kubernetes object as JSON gives it: the only place where a shape is unknown."""
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 FILLED_IN = ("apiVersion", "kind")
@@ -315,7 +316,7 @@ class ObjectCodec:
         """The held object of a JSON object."""
         try:
             body = of_kind(msgspec.json.decode(plain), self.api_version, self.kind)
-        except _UNREADABLE:
+        except UNREADABLE:
             body = None  # whoever reads it is told why
         held = HeldObject(body, self._frames.encode(plain), len(plain))
         number = id(held)

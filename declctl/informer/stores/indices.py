@@ -7,17 +7,14 @@ loop.
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from declctl.decoding.projection import decompressed
-from declctl.decoding.recalling import Recall
-from declctl.decoding.selective import SelectiveReader
 from declctl.errors import CacheError
 from declctl.kit.callbacks import refuse_async
-from declctl.objects import FieldPath, Layout, ObjectView, Record
+from declctl.objects import FieldPath, Layout, ObjectView, Record, decompressed, field_view
 
 _TOGETHER = 100  # objects whose frames are decompressed at once
 
@@ -61,29 +58,17 @@ def namespace_index() -> FieldIndex:
 
 @dataclass(slots=True)
 class FunctionIndex:
-    """Indexes by a function of the object, of which what the function reads is decoded.
+    """Indexes by a function of the object, of which only the fields that the function reads are decoded.
 
-    That costs some ten microseconds each. None counts as no values. `function` may be exchanged for
-    another that does the same.
+    That costs some ten microseconds for each object. None counts as no values. `function` may be exchanged
+    for another that does the same.
     """
 
     function: Callable[[ObjectView], Iterable[str] | None]
-    _reader: SelectiveReader = field(default_factory=SelectiveReader, init=False, repr=False, compare=False)
 
-    def __call__(self, record: Record) -> Iterable[str]:
-        """The values of a record."""
-        return self._reader.ask(self._said, record)
-
-    def recall(self) -> Recall[Values]:
-        """What asks for the values of many records."""
-        return Recall(self._reader, lambda view: _texts(self._said(view), view))
-
-    def decompressed(self, records: Sequence[Record]) -> Sequence[Any]:
-        """What is at hand then of many records; None for each that has to be asked without."""
-        return decompressed(records) if self._reader.reads else [None] * len(records)
-
-    def _said(self, view: ObjectView) -> Iterable[str]:
-        values = self.function(view)
+    def __call__(self, record: Record, text: Any = None) -> Iterable[str]:
+        """The values of a record; `text` is the JSON of its object, as a buffer, where it is at hand."""
+        values = self.function(field_view(record, text))
         return () if values is None else values
 
 
@@ -123,7 +108,7 @@ def _each(values: Values) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else values
 
 
-def _texts(found: Iterable[object], of: Record | ObjectView) -> Values:
+def _texts(found: Iterable[object], of: Record) -> Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
         return found[0]  # what most functions give
     if isinstance(found, str):
@@ -181,21 +166,15 @@ class Index:
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def asking(self) -> Callable[[Sequence[Record]], Iterator[Values]]:
-        """What asks the function of many records, some at a time: what they have in common is done once.
+    def answers(self, records: Sequence[Record]) -> Iterator[Values]:
+        """The values of many records, each as it is asked for; nothing is put into the index.
 
-        One thread at a time may use it. Nothing is put into the index, and faults are counted.
+        Faults are counted. One thread at a time may use it.
         """
-        function = self.function
-        if not isinstance(function, FunctionIndex):
-            return lambda records: map(self._asked, records)
-        recall = function.recall()
-
-        def asked(records: Sequence[Record]) -> Iterator[Values]:
-            for record, plain in zip(records, function.decompressed(records), strict=True):
-                yield self._asked(record, recall, plain)
-
-        return asked
+        if not isinstance(self.function, FunctionIndex):
+            return map(self._asked, records)
+        # Frames are decompressed together, which takes a fifth less time than one by one.
+        return map(self._asked, records, decompressed(records))
 
     def enter(self, key: str, record: Record, values: Values) -> None:
         """Let a record be found under values that the function gave; its key is not in the index yet."""
@@ -261,11 +240,12 @@ class Index:
         value = record.values[self._position]
         return () if value is None else value
 
-    def _asked(self, record: Record, recall: Recall[Values] | None = None, plain: Any = None) -> Values:
+    def _asked(self, record: Record, text: Any = None) -> Values:
+        function = self.function
         try:
-            if recall is not None:
-                return recall.answer(record, plain)
-            return _texts(self.function(record), record)
+            if text is not None and isinstance(function, FunctionIndex):
+                return _texts(function(record, text), record)
+            return _texts(function(record), record)
         except _NoStrings as error:
             return self._fault(str(error))
         except Exception as error:  # noqa: BLE001 - the user's function
@@ -324,7 +304,6 @@ class IndexBuild:
         self.at = ""  # the key of the object of which the function was asked last
         self._known = known  # what the store holds: live
         self._index = index
-        self._answers = index.asking()
         self._finish = finish
         self._by_field = isinstance(index.function, FieldIndex)
         # Keys of stored objects whose present state is not in the index; no state of them is.
@@ -363,7 +342,7 @@ class IndexBuild:
         found: list[Values] = []
         for start in range(0, len(unasked.keys), _TOGETHER):
             part = slice(start, start + _TOGETHER)
-            answers = self._answers(unasked.records[part])
+            answers = self._index.answers(unasked.records[part])
             for key in unasked.keys[part]:
                 if self._given_up:
                     return found

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from declctl.decoding.selective import SelectiveReader
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, all_open
@@ -28,6 +27,7 @@ from declctl.objects import (
     LabelSelector,
     Notification,
     Record,
+    field_view,
     version_order,
 )
 from declctl.runtime.caching.managed_informer import BATCH, ManagedInformer, Question, ask, ask_the_rest
@@ -326,7 +326,6 @@ class Refilter(Move):
         self.name = name
         self._leaving = old
         self._entering = new
-        self._reader = SelectiveReader()
         self._heard = frozenset(ChangeType) if new is None else new.events
         self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
         self._call = ForeignCall(name="declctl-filter", what=f"the filter of {name}")
@@ -390,13 +389,13 @@ class Refilter(Move):
 
     def _was(self, record: Record) -> bool | None:
         try:
-            return self._leaving is None or self._reader.ask(self._leaving.passes, record)
+            return self._leaving is None or self._leaving.passes(field_view(record))
         except FilterFailed:
             return None
 
     def _is(self, record: Record) -> bool:
         try:
-            return self._entering is None or self._reader.ask(self._entering.passes, record)
+            return self._entering is None or self._entering.passes(field_view(record))
         except FilterFailed as failure:
             message = f"{self.name}: {failure} on {record.key}"
             raise ReloadRefused("FilterFailed", message) from failure
