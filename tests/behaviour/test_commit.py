@@ -205,6 +205,9 @@ def test_a_system_without_threads_refuses_new_handlers(rig, config_map, monkeypa
     assert (outcome.result, outcome.reason) == ("Refused", "NoThreads")
     assert "can't start new thread" in outcome.message
     assert outcome.advice is not None
+    retry = controller.status().reload_retry
+    assert retry is not None  # no file is at fault: it is tried again by itself
+    assert retry.reason == "NoThreads"
     controller.sandbox.patch("ConfigMap", "m", {"data": {"a": "2"}})
     controller.wait_idle()
     assert controller.handler("h0").delivered == 2

@@ -13,7 +13,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from declctl.decoding import Projection
 from declctl.errors import CacheError, ReloadRefused
@@ -74,22 +73,6 @@ class DecodingStatus:
     def projected(self) -> int:
         """How many were read in part."""
         return self.objects - self.whole
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "objects": self.objects,
-            "projected": self.projected,
-            "whole": self.whole,
-            "unexpected": self.unexpected,
-            "unread": self.unread,
-            "dropped": self.dropped,
-            "failed": self.failed,
-            "lastFault": self.last_fault,
-            "frameRatio": round(self.frame_ratio, 3),
-            "trainings": self.trainings,
-            "dictionaries": self.dictionaries,
-        }
 
 
 def decoding_of(parts: Sequence[InformerStatistics], *, transformed: bool) -> DecodingStatus:

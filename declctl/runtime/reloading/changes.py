@@ -27,7 +27,7 @@ NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done 
 EXHAUSTED = "ResourcesExhausted"  # the reason of a refusal that says nothing of the files
 STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
 # refusals for which no file is at fault
-RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced", "CacheLags", EXHAUSTED})
+RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced", "CacheLags", "NoThreads", EXHAUSTED})
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
 _NO_TENTHS = 9.95  # seconds from which on tenths are not shown
 _AGAIN = "`declctl reload` tries the same files again"
@@ -46,7 +46,7 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "IndexTimeout": "make the index function cheaper, or raise spec.reload.warmTimeout",
         "TransformTimeout": "make the transform cheaper, or raise spec.reload.warmTimeout",
         "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
-        f"(`ulimit -u`, the limit of the pod); then {_AGAIN}",
+        f"(`ulimit -u`, the limit of the pod); {_BY_ITSELF}",
         EXHAUSTED: "raise the limits of the process on open files, processes and memory, or see what uses "
         f"them up; {_BY_ITSELF}",
         "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); "

@@ -3,10 +3,10 @@
 The document of `declctl status` and `GET /status`, and its conditions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock
@@ -16,11 +16,214 @@ from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.reloading.attempts import RetryStatus
+from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
+
+_Watches = Sequence[InformerStatistics]
+
+
+class Figure(NamedTuple):
+    """One figure: a field of the status document, a metric, or both.
+
+    The document has the field in camel case, the metrics under `metric`; what adds up over time has
+    `_total` there (`counts`). `read` returns the value from a statistics object, by default the attribute
+    `name`. With a `label` the metric has one more label: `value` is its value, and without `value` the figure
+    is a mapping from values to numbers.
+    """
+
+    name: str
+    metric: str = ""  # empty: only in the document
+    help: str = ""  # what the metric says of itself
+    counts: bool = True  # a counter, else a gauge
+    label: str = ""
+    value: str = ""
+    read: Callable[[Any], Any] | None = None
+    shown: bool = True  # in the document
+
+    def of(self, statistics: object) -> Any:
+        """The value."""
+        return getattr(statistics, self.name) if self.read is None else self.read(statistics)
+
+
+_LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
+_READ = "Objects that were read: projected in part, or decoded whole."
+_CALLS = "Calls, by what became of them."
+
+PROCESS_FIGURES = (
+    Figure("generation", "declctl_generation", "The generation that runs.", counts=False),
+    Figure(
+        "generations_alive",
+        "declctl_generations_alive",
+        "Generations in memory: more than one while one drains, or may come back.",
+        counts=False,
+    ),
+    Figure(
+        "reloads",
+        "declctl_reloads",
+        "Attempts to reload, by result.",
+        label="result",
+        read=lambda s: {str(result): s.reloads.get(str(result), 0) for result in Result},
+    ),
+    Figure(
+        "reload_retries",
+        "declctl_reload_retries",
+        "Reloads that were refused for no fault of the files, and tried again.",
+    ),
+    Figure(
+        "reload_plan_mismatches",
+        "declctl_reload_plan_mismatches",
+        "LISTs or WATCHes of a resource that a reload had not planned.",
+    ),
+    Figure("last_reload_seconds", "declctl_reload_seconds", "How long the last reload took.", counts=False),
+    Figure(
+        "zombies",
+        "declctl_zombie_invocations",
+        "Calls that nobody waits for and that have not returned.",
+        counts=False,
+        read=lambda s: sum(handler.zombies for handler in s.handlers) + len(s.abandoned),
+    ),
+    Figure(
+        "server_reachable",
+        "declctl_server_reachable",
+        "0 while the API server does not answer.",
+        counts=False,
+        read=lambda s: int(s.server.unreachable_since is None),
+    ),
+    Figure(
+        "server_outages",
+        "declctl_server_outages",
+        "How often the API server did not answer.",
+        read=lambda s: s.server.outages,
+    ),
+    Figure(
+        "server_rollbacks",
+        "declctl_server_rollbacks",
+        "How often the API server's history was another one than before, as after a restore.",
+        read=lambda s: s.server.rollbacks,
+    ),
+    Figure(
+        "file_watch_failures",
+        "declctl_file_watch_failures",
+        "Looks at the bundle's files that failed, so that edits were not noticed.",
+        read=lambda s: s.file_watch.failures,
+    ),
+    Figure(
+        "recorded",
+        "declctl_recorded_events",
+        "Kubernetes Events of ctx.record_event, by what became of them.",
+        label="result",
+        read=lambda s: s.recorded.document(),
+    ),
+    Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
+)
+RESOURCE_FIGURES = (
+    Figure("name"),
+    Figure("synced"),
+    Figure("objects", "declctl_cache_objects", "Objects in the cache.", counts=False),
+    Figure("bytes", "declctl_cache_bytes", "Bytes that their frames take.", counts=False),
+    Figure("lists", "declctl_lists", "LISTs begun."),
+    Figure("watches", "declctl_watches", "WATCHes begun."),
+    Figure("relists"),
+    Figure(
+        "relist_differences",
+        "declctl_relist_differences",
+        "Objects that lists after the first found changed: changes in between were not seen.",
+        label="type",
+        read=lambda resource: _plain(resource.relist_differences),
+    ),
+    Figure("resource_version"),
+    Figure("last_event_age"),
+    Figure("error"),
+    Figure("error_type"),
+    Figure("state"),
+    Figure("queued"),
+    Figure("skipped"),
+    Figure("slow"),
+    Figure(
+        "events",
+        "declctl_watch_events",
+        "Watch events that came in, by type.",
+        label="type",
+        read=lambda resource: dict(sorted(resource.events.items())),
+        shown=False,
+    ),
+    Figure("mutations", "declctl_cache_mutations", "Cached objects that a reader changed; put right."),
+    Figure("last_mutation", read=lambda resource: resource.last_mutation and resource.last_mutation.places),
+    Figure(
+        "index_failures",
+        "declctl_index_failures",
+        "Objects that an index function failed on.",
+        label="index",
+        shown=False,
+    ),
+)
+DECODING_FIGURES = (
+    Figure("objects"),
+    Figure("projected", "declctl_decoded_objects", _READ, label="how", value="projected"),
+    Figure("whole", "declctl_decoded_objects", _READ, label="how", value="whole"),
+    Figure("unexpected"),
+    Figure("unread", "declctl_unread_objects", "Objects that can't be decoded and are kept as they came."),
+    Figure("dropped", "declctl_transform_left_out", _LEFT_OUT, label="result", value="dropped"),
+    Figure("failed", "declctl_transform_left_out", _LEFT_OUT, label="result", value="failed"),
+    Figure("last_fault"),
+    Figure(
+        "frame_ratio",
+        "declctl_frame_ratio",
+        "Bytes of objects to those of their frames, lately.",
+        counts=False,
+    ),
+    Figure(
+        "trainings",
+        "declctl_frame_trainings",
+        "Attempts to learn a dictionary that makes frames smaller.",
+    ),
+    Figure(
+        "dictionaries",
+        "declctl_frame_dictionaries",
+        "Dictionaries that frames are made with.",
+        counts=False,
+    ),
+)
+HANDLER_FIGURES = (
+    Figure("name"),
+    Figure("synced"),
+    Figure("delivered"),
+    Figure("succeeded", "declctl_handler_results", _CALLS, label="result", value="succeeded"),
+    Figure("failed", "declctl_handler_results", _CALLS, label="result", value="failed"),
+    Figure("retried", "declctl_handler_results", _CALLS, label="result", value="retried"),
+    Figure("merged", "declctl_handler_merged", "Changes that were merged with another."),
+    Figure(
+        "dropped",
+        "declctl_handler_dropped",
+        "Changes that were dropped: with a handler that was removed, or as its plugin is disabled.",
+    ),
+    Figure(
+        "filtered",
+        "declctl_handler_filtered",
+        "Changes that were kept from it: by its filter, or as it has no hook for them.",
+    ),
+    Figure(
+        "replayed",
+        "declctl_handler_replayed",
+        "Cached objects that it was told again, as its code had changed.",
+    ),
+    Figure("queued", "declctl_handler_queue_depth", "Changes that wait.", counts=False),
+    Figure("running"),
+    Figure("p95_seconds"),
+    Figure("zombies"),
+    Figure("generation"),
+    Figure("last_error"),
+    Figure("last_error_type"),
+    Figure("disabled"),
+)
+
+
+def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
+    return {_camel(figure.name): _plain(figure.of(statistics)) for figure in figures if figure.shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +318,9 @@ class ResourceStatus:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {
-            "name": self.name,
-            "synced": self.synced,
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "lists": self.lists,
-            "watches": self.watches,
-            "relists": self.relists,
-            "relistDifferences": _plain(self.relist_differences),
-            "resourceVersion": self.resource_version,
-            "lastEventAge": self.last_event_age,
-            "error": self.error,
-            "errorType": self.error_type,
-            "state": self.state,
-            "queued": self.queued,
-            "skipped": self.skipped,
-            "slow": self.slow,
-            "mutations": self.mutations,
-            "lastMutation": self.last_mutation.places if self.last_mutation is not None else None,
-            "decoding": self.decoding.document(),
+        return _document(RESOURCE_FIGURES, self) | {
+            "decoding": _document(DECODING_FIGURES, self.decoding)
+            | {"frameRatio": round(self.decoding.frame_ratio, 3)},
             "informers": [_informer(informer) for informer in self.informers],
         }
 
@@ -182,36 +368,13 @@ class ControllerStatus:
             "fileWatch": self.file_watch.document(),
             "conditions": [condition.document() for condition in self.conditions],
             "resources": [resource.document() for resource in self.resources],
-            "handlers": [_handler(handler) for handler in self.handlers],
+            "handlers": [_document(HANDLER_FIGURES, handler) for handler in self.handlers],
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
             "recordedEvents": self.recorded.document(),
             "plugins": [plugin.document() for plugin in self.plugins],
             "machinery": self.machinery.document(),
             "abandonedCalls": [_abandoned(call) for call in self.abandoned],
         }
-
-
-def _handler(handler: HandlerStatistics) -> dict[str, Any]:
-    return {
-        "name": handler.name,
-        "synced": handler.synced,
-        "delivered": handler.delivered,
-        "succeeded": handler.succeeded,
-        "failed": handler.failed,
-        "retried": handler.retried,
-        "merged": handler.merged,
-        "dropped": handler.dropped,
-        "filtered": handler.filtered,
-        "replayed": handler.replayed,
-        "queued": handler.queued,
-        "running": handler.running,
-        "p95Seconds": round(handler.p95_seconds, 6),
-        "zombies": handler.zombies,
-        "generation": handler.generation,
-        "lastError": handler.last_error,
-        "lastErrorType": handler.last_error_type,
-        "disabled": handler.disabled,
-    }
 
 
 def _abandoned(call: AbandonedCall) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
     assert world.retries.made == len(moments)
 
 
-@pytest.mark.parametrize("reason", ["Forbidden", "NotServed", "NotSynced"])
+@pytest.mark.parametrize("reason", ["Forbidden", "NotServed", "NotSynced", "NoThreads"])
 def test_it_is_tried_until_it_is_applied(reason) -> None:
     """The right, the kind or the server has come: no retry follows, and the status has none."""
     outcomes = [refused(reason=reason), APPLIED]
