@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_the_watches_of_a_resource_are_added_up(parts):
     found = decoding_of(parts, transformed=False)
     assert (found.objects, found.projected, found.whole, found.unexpected) == (4, 3, 1, 1)
     assert found.unread == 1
-    document = found.document()
+    document = replace(resource_status("pods", parts), decoding=found).document()["decoding"]
     assert json.loads(json.dumps(document)) == document
     assert document["frameRatio"] > 0
 
