@@ -10,8 +10,13 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from declctl.cli.admin_client import Target
     from declctl.runtime.checking.check import Checked
-    from declctl.runtime.planning.planned import Matching, Planned, PlannedResource, Selection
-    from declctl.runtime.planning.running import Comparable
+    from declctl.runtime.planning.comparison import (
+        MatchCounter,
+        ObjectSelection,
+        PlanComparison,
+        PlannedResource,
+    )
+    from declctl.runtime.planning.running_plan import RunningPlan
 
 _RUNNING = "running"
 _OK = 200
@@ -37,15 +42,15 @@ def plan(
 
     It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
     """
-    from declctl.runtime.planning.planned import planned
+    from declctl.runtime.planning.comparison import compare_plans
 
     new = _checked(manifest)
     try:
         if against == _RUNNING:
-            found = planned(new, against=_running(new, admin), matching=_matching(new, admin))
+            found = compare_plans(new, against=_running(new, admin), matching=_matching(new, admin))
         else:
             old = None if against is None else _checked(against)
-            found = planned(new, against=old, objects=_objects(new, admin))
+            found = compare_plans(new, against=old, objects=_objects(new, admin))
     except UsageError as fault:  # of the address; 2 would say that there are changes
         from declctl.cli.terminal import line
 
@@ -72,20 +77,20 @@ def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
     return checked
 
 
-def _running(checked: "Checked", admin: str | None) -> "Comparable":
+def _running(checked: "Checked", admin: str | None) -> "RunningPlan":
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
     from declctl.cli.admin_client import ask
-    from declctl.runtime.planning.running import told_by
+    from declctl.runtime.planning.running_plan import read_running_plan
 
     target = _target(checked, admin)
     answer = ask(target, "GET", "/plan")
     if answer.status != _OK:
         told = answer.document.get("error")
         raise UsageError(f"{target} does not tell its plan: {told or f'it answers {answer.status}'}")
-    return told_by(answer.document)
+    return read_running_plan(answer.document)
 
 
-def _matching(checked: "Checked", admin: str | None) -> "Matching":
+def _matching(checked: "Checked", admin: str | None) -> "MatchCounter":
     """Counts objects in the caches of the running process; None where it does not tell.
 
     A process that does not answer in time is not asked again: each question would take as long.
@@ -97,7 +102,7 @@ def _matching(checked: "Checked", admin: str | None) -> "Matching":
     target = _target(checked, admin)
     answers = True
 
-    def count(selected: "Selection") -> int | None:
+    def count(selected: "ObjectSelection") -> int | None:
         nonlocal answers
         if not answers:
             return None
@@ -146,7 +151,7 @@ def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
 
 
-def _print(found: "Planned") -> None:
+def _print(found: "PlanComparison") -> None:
     from declctl.cli.terminal import line, print_table
 
     for step in found.steps:
@@ -174,7 +179,7 @@ def _print(found: "Planned") -> None:
 def _rows(resource: "PlannedResource") -> list[tuple[str, str, str]]:
     plan = resource.plan
     kept = (f"cache {plan.watches[0].cache}", _READING[str(plan.watches[0].cache)])
-    parts = [kept, *((cost.subject, cost.told(resource.objects)) for cost in resource.costs)]
+    parts = [kept, *((cost.subject, cost.text(resource.objects)) for cost in resource.costs)]
     return [(plan.name, subject, told) for subject, told in parts]
 
 
@@ -185,14 +190,14 @@ _READING = {
 }
 
 
-def _footer(found: "Planned") -> str:
+def _footer(found: "PlanComparison") -> str:
     """`1 new LIST (~2,300 objects), 1 new WATCH`."""
     number, known = len(found.listed), found.objects_listed
     objects = "" if known is None else f" (~{known:,} objects)"
     return f"{number} new LIST{_s(number)}{objects}, {number} new WATCH{'es' if number != 1 else ''}"
 
 
-def _imports(found: "Planned") -> str:
+def _imports(found: "PlanComparison") -> str:
     """What the import took, if a reload is slow because of it."""
     from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds
 

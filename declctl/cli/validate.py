@@ -122,7 +122,7 @@ def _sentence(loaded: "Loaded") -> str:
 
 
 def _costs(checked: "Checked") -> "Sequence[str]":
-    from declctl.runtime.planning.planned import notable_costs
+    from declctl.runtime.planning.comparison import notable_costs
 
     return notable_costs(checked)
 

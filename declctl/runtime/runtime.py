@@ -29,7 +29,7 @@ from declctl.runtime.handling.context import ClusterAccess, EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.planning.running import Running, running
+from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
 from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome
 from declctl.runtime.reloading.files import FileWatchHealth
@@ -386,7 +386,7 @@ class Runtime:
         assert self._first_plan is not None
         return self._first_plan
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningSnapshot | None:
         """What another manifest is compared with; None before the first generation."""
         generation = self._reloader.active if self._reloader is not None else None
         if generation is None or self._caches is None:
@@ -394,7 +394,7 @@ class Runtime:
         handlers = [slot.statistics() for slot in self.parts.slots.all()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
-        return running(generation, self._caches.all(), waiting, first=self._first_plan)
+        return running_snapshot(generation, self._caches.all(), waiting, first=self._first_plan)
 
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.planned import planned
-from declctl.runtime.planning.running import told_by
+from declctl.runtime.planning.comparison import compare_plans
+from declctl.runtime.planning.running_plan import read_running_plan
 from declctl.testing import until
 
 PLUGIN = """
@@ -220,16 +220,18 @@ def test_an_upgraded_plugin_is_told_by_the_plan(rig, plugin, tmp_path, controlle
     path = str(rig.folder.path / "manifest.yaml")
     runs = controller(path)
     runs.wait_ready()
-    assert planned(check(path), against=told_by(runs.runtime.running().document())).steps == ()
+    assert (
+        compare_plans(check(path), against=read_running_plan(runs.runtime.running().document())).steps == ()
+    )
     _upgrade(tmp_path / "site", "2.0")
-    told = told_by(json.loads(json.dumps(runs.runtime.running().document())))
-    assert planned(check(path), against=told).steps == runs.reload().steps
+    told = read_running_plan(json.loads(json.dumps(runs.runtime.running().document())))
+    assert compare_plans(check(path), against=told).steps == runs.reload().steps
     (step,) = told.restarts
     assert str(step) == "!plugin tester (1.0 is loaded, 2.0 is installed)"
     rig.more, rig.handlers = "", []
     rig.handler("tell")
     rig.write()
-    steps = planned(check(path), against=told).steps
+    steps = compare_plans(check(path), against=told).steps
     assert not [step for step in steps if step.kind == "RestartRequired"], "it goes, whatever its version"
 
 

@@ -5,7 +5,7 @@ import pytest
 from declctl.admin.endpoints import _keys
 from declctl.objects import FieldSelector
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.planned import Selection, planned
+from declctl.runtime.planning.comparison import ObjectSelection, compare_plans
 
 CODE = """
 from blackboard import tell as note
@@ -19,12 +19,12 @@ def planned_against(runs, folder):
     running = runs.runtime.running()
     assert running is not None
 
-    def matching(selected: Selection) -> int:
+    def matching(selected: ObjectSelection) -> int:
         fields = FieldSelector.parse(selected.fields)
         return len(_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields))
 
-    return planned(
-        check(folder / "manifest.yaml", in_child=False), against=running.comparable(), matching=matching
+    return compare_plans(
+        check(folder / "manifest.yaml", in_child=False), against=running.plan(), matching=matching
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 from declctl.admin.metrics import StatusCollector
 from declctl.objects import record_of
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.planned import planned
-from declctl.runtime.planning.running import told_by
+from declctl.runtime.planning.comparison import compare_plans
+from declctl.runtime.planning.running_plan import read_running_plan
 from declctl.testing import until
 
 CODE = """
@@ -165,7 +165,7 @@ def test_what_is_planned_against_what_runs_is_what_happens(
     path = str(rig.write())
     running = controller.runtime.running()
     assert running is not None
-    found = planned(check(path), against=told_by(json.loads(json.dumps(running.document()))))
+    found = compare_plans(check(path), against=read_running_plan(json.loads(json.dumps(running.document()))))
     assert kind in {str(step.kind) for step in found.steps}
     assert (len(found.listed), found.resources[0].objects) == (lists, 5)
     outcome = controller.reload()
@@ -173,7 +173,7 @@ def test_what_is_planned_against_what_runs_is_what_happens(
     assert [str(step) for step in outcome.steps] == [str(step) for step in found.steps]
     again = controller.runtime.running()
     assert again is not None
-    assert planned(check(path), against=again.comparable()).steps == ()
+    assert compare_plans(check(path), against=again.plan()).steps == ()
 
 
 def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, config_map) -> None:

@@ -17,7 +17,7 @@ _WHOLE = (CacheMode.FRAMES, CacheMode.OBJECTS)  # what is asked of the server is
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CacheIdentity:
     """What has to stay equal for a cache to go on as it is: what is asked, and what is done to the answer.
 
     `transform` is a digest of the user's transforms, empty if there are none.
@@ -32,7 +32,7 @@ class Identity:
         return self.watch.api_version.rpartition("/")[0], self.watch.kind
 
 
-def can_become(old: Identity, new: Identity) -> bool:
+def can_become(old: CacheIdentity, new: CacheIdentity) -> bool:
     """Whether what a cache holds is all that another one would hold, so that nothing need be listed.
 
     So it is if objects are only kept another way, decoded or as frames, or more fields are dropped from
@@ -52,14 +52,16 @@ def can_become(old: Identity, new: Identity) -> bool:
     return not counted and all(any(_lies_in(path, other) for other in lost) for path in left)
 
 
-def matched(living: Iterable[Identity], wanted: Collection[Identity]) -> Mapping[Identity, Identity | None]:
+def matched(
+    living: Iterable[CacheIdentity], wanted: Collection[CacheIdentity]
+) -> Mapping[CacheIdentity, CacheIdentity | None]:
     """For each cache that is wanted, the living one that it is or becomes; None if it has to be listed.
 
     One that is wanted as it is becomes no other.
     """
     there = list(dict.fromkeys(living))
     free = [identity for identity in there if identity not in wanted]
-    found: dict[Identity, Identity | None] = {}
+    found: dict[CacheIdentity, CacheIdentity | None] = {}
     for identity in wanted:
         if identity in there:
             found[identity] = identity
@@ -69,7 +71,7 @@ def matched(living: Iterable[Identity], wanted: Collection[Identity]) -> Mapping
     return found
 
 
-def _asked(identity: Identity) -> Identity:
+def _asked(identity: CacheIdentity) -> CacheIdentity:
     """The identity without what may change under a cache that lives on."""
     watch = identity.watch
     code = TransformId((), watch.transform.entry_point)
@@ -110,7 +112,7 @@ def projection_of(
     )
 
 
-def remaking(old: Identity, new: Identity, *, before: Projection, after: Projection) -> Remaking:
+def remaking(old: CacheIdentity, new: CacheIdentity, *, before: Projection, after: Projection) -> Remaking:
     """Makes records as `after` decodes them for `new` out of those that `before` decoded for `old`."""
     same_codec = before.layout.codec is after.layout.codec
     same_fields = old.watch.transform.drop_fields == new.watch.transform.drop_fields

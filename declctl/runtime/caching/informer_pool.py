@@ -20,22 +20,21 @@ from declctl.informer import FieldIndex, InformerStatistics, Lister, Reprojectio
 from declctl.kit import Clock
 from declctl.objects import FieldPath
 from declctl.objects.differences import Mutation, MutationDetector
-from declctl.runtime.caching.identities import Identity, codec_of, matched, projection_of, remaking
+from declctl.runtime.caching.identities import CacheIdentity, codec_of, matched, projection_of, remaking
 from declctl.runtime.caching.managed_informer import (
-    Asked,
-    Asking,
-    Index,
     ManagedInformer,
+    RequestCounter,
+    RequestCounts,
+    ResourceIndex,
     ResourceRequirement,
-    StagedIndex,
+    StagedIndexBuild,
     ask,
     detector_of,
-    make_cached,
+    make_informer,
     paths_of,
 )
 from declctl.runtime.log import Log
 
-__all__ = ["Identity", "Index", "InformerPool", "ManagedInformer", "ResourceRequirement"]
 _REPROJECTED_AT_ONCE = 100  # records before the loop may do something else: 2 ms, or 5 with fields to drop
 _INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at before the loop breathes
 _EVERY = 1.0  # seconds, as in client-go
@@ -103,7 +102,7 @@ def _ratio(parts: Sequence[InformerStatistics]) -> float:
 
 
 async def become(
-    cached: ManagedInformer, identity: Identity, users: Sequence[ResourceRequirement]
+    cached: ManagedInformer, identity: CacheIdentity, users: Sequence[ResourceRequirement]
 ) -> Reprojection:
     """The records as a cache of that identity would hold them, made aside: nothing has changed yet.
 
@@ -145,7 +144,7 @@ async def widen(cached: ManagedInformer, users: Sequence[ResourceRequirement]) -
         raise
 
 
-def _begun(cached: ManagedInformer, identity: Identity, after: Projection) -> Reprojection:
+def _begun(cached: ManagedInformer, identity: CacheIdentity, after: Projection) -> Reprojection:
     remake = remaking(cached.identity, identity, before=cached.informer.source.projection, after=after)
     return cached.informer.begin_reprojection(after, remake)
 
@@ -163,10 +162,10 @@ def _at_hand(projection: Projection) -> KeysView[FieldPath]:
 
 
 @dataclass(eq=False)
-class _Turn:
+class _Conversion:
     """What a cache becomes at the commit; `reprojection` holds its records as they will be."""
 
-    identity: Identity
+    identity: CacheIdentity
     reprojection: Reprojection | None = None
 
 
@@ -180,9 +179,9 @@ class _Staged:
 
     wanted: frozenset[ResourceRequirement] = frozenset()
     fresh: Sequence[ManagedInformer] = ()
-    turns: dict[ManagedInformer, _Turn] = field(default_factory=dict[ManagedInformer, _Turn])
-    indexes: dict[tuple[ManagedInformer, str], StagedIndex] = field(
-        default_factory=dict[tuple[ManagedInformer, str], StagedIndex]
+    turns: dict[ManagedInformer, _Conversion] = field(default_factory=dict[ManagedInformer, _Conversion])
+    indexes: dict[tuple[ManagedInformer, str], StagedIndexBuild] = field(
+        default_factory=dict[tuple[ManagedInformer, str], StagedIndexBuild]
     )
 
 
@@ -198,12 +197,12 @@ class InformerPool:
         self._tasks = tasks
         self._clock = clock
         self._log = log
-        self._cached: dict[Identity, ManagedInformer] = {}
+        self._cached: dict[CacheIdentity, ManagedInformer] = {}
         self._used: dict[
             ResourceRequirement, tuple[ManagedInformer, ...]
         ] = {}  # by every generation, the oldest first
         self._staged = _Staged()
-        self._asking = Asking()
+        self._asking = RequestCounter()
 
     def prepare(self, wanted: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, each counted once.
@@ -214,24 +213,24 @@ class InformerPool:
         for cached in self.all():
             if cached.is_spoiled:
                 self._close(cached)
-        self._asking = Asking.begin(cached.informer for cached in self.all())
+        self._asking = RequestCounter.begin(cached.informer for cached in self.all())
         wanted = tuple(wanted)
         by_identity = _by_identity(wanted)
         found = matched(self._cached, by_identity.keys())
         beside = bool(self._used)  # a generation runs, which this one is staged beside
         made = {  # this may raise, and nothing has been counted then
-            identity: make_cached(
+            identity: make_informer(
                 self._cluster, identity, by_identity[identity], clock=self._clock, staged=beside
             )
             for identity, living in found.items()
             if living is None
         }
         staged = self._staged = _Staged(frozenset(wanted), tuple(made.values()))
-        serving: dict[Identity, ManagedInformer] = {}
+        serving: dict[CacheIdentity, ManagedInformer] = {}
         for identity, living in found.items():
             cached = serving[identity] = made[identity] if living is None else self._cached[living]
             if living is not None and living != identity:
-                staged.turns[cached] = _Turn(identity)
+                staged.turns[cached] = _Conversion(identity)
             _use(cached)
         self._cached.update(made)
         for resource in wanted:
@@ -265,19 +264,19 @@ class InformerPool:
         return built
 
     @property
-    def staged_indexes(self) -> Sequence[StagedIndex]:
+    def staged_indexes(self) -> Sequence[StagedIndexBuild]:
         """The indexes by functions that are read from the commit on, where they have to be complete."""
         return tuple(self._staged.indexes.values())
 
     async def _build_index(
-        self, cached: ManagedInformer, index: Index, resource: ResourceRequirement
+        self, cached: ManagedInformer, index: ResourceIndex, resource: ResourceRequirement
     ) -> bool:
         """Build one index by field, or begin one by a function; False if it is there."""
         staged = self._staged.indexes
         if index.internal in cached.informer.indexer.get_indexers() or (cached, index.internal) in staged:
             return False
         if not isinstance(index.function, FieldIndex):
-            staged[cached, index.internal] = StagedIndex(cached, index, resource=resource.plan.name)
+            staged[cached, index.internal] = StagedIndexBuild(cached, index, resource=resource.plan.name)
             return True
         build = cached.informer.build_index(index.internal, index.function)
         while not build.step(_INDEXED_AT_ONCE):
@@ -366,7 +365,7 @@ class InformerPool:
             filled_by=informers,
         )
 
-    def asked(self) -> Asked:
+    def asked(self) -> RequestCounts:
         """What was asked of the server since `prepare`, and what of it was not planned then."""
         return self._asking.until_now(cached.informer for cached in self.all())
 
@@ -420,8 +419,8 @@ def _use(cached: ManagedInformer) -> None:
         cached.closing = None
 
 
-def _by_identity(wanted: Iterable[ResourceRequirement]) -> dict[Identity, list[ResourceRequirement]]:
-    users: dict[Identity, list[ResourceRequirement]] = {}
+def _by_identity(wanted: Iterable[ResourceRequirement]) -> dict[CacheIdentity, list[ResourceRequirement]]:
+    users: dict[CacheIdentity, list[ResourceRequirement]] = {}
     for resource in wanted:
         for identity in resource.identities:
             users.setdefault(identity, []).append(resource)

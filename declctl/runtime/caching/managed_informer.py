@@ -38,7 +38,7 @@ from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, Obje
 from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
-from declctl.runtime.caching.identities import Identity, codec_of, projection_of
+from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
 from declctl.runtime.threads import in_thread
 
 A = TypeVar("A")
@@ -50,7 +50,7 @@ _LONGEST_HOLD = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestCounts:
     """LISTs and WATCHes of all caches since a generation was prepared, and in words what was not planned.
 
     Planned are one LIST and one WATCH for each new cache, and none for those that live on, but what they were
@@ -63,7 +63,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestCounter:
     """The figures of the caches that lived when a generation was prepared."""
 
     before: Mapping[SharedIndexInformer, InformerStatistics] = field(
@@ -71,11 +71,11 @@ class Asking:
     )
 
     @classmethod
-    def begin(cls, living: Iterable[SharedIndexInformer]) -> "Asking":
+    def begin(cls, living: Iterable[SharedIndexInformer]) -> "RequestCounter":
         """Look at what lives on."""
         return cls({informer: informer.statistics() for informer in living})
 
-    def until_now(self, informers: Iterable[SharedIndexInformer]) -> Asked:
+    def until_now(self, informers: Iterable[SharedIndexInformer]) -> RequestCounts:
         """What was asked since; `informers` are those that there are now."""
         lists, watches, unplanned = 0, 0, list[str]()
         for informer in informers:
@@ -87,7 +87,7 @@ class Asking:
             if _relists_requested(figures) > (_relists_requested(before) if before is not None else 0):
                 planned = more
             unplanned += (f"{informer.name}: {what}" for what in _differences(more, planned))
-        return Asked(lists, watches, tuple(unplanned))
+        return RequestCounts(lists, watches, tuple(unplanned))
 
 
 def _counts(figures: InformerStatistics) -> tuple[int, int]:
@@ -236,7 +236,7 @@ def asked_last(key: str, place: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ResourceIndex:
     """An index of a resource: the name that listers know, and the one it has in the store.
 
     The second contains a digest of the definition, so that two generations may define one name
@@ -253,8 +253,8 @@ class ResourceRequirement:
     """What a generation wants of one resource. Two generations want the same in two of them."""
 
     plan: ResourcePlan
-    identities: tuple[Identity, ...]
-    indexes: tuple[Index, ...]
+    identities: tuple[CacheIdentity, ...]
+    indexes: tuple[ResourceIndex, ...]
     transform: Transform | None
 
 
@@ -268,7 +268,7 @@ class ManagedInformer:
     was made for by a reload: it keeps the transform off the loop.
     """
 
-    identity: Identity
+    identity: CacheIdentity
     informer: SharedIndexInformer
     codec: Codec
     transform: Exchangeable[KubeObject, KubeObject | None] | None = None
@@ -321,9 +321,9 @@ class ManagedInformer:
                 exchange(function, wanted[name])
 
 
-def make_cached(
+def make_informer(
     cluster: SourceProvider,
-    identity: Identity,
+    identity: CacheIdentity,
     users: Sequence[ResourceRequirement],
     *,
     clock: Clock,
@@ -447,13 +447,13 @@ async def ask_the_rest(questions: Sequence[Question]) -> None:
             raise question.refusal(why) from error
 
 
-class StagedIndex:
+class StagedIndexBuild:
     """An index over a cache that lives: built by a thread, kept current until the commit, then `publish`ed.
 
     `resource` is the name of the resource that it is declared for.
     """
 
-    def __init__(self, cached: ManagedInformer, index: Index, *, resource: str) -> None:
+    def __init__(self, cached: ManagedInformer, index: ResourceIndex, *, resource: str) -> None:
         self.caches = (cached,)
         self.internal = index.internal
         self._what = f"the index {index.name} of {resource}"

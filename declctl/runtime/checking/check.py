@@ -24,8 +24,8 @@ from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJ
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.loaded_code import (
     Declaration,
+    DeclaredEntry,
     DeclaredPlugin,
-    Entry,
     Fault,
     FromHooks,
     ManifestPath,
@@ -131,11 +131,11 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
         return checked
     policy = inputs.loaded.controller.reload
     try:
-        landed = preflight.run(declaration, timeout=policy.preflight_timeout)
+        result = preflight.run(declaration, timeout=policy.preflight_timeout)
     except OSError as error:
         return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
-    found = diagnose(landed.faults, inputs.loaded.document, inputs.bundle)
-    return Checked((*checked.diagnostics, *found), inputs, declaration, landed.hooks, landed.seconds)
+    found = diagnose(result.faults, inputs.loaded.document, inputs.bundle)
+    return Checked((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
 
 
 async def import_in_child(checked: Checked, children: PreflightPool) -> Checked:
@@ -258,10 +258,10 @@ def _value(source: ConfigSource, inputs: Inputs) -> str:
         raise LookupError(f"{shown(root / name)} is not UTF-8: {error.reason}") from error
 
 
-def _entries(controller: Controller) -> Iterable[Entry]:
+def _entries(controller: Controller) -> Iterable[DeclaredEntry]:
     for handler in controller.handlers:
         field = "entryPoint" if handler.entry_point else "pluginRef"
-        yield Entry(
+        yield DeclaredEntry(
             use="handler",
             name=handler.name,
             resource=handler.resource,
@@ -287,8 +287,8 @@ def _entries(controller: Controller) -> Iterable[Entry]:
         yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
 
 
-def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> Entry:
-    return Entry(use, name, resource, str(entry_point), None, path)
+def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> DeclaredEntry:
+    return DeclaredEntry(use, name, resource, str(entry_point), None, path)
 
 
 def _plugin(spec: PluginSpec, config: FrozenJson) -> DeclaredPlugin:

@@ -38,7 +38,7 @@ READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class DeclaredEntry(msgspec.Struct, frozen=True):
     """One place of the manifest that names code.
 
     `resource` is the one it serves, empty for life-cycle steps.
@@ -75,7 +75,7 @@ class Declaration(msgspec.Struct, frozen=True):
     root: str
     folder: bytes
     files: dict[str, bytes]
-    entries: tuple[Entry, ...]
+    entries: tuple[DeclaredEntry, ...]
     plugins: tuple[DeclaredPlugin, ...]
     examined: tuple[tuple[str, str], ...] = ()
 
@@ -373,7 +373,7 @@ class _Builder:
         self.foreign.installed[declared.name] = (plugin, f"{version} {declared.config}")
         return version
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: DeclaredEntry) -> None:
         try:
             if entry.use == "handler":
                 self._handler(entry)
@@ -392,7 +392,7 @@ class _Builder:
         except EntryPointError as error:
             self.faults.append(Fault.of(error, entry.path))
 
-    def _handler(self, entry: Entry) -> None:
+    def _handler(self, entry: DeclaredEntry) -> None:
         if entry.plugin is not None:
             name = entry.plugin
             if name in self._disabled:
@@ -409,18 +409,18 @@ class _Builder:
         if name not in serving:
             serving.append(name)
 
-    def _transform(self, entry: Entry) -> None:
+    def _transform(self, entry: DeclaredEntry) -> None:
         function = self._function(entry)
         self._compose(entry.resource, function)
 
-    def _step(self, entry: Entry) -> None:
+    def _step(self, entry: DeclaredEntry) -> None:
         hook = f"declctl_{entry.use}"
         function = self._function(entry)
         # The function may take ctx or nothing, as the hook of that name does.
         made = self._table.implement(hook, str(entry.entry_point), function)
         self.foreign.add_step(hook, made)
 
-    def _function(self, entry: Entry) -> Callable[..., Any]:
+    def _function(self, entry: DeclaredEntry) -> Callable[..., Any]:
         target = self._namespace.resolve(str(entry.entry_point))
         if not callable(target):
             raise EntryPointError(

@@ -18,7 +18,7 @@ from msgspec import structs
 from declctl.hooks import parser
 from declctl.hooks.plugins import InstalledPlugin, installed
 from declctl.kit.breathing import REST_SECONDS
-from declctl.runtime.checking.loaded_code import Declaration, Entry, Fault, FromHooks, ListedPlugin
+from declctl.runtime.checking.loaded_code import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
 _ENDED = "DCL044"
@@ -29,7 +29,7 @@ _SECONDS = 10.0  # for all plugins, and a little for each besides
 _SECONDS_EACH = 0.5
 
 
-class _Report(msgspec.Struct):
+class _ImportReport(msgspec.Struct):
     at: int | None = None  # the entry that is being imported
     faults: list[Fault] | None = None  # the last word
     hooks: FromHooks | None = None  # with it, unless there are faults
@@ -72,7 +72,7 @@ class Preflight:
         report, ending = self._ask(declaration, timeout)
         if report is None and not ending.closed:
             report, ending = self._ask(declaration, timeout)
-        return _landed(declaration, report, ending, timeout, self._stack)
+        return _result_of(declaration, report, ending, timeout, self._stack)
 
     def give_up(self) -> None:
         """Nobody wants to know any longer: `run` returns soon; from any thread."""
@@ -80,7 +80,7 @@ class Preflight:
         if self._child is not None:
             self._child.close()
 
-    def _ask(self, declaration: Declaration, timeout: float) -> tuple[_Report | None, Ending]:
+    def _ask(self, declaration: Declaration, timeout: float) -> tuple[_ImportReport | None, Ending]:
         """What the child has said last, None if it never began, and how it has ended."""
         asked = msgspec.json.encode(declaration)
         child = self._child = self._begin()
@@ -94,12 +94,12 @@ class Preflight:
         return _last(lines), ending
 
 
-def _last(lines: Sequence[bytes]) -> _Report | None:
+def _last(lines: Sequence[bytes]) -> _ImportReport | None:
     """All reports in one; None without any."""
-    last: _Report | None = None
+    last: _ImportReport | None = None
     for line in lines:
         try:
-            report = msgspec.json.decode(line, type=_Report)
+            report = msgspec.json.decode(line, type=_ImportReport)
         except msgspec.MsgspecError:
             break  # cut off where the process ended
         if report.at is None and last is not None:
@@ -108,9 +108,9 @@ def _last(lines: Sequence[bytes]) -> _Report | None:
     return last
 
 
-def _landed(
+def _result_of(
     declaration: Declaration,
-    report: _Report | None,
+    report: _ImportReport | None,
     ending: Ending,
     timeout: float,
     stack: Sequence[_Frame],
@@ -149,7 +149,7 @@ def how_it_ended(status: int | None) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _unfinished(entries: Sequence[Entry], at: int | None, code: str, what: str) -> Fault:
+def _unfinished(entries: Sequence[DeclaredEntry], at: int | None, code: str, what: str) -> Fault:
     if at is None or at >= len(entries):
         return Fault(code, f"the handlers could not be checked: {what}", ())
     entry = entries[at]
@@ -177,7 +177,7 @@ def list_plugins(
         child = begin()
         asked = Declaration(root="", folder=b"", files={}, entries=(), plugins=(), examined=names)
         lines, ending = child.ask(msgspec.json.encode(asked), limit=limit)
-        known = _told(lines)
+        known = _listed(lines)
         found += known
         if len(known) < len(waiting):
             found.append(_quarantined(waiting[len(known)], _why(ending, limit)))
@@ -189,7 +189,7 @@ def _quarantined(plugin: InstalledPlugin, reason: str) -> ListedPlugin:
     return ListedPlugin(plugin.name, plugin.distribution, plugin.version, (), "Quarantined", reason)
 
 
-def _told(lines: Sequence[bytes]) -> list[ListedPlugin]:
+def _listed(lines: Sequence[bytes]) -> list[ListedPlugin]:
     """What a child has said of plugins, in their order; a stack that a crash wrote is left out."""
     found: list[ListedPlugin] = []
     for line in lines:

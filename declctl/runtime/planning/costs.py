@@ -67,7 +67,7 @@ class Cost:
         """Whether it is more than reading a few bytes."""
         return self.price in _NOTABLE
 
-    def told(self, objects: int | None = None) -> str:
+    def text(self, objects: int | None = None) -> str:
         """In words; `objects` is how many there are, if that is known."""
         words = _ABOUT[self.price][1]
         if not self.is_notable:
@@ -83,7 +83,7 @@ class Cost:
             "subject": self.subject,
             "cost": str(self.price),
             "microseconds": self.microseconds,
-            "text": self.told(),
+            "text": self.text(),
         }
 
 

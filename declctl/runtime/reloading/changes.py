@@ -17,7 +17,7 @@ from declctl.manifest import Diagnostic, render_json
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.objects import FieldPath
-from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.caching.identities import CacheIdentity, matched
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
 _POLICY = tuple(
@@ -138,21 +138,23 @@ class PlanSnapshot:
         """Of the code of a handler, and of its filter."""
         return self.code_of(handler.entry_point, handler.filter.entry_point if handler.filter else None)
 
-    def identities(self, resource: ResourcePlan) -> tuple[Identity, ...]:
+    def identities(self, resource: ResourcePlan) -> tuple[CacheIdentity, ...]:
         """What its caches are; those that are transformed are others with other code."""
-        return tuple(Identity(watch, self._transform_code(resource, watch)) for watch in resource.watches)
+        return tuple(
+            CacheIdentity(watch, self._transform_code(resource, watch)) for watch in resource.watches
+        )
 
     def _transform_code(self, resource: ResourcePlan, watch: WatchKey) -> str:
         if resource.name in self.transformed:
             return self.code
         return "".join(self.code_of(watch.transform.entry_point))
 
-    def all_identities(self) -> tuple[Identity, ...]:
+    def all_identities(self) -> tuple[CacheIdentity, ...]:
         """What all caches are, each once."""
         found = [identity for each in self.plan.resources for identity in self.identities(each)]
         return tuple(dict.fromkeys(found))
 
-    def paths(self, identity: Identity) -> frozenset[FieldPath]:
+    def paths(self, identity: CacheIdentity) -> frozenset[FieldPath]:
         """The indexed fields that a cache has at hand."""
         paths = [
             FieldPath.parse(indexer.field_path)

@@ -20,10 +20,8 @@ from declctl.hooks.calls import Implementation, call, call_async, describe_with_
 from declctl.kit import LoopThread
 from declctl.manifest import Plan
 from declctl.objects import GroupVersionKind, Resource
-from declctl.runtime.caching.informer_pool import (
-    InformerPool,
-    ResourceRequirement,
-)
+from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.binding import HandlerBinding

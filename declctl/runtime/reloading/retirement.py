@@ -34,7 +34,7 @@ from declctl.hooks.calls import describe, without_prefix
 from declctl.hooks.loader import CodeTrace
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
-from declctl.runtime.caching.informer_pool import ResourceRequirement
+from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
 from declctl.runtime.handling.slots import DrainRemainder, EndedEpoch, Slots
 from declctl.runtime.log import Log

@@ -33,12 +33,8 @@ from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import Replay
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
 from declctl.objects import GroupVersionKind, Record
-from declctl.runtime.caching.informer_pool import (
-    Identity,
-    Index,
-    ManagedInformer,
-    ResourceRequirement,
-)
+from declctl.runtime.caching.identities import CacheIdentity
+from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import Checked, diagnose
 from declctl.runtime.checking.inputs import Inputs, digest_of
 from declctl.runtime.checking.loaded_code import (
@@ -401,18 +397,20 @@ def _wanted(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Resourc
     transform = foreign.transforms.get(resource.name)
     return ResourceRequirement(
         plan=resource,
-        identities=tuple(Identity(watch, code.of_transform(resource, watch)) for watch in resource.watches),
+        identities=tuple(
+            CacheIdentity(watch, code.of_transform(resource, watch)) for watch in resource.watches
+        ),
         indexes=tuple(_indexes(resource, foreign, code)),
         transform=transform,
     )
 
 
-def _indexes(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Iterator[Index]:
+def _indexes(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Iterator[ResourceIndex]:
     for each in resource.indexers:
         if each.field_path is not None:
-            yield Index(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
+            yield ResourceIndex(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
     for each in foreign.indexers.get(resource.name, ()):
-        yield Index(
+        yield ResourceIndex(
             each.name, f"{each.name}@{each.origin}#{code.of(each.origin)}", function_index(each.function)
         )
 

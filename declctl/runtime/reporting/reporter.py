@@ -17,7 +17,8 @@ import msgspec
 from declctl.informer import InformerStatistics, RelistDifferences
 from declctl.kit import Clock, breathe
 from declctl.manifest import Plan
-from declctl.runtime.caching.informer_pool import InformerPool, ResourceRequirement, decoding_of
+from declctl.runtime.caching.informer_pool import InformerPool, decoding_of
+from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots

@@ -12,9 +12,9 @@ from declctl.cli import admin_client
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
 from declctl.manifest.model import Address
-from declctl.runtime.caching.identities import Identity
+from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.running import Comparable, RunningCache, masked
+from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked
 from declctl.runtime.reloading.changes import Step, StepKind
 from declctl.runtime.reloading.stage import code_of
 from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
@@ -195,8 +195,8 @@ def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
     checked = check(str(guard))
     assert checked.inputs is not None
     resolved = plan(checked.inputs.loaded.controller)
-    caches = [RunningCache(Identity(watch.key), objects) for watch in resolved.watches]
-    told = Comparable(
+    caches = [RunningCache(CacheIdentity(watch.key), objects) for watch in resolved.watches]
+    told = RunningPlan(
         generation=3,
         code=checked.inputs.code,
         plan=masked(resolved),

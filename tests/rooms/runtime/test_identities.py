@@ -6,7 +6,7 @@ import pytest
 
 from declctl.manifest.model import CacheMode, EntryPoint
 from declctl.manifest.plan import TransformId, WatchKey
-from declctl.runtime.caching.identities import Identity, can_become, matched
+from declctl.runtime.caching.identities import CacheIdentity, can_become, matched
 
 MANAGED = "metadata.managedFields"
 FRAMES, OBJECTS, METADATA = CacheMode.FRAMES, CacheMode.OBJECTS, CacheMode.METADATA_ONLY
@@ -14,8 +14,8 @@ FRAMES, OBJECTS, METADATA = CacheMode.FRAMES, CacheMode.OBJECTS, CacheMode.METAD
 
 def _identity(
     *drops: str, cache: CacheMode = FRAMES, entry: EntryPoint | None = None, code: str = "", **key: str
-) -> Identity:
-    return Identity(
+) -> CacheIdentity:
+    return CacheIdentity(
         WatchKey("v1", "Pod", transform=TransformId((MANAGED, *drops), entry), cache=cache, **key), code
     )
 
@@ -53,7 +53,7 @@ SLIM = EntryPoint("handlers", "slim")
     ],
 )
 def test_a_cache_becomes_another_if_it_holds_all_that_the_other_one_would(
-    old: Identity, new: Identity, *, can: bool
+    old: CacheIdentity, new: CacheIdentity, *, can: bool
 ) -> None:
     """Kept another way, or with less in it; never what was dropped, transformed or not asked for."""
     assert can_become(old, new) is can

@@ -11,13 +11,9 @@ from declctl.errors import ReloadRefused
 from declctl.informer import field_index, function_index
 from declctl.kit import SystemClock
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.caching.informer_pool import (
-    Identity,
-    Index,
-    InformerPool,
-    ManagedInformer,
-    ResourceRequirement,
-)
+from declctl.runtime.caching.identities import CacheIdentity
+from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1
@@ -60,9 +56,11 @@ class _Cluster:
 
 def _wanted(*, index: str | None = None, text: str = TEXT) -> list[ResourceRequirement]:
     resources = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller).resources
-    indexes = () if index is None else (Index("it", f"it@{index}", field_index(index)),)
+    indexes = () if index is None else (ResourceIndex("it", f"it@{index}", field_index(index)),)
     return [
-        ResourceRequirement(resource, tuple(Identity(watch) for watch in resource.watches), indexes, None)
+        ResourceRequirement(
+            resource, tuple(CacheIdentity(watch) for watch in resource.watches), indexes, None
+        )
         for resource in resources
     ]
 
@@ -504,8 +502,8 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
                 return [obj.name]
 
             (one,) = _keeping("")
-            identity = Identity(one.identities[0].watch, "digest")
-            indexes = (Index("it", "it@digest", function_index(index)),)
+            identity = CacheIdentity(one.identities[0].watch, "digest")
+            indexes = (ResourceIndex("it", "it@digest", function_index(index)),)
             return [replace(one, identities=(identity,), indexes=indexes, transform=transform)]
 
         def heard() -> list[str]:

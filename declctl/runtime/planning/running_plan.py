@@ -16,7 +16,7 @@ from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
 from declctl.manifest.model import Address, FrozenJson
 from declctl.manifest.plan import ResourcePlan, watches_of
-from declctl.runtime.caching.identities import Identity
+from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
@@ -27,11 +27,11 @@ from declctl.runtime.reloading.stage import code_of, outdated, snapshot
 class RunningCache(msgspec.Struct, frozen=True):
     """One cache that is filled, or lingers, and how many objects it holds."""
 
-    identity: Identity
+    identity: CacheIdentity
     objects: int
 
 
-class Comparable(msgspec.Struct, frozen=True):
+class RunningPlan(msgspec.Struct, frozen=True):
     """A generation, as far as another manifest is compared with it.
 
     `transformed` names the resources whose objects a hook transforms, `modules` has digests of what entry
@@ -85,14 +85,14 @@ class Comparable(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningSnapshot:
     """A generation at one moment, of which the rest can be found out in another thread."""
 
-    known: Comparable
+    known: RunningPlan
     bundle: Bundle
     plugins: Sequence[LoadedPlugin]
 
-    def comparable(self) -> Comparable:
+    def plan(self) -> RunningPlan:
         """All of it. Parses the handler files, and looks at which plugins are installed."""
         return msgspec.structs.replace(
             self.known,
@@ -102,12 +102,12 @@ class Running:
 
     def document(self) -> dict[str, Any]:
         """The same as JSON has it."""
-        return self.comparable().document()
+        return self.plan().document()
 
 
-def running(
+def running_snapshot(
     generation: Generation, caches: Iterable[ManagedInformer], waiting: Mapping[str, int], *, first: Plan
-) -> Running:
+) -> RunningSnapshot:
     """What is told of a generation, of every cache of its process, and of what waits for its handlers.
 
     `first` is the plan that the process was started with. On the machinery loop.
@@ -118,21 +118,21 @@ def running(
         began_as=first.name,
         listens_at=first.admin.bind_address,
     )
-    return Running(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
+    return RunningSnapshot(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
 
 
-def told_by(document: object) -> Comparable:
+def read_running_plan(document: object) -> RunningPlan:
     """What a process has said; raises UsageError if it is of another version."""
     try:
-        return msgspec.convert(document, Comparable)
+        return msgspec.convert(document, RunningPlan)
     except msgspec.ValidationError as fault:
         raise UsageError(
             f"The running process is of another version: what it says of its plan can't be read ({fault})."
         ) from fault
 
 
-def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Comparable:
-    side, used = snapshot(generation), dict[Identity, Identity]()
+def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> RunningPlan:
+    side, used = snapshot(generation), dict[CacheIdentity, CacheIdentity]()
     for wanted in generation.wanted:
         used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
     found = [
@@ -140,7 +140,7 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Compara
         for cached in caches
     ]
     objects = {each.identity: each.objects for each in found}
-    return Comparable(
+    return RunningPlan(
         generation=generation.number,
         code=side.code,
         plan=masked(side.plan),

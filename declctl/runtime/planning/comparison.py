@@ -14,16 +14,16 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import CacheMode, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import ChangeType, FieldPath, FieldSelector
-from declctl.runtime.caching.identities import Identity, matched
+from declctl.runtime.caching.identities import CacheIdentity, matched
 from declctl.runtime.checking.check import Checked
 from declctl.runtime.checking.loaded_code import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
-from declctl.runtime.planning.running import Comparable, masked
+from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
 from declctl.runtime.reloading.stage import code_of, recoded
 
 
-class Selection(NamedTuple):
+class ObjectSelection(NamedTuple):
     """Cached objects of a resource: of a namespace (None: of all), and of a label and a field selector."""
 
     resource: str
@@ -32,12 +32,12 @@ class Selection(NamedTuple):
     fields: str = ""
 
 
-Matching = Callable[[Selection], int | None]
+MatchCounter = Callable[[ObjectSelection], int | None]
 """How many cached objects are selected; None if it can't be told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class OutOfScope:
     """How many objects leave what a handler hears of; None where that is not known, and why.
 
     `objects=None` with an empty `unknown`: no running process was asked.
@@ -47,41 +47,41 @@ class Leaving:
     unknown: str = ""
 
 
-def leaving(
-    old: PlanSnapshot, new: PlanSnapshot, handler: str, *, known: int | None, matching: Matching | None
-) -> Leaving:
+def out_of_scope(
+    old: PlanSnapshot, new: PlanSnapshot, handler: str, *, known: int | None, matching: MatchCounter | None
+) -> OutOfScope:
     """Counts the objects that a handler, which is in both manifests, will get as Deleted (OutOfScope).
 
     Namespaces, selectors, or its filter are narrower now. `known` is how many objects there are now.
     """
     was, now = old.handlers[handler], new.handlers[handler]
     if matching is None or known is None:
-        return Leaving(None)
+        return OutOfScope(None)
     if ChangeType.DELETED not in now.events:
-        return Leaving(0)
+        return OutOfScope(0)
     before, after = old.resources[was.resource], new.resources[now.resource]
     narrower = {watch.field_selector for watch in before.watches} != {
         watch.field_selector for watch in after.watches
     }
     if narrower and (path := _not_cached(before, after, transformed=before.name in old.transformed)):
-        return Leaving(None, f"{path} is not in the cache as the API server has it")
+        return OutOfScope(None, f"{path} is not in the cache as the API server has it")
     heard, stays = _labels(was.filter), _labels(was.filter, now.filter)
     counts = [
-        matching(Selection(before.name, namespace, _joined(labels, stays), fields))
+        matching(ObjectSelection(before.name, namespace, _joined(labels, stays), fields))
         for namespace, labels, fields in dict.fromkeys(
             (w.namespace, w.label_selector, w.field_selector if narrower else "") for w in after.watches
         )
     ]
-    counts.append(matching(Selection(before.name, labels=heard)) if heard else known)
+    counts.append(matching(ObjectSelection(before.name, labels=heard)) if heard else known)
     found = [count for count in counts if count is not None]
     if len(found) < len(counts):
-        return Leaving(None, "the running process does not tell how many of its cached objects match")
+        return OutOfScope(None, "the running process does not tell how many of its cached objects match")
     *staying, all_heard = found
     gone = max(0, all_heard - sum(staying))
     asked = _functions(was, now)
     if asked and (gone or judges_otherwise(old, new, handler)):
-        return Leaving(None, f"only a reload calls {' and '.join(asked)}, with each object")
-    return Leaving(gone)
+        return OutOfScope(None, f"only a reload calls {' and '.join(asked)}, with each object")
+    return OutOfScope(gone)
 
 
 def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
@@ -154,7 +154,7 @@ class PlannedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class PlannedReplay:
     """A handler that hears objects which are there already; how many is None if it is not known.
 
     `only_differences` says that it hears those that differ from what it was told before. `out_of_scope` of
@@ -188,7 +188,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class PlannedRemoval:
     """A handler that goes while changes wait for it; it has `seconds` to be through with them."""
 
     handler: str
@@ -206,7 +206,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanComparison:
     """The whole of it. `listed` are the watches that are begun: one LIST and one WATCH each.
 
     `kept` goes on untouched. `hooks_known` is False where handlers were not imported, so that their hooks
@@ -219,9 +219,9 @@ class Planned:
     listed: Sequence[WatchKey]
     resources: Sequence[PlannedResource]
     hooks_known: bool
-    replays: Sequence[Replay] = ()
+    replays: Sequence[PlannedReplay] = ()
     kept: Sequence[Step] = ()
-    removals: Sequence[Removal] = ()
+    removals: Sequence[PlannedRemoval] = ()
     import_seconds: float = 0.0
 
     @property
@@ -263,21 +263,21 @@ class Planned:
         }
 
 
-def planned(
+def compare_plans(
     checked: Checked,
     *,
-    against: Checked | Comparable | None = None,
+    against: Checked | RunningPlan | None = None,
     objects: Mapping[str, int] | None = None,
-    matching: Matching | None = None,
-) -> Planned:
+    matching: MatchCounter | None = None,
+) -> PlanComparison:
     """The steps from one manifest without errors, or from nothing, or from what runs, to another.
 
     `objects` has how many there are of a resource; what runs says that itself. `matching` counts cached
     objects of what runs.
     """
     new = _side(checked)
-    living: Sequence[Identity]
-    if isinstance(against, Comparable):
+    living: Sequence[CacheIdentity]
+    if isinstance(against, RunningPlan):
         plan_of_new = masked(against.scoped(new.plan))
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
         living = [cache.identity for cache in against.caches]
@@ -289,7 +289,7 @@ def planned(
     steps = (*_changes(against, old, new), *_restarts(against, new))
     # Of another kind under the same name it is not known how many there are.
     counts = {name: count for name, count in (objects or {}).items() if not _is_other_kind(old, new, name)}
-    return Planned(
+    return PlanComparison(
         name=new.plan.name,
         steps=steps,
         listed=[
@@ -313,36 +313,36 @@ def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
 
 
-def _changes(against: Checked | Comparable | None, old: PlanSnapshot, new: PlanSnapshot) -> Iterator[Step]:
+def _changes(against: Checked | RunningPlan | None, old: PlanSnapshot, new: PlanSnapshot) -> Iterator[Step]:
     """The steps; what needs a new process is judged by what the running one was started with."""
-    if not isinstance(against, Comparable):
+    if not isinstance(against, RunningPlan):
         yield from changes(old, new)
         return
     yield from (step for step in changes(old, new) if step.kind is not StepKind.RESTART)
     yield from needing_restart(against.first_plan, new.plan)
 
 
-def _restarts(against: Checked | Comparable | None, new: PlanSnapshot) -> tuple[Step, ...]:
+def _restarts(against: Checked | RunningPlan | None, new: PlanSnapshot) -> tuple[Step, ...]:
     """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
-    if not isinstance(against, Comparable):
+    if not isinstance(against, RunningPlan):
         return ()
     wanted = {f"plugin {plugin.name}" for plugin in new.plan.plugins}
     return tuple(step for step in against.restarts if step.subject in wanted)
 
 
-def _removals(against: Checked | Comparable | None, new: PlanSnapshot) -> Iterator[Removal]:
+def _removals(against: Checked | RunningPlan | None, new: PlanSnapshot) -> Iterator[PlannedRemoval]:
     """The handlers that are not there any more, and what waits for them in the process that runs."""
-    if isinstance(against, Comparable):
+    if isinstance(against, RunningPlan):
         for name in against.side.handlers:
             goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
             if goes and against.waiting.get(name):
-                yield Removal(name, against.waiting[name], new.plan.reload.drain_timeout)
+                yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)
 
 
-def _recoded(against: Checked | Comparable, checked: Checked) -> Sequence[str]:
+def _recoded(against: Checked | RunningPlan, checked: Checked) -> Sequence[str]:
     """The handlers that hear the cache again, as their code is another one."""
     assert checked.inputs is not None
-    if isinstance(against, Comparable):
+    if isinstance(against, RunningPlan):
         before = against.handler_code
     else:
         assert against.inputs is not None
@@ -356,8 +356,8 @@ def _replays(
     new: PlanSnapshot,
     objects: Mapping[str, int],
     recoded: Sequence[str],
-    matching: Matching | None,
-) -> Iterator[Replay]:
+    matching: MatchCounter | None,
+) -> Iterator[PlannedReplay]:
     """The handlers that are new hear all of a cache, those whose cache is another one what differs.
 
     Those that want a replay hear all of it with other code. One that goes to another kind is new.
@@ -368,13 +368,13 @@ def _replays(
         subject, count = f"handler {name}", objects.get(handler.resource)
         if subject in added or _hears_other_kind(old, new, name):
             if handler.initial_sync is InitialSync.DELIVER:
-                yield Replay(name, count)
+                yield PlannedReplay(name, count)
         elif name in recoded:
-            yield Replay(name, count)
+            yield PlannedReplay(name, count)
         elif subject in moved or f"resource {handler.resource}" in moved or judges_otherwise(old, new, name):
             known = objects.get(old.handlers[name].resource)
-            gone = leaving(old, new, name, known=known, matching=matching)
-            yield Replay(
+            gone = out_of_scope(old, new, name, known=known, matching=matching)
+            yield PlannedReplay(
                 name, count, only_differences=True, out_of_scope=gone.objects, not_counted=gone.unknown
             )
 
@@ -394,13 +394,13 @@ def _hears_other_kind(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> boo
 
 
 def _group_kind(resource: ResourcePlan) -> tuple[str, str]:
-    return Identity(resource.watches[0]).group_kind
+    return CacheIdentity(resource.watches[0]).group_kind
 
 
 def notable_costs(checked: Checked) -> Sequence[str]:
     """What decodes every object, a line each: `pods: index byTeam decodes every object, …`."""
     return [
-        f"{resource.name}: {cost.subject} {cost.told()}"
+        f"{resource.name}: {cost.subject} {cost.text()}"
         for resource in _side(checked).plan.resources
         for cost in costs(resource, checked.hooks)
         if cost.is_notable
