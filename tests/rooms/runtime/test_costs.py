@@ -96,7 +96,7 @@ def test_hooks_cost_as_much_as_entry_points():
 )
 def test_what_all_of_them_cost_is_told_where_it_is_known_how_many_there_are(objects, words):
     """A person reads milliseconds, not microseconds times thousands."""
-    assert Cost("index byTeam", Price.DECODES).told(objects) == words
+    assert Cost("index byTeam", Price.DECODES).text(objects) == words
 
 
 POD = {
