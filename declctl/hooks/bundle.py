@@ -156,7 +156,7 @@ def closure(
     process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
     number, depth, memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
     """
-    reading = _Reading(root, modules, rest, until, lookups or Lookups())
+    reading = _BundleReader(root, modules, rest, until, lookups or Lookups())
     while reading.waiting or reading.read_packages():
         if reading.waiting:
             reading.read(reading.waiting.pop())
@@ -164,7 +164,7 @@ def closure(
     return Bundle(shown, dict(sorted(reading.files.items())), "" if folder is None else str(folder))
 
 
-class _Reading:
+class _BundleReader:
     """The files of a bundle, while they are found one after the other."""
 
     def __init__(

@@ -246,7 +246,7 @@ def lint(bundle: Bundle) -> list[Finding]:
             continue
         display = bundle.display(path)
         lines = (bundle.source(display) or "").split("\n")
-        for node, code, what, advice in _Import(own).of(tree):
+        for node, code, what, advice in _ModuleRules(own).of(tree):
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
             if not _is_meant(text, code):
                 column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
@@ -309,7 +309,7 @@ def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
     return None
 
 
-class _Import:
+class _ModuleRules:
     """What one module does when it is imported."""
 
     def __init__(self, own: frozenset[str]) -> None:

@@ -124,14 +124,14 @@ class GenerationPlugins:
                     suggestion="name a module, a class or a function",
                 )
             # A function that is an entry point by itself: without a mark it is `declctl_event`.
-            function_name = getattr(target, "__name__", "function")
-            members = [_marked(function_name, target) or _Member(function_name, "declctl_event", target, {})]
+            called = getattr(target, "__name__", "function")
+            members = [_marked(called, target) or _HookFunction(called, "declctl_event", target, {})]
         # An installed plugin may have the very name that a module beside the manifest has.
         name = text if text not in self._implementations else f"{text} (beside the manifest)"
         self._add(name, target, members)
         return name
 
-    def _add(self, name: str, plugin: object, members: "list[_Member]") -> None:
+    def _add(self, name: str, plugin: object, members: "list[_HookFunction]") -> None:
         found = tuple(self._implementation(name, member) for member in members)
         # pluggy sees the marked functions and nothing else. The namespace is an object of its own: pluggy
         # takes plugins that are equal for one and the same.
@@ -144,7 +144,7 @@ class GenerationPlugins:
         self._implementations[name] = found
         self._objects[id(plugin)] = (name, plugin)
 
-    def _members(self, plugin: object) -> "list[_Member]":
+    def _members(self, plugin: object) -> "list[_HookFunction]":
         """The marked functions of a plugin, in the order in which they are defined.
 
         Raises EntryPointError for a function with a hook's name and no mark: it would never be called.
@@ -167,7 +167,7 @@ class GenerationPlugins:
             raise faults.of_import(error, "looking for hooks", self._bundle) from error
         return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
 
-    def _implementation(self, name: str, member: "_Member") -> Implementation:
+    def _implementation(self, name: str, member: "_HookFunction") -> Implementation:
         hook, options = member.hook, member.options
         if hook not in ARGUMENTS:
             near = faults.closest(hook, ARGUMENTS)
@@ -227,7 +227,7 @@ class _MarkedFunctions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _HookFunction:
     """One function that implements a hook, with the options of its mark; without a mark, none."""
 
     name: str
@@ -236,11 +236,11 @@ class _Member:
     options: dict[str, Any]
 
 
-def _marked(name: str, function: Callable[..., Any]) -> _Member | None:
+def _marked(name: str, function: Callable[..., Any]) -> _HookFunction | None:
     options = getattr(function, _MARK, None)
     if not isinstance(options, dict):
         return None
-    return _Member(name, options.get("specname") or name, function, options)
+    return _HookFunction(name, options.get("specname") or name, function, options)
 
 
 def _functions(plugin: object) -> list[tuple[str, Callable[..., Any]]]:

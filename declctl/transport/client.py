@@ -17,7 +17,7 @@ from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
 from declctl.transport.health import ServerHealth
-from declctl.transport.messages import Request, Tally, TransportStatistics, Wire, json_object
+from declctl.transport.messages import ApiRequest, TransportCounters, TransportStatistics, Wire, json_object
 from declctl.transport.official import OfficialClients
 from declctl.transport.source import ResourceSource
 
@@ -40,13 +40,13 @@ class Client:
         clock = clock or SystemClock()
         user_agent = f"declctl/{_version()}"
         headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
-        self._tally = Tally()
+        self._counters = TransportCounters()
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
         self._wire = HttpWire(
             self._credentials,
             headers=headers,
             clock=clock,
-            tally=self._tally,
+            counters=self._counters,
             compresses=cluster.compresses,
         )
         self._discovery = Discovery(self._get, server=cluster.identity.server)
@@ -169,7 +169,7 @@ class Client:
         """One request; `{}` for an empty answer. A `body` that is a list is a JSON patch."""
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()
-        request = Request(method, path, method=method, params=params, body=body, content_type=content_type)
+        request = ApiRequest(method, path, method=method, params=params, body=body, content_type=content_type)
         return json_object(await self._wire.fetch(request), what=f"{method} {path}")
 
     def api_client(self) -> Any:
@@ -188,7 +188,7 @@ class Client:
 
     def statistics(self) -> TransportStatistics:
         """The figures so far."""
-        return self._tally.frozen()
+        return self._counters.frozen()
 
     @classmethod
     async def _prepared(cls, cluster: Cluster, clock: Clock | None) -> "Client":

@@ -159,7 +159,7 @@ class _Stage(Enum):
     CLOSED = auto()  # whatever comes is of no interest
 
 
-class Intake(asyncio.BufferedProtocol):
+class BodyProtocol(asyncio.BufferedProtocol):
     """The protocol of one connection from the head of one answer to its last chunk.
 
     Whatever it is not sure of is left to aiohttp: `take` says whether the body is read here.
@@ -341,16 +341,16 @@ class Intake(asyncio.BufferedProtocol):
             self._alarm = None
 
 
-class Answer(aiohttp.ClientResponse):
+class ChunkedResponse(aiohttp.ClientResponse):
     """aiohttp's answer. The body of a success that comes in chunks waits for whoever asks for `chunks`."""
 
-    _intake: Intake | None = None
+    _intake: BodyProtocol | None = None
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Read the head; the body waits. Raises BrokenBody for a head that gives the body two ends."""
         transport, aiohttps = connection.transport, connection.protocol
         if transport is not None and aiohttps is not None and transport.get_protocol() is aiohttps:
-            self._intake = Intake(transport, aiohttps)
+            self._intake = BodyProtocol(transport, aiohttps)
             transport.set_protocol(self._intake)
         try:
             await super().start(connection)
@@ -360,7 +360,7 @@ class Answer(aiohttp.ClientResponse):
                 self._intake.leave(self._length())
         return self
 
-    def chunks(self, sink: Sink, *, silence: float) -> Intake | None:
+    def chunks(self, sink: Sink, *, silence: float) -> BodyProtocol | None:
         """The body, to be read into a sink; None where it can only be read as aiohttp does."""
         if self._intake is not None and self._intake.take(sink, silence=silence):
             return self._intake
@@ -386,7 +386,7 @@ def _check_framing(headers: CIMultiDictProxy[str]) -> None:
         raise BrokenBody(f"its Transfer-Encoding is {', '.join(encodings)[:80]!r} and not chunked")
 
 
-class Connections(RESTClientObject):
+class ConnectionPool(RESTClientObject):
     """A pool without a limit: each watch holds a connection for as long as it runs.
 
     Answers are of a class of ours, unless the configuration asks for another one. Used on one loop.
@@ -397,7 +397,7 @@ class Connections(RESTClientObject):
         choose_proxy(configured)  # for a configuration that is somebody else's
         options = configured.client_session_kwargs or {}
         configured.client_session_kwargs = {
-            "response_class": Answer,
+            "response_class": ChunkedResponse,
             **options,
             "auto_decompress": False,  # a stream of ours unpacks what was asked for
             # Redirects are answers here, of which the wire makes an error.

@@ -18,7 +18,7 @@ from declctl.objects import GroupVersionKind, KubeObject, Resource
 Get = Callable[[str], Awaitable[KubeObject]]
 
 
-_Document = TypeVar("_Document", bound="_ResourceList | _Group")
+_Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup")
 _MOST_CANDIDATES, _LONGEST_NAME = 1000, 63
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
@@ -57,7 +57,7 @@ class ResourceName:
         return ".".join(part for part in (self.resource, self.version, self.group) if part)
 
 
-class _Entry(msgspec.Struct):
+class _ApiResource(msgspec.Struct):
     """metav1.APIResource, as far as it matters here. Go writes `null` for an empty list."""
 
     name: str = "/"
@@ -68,17 +68,17 @@ class _Entry(msgspec.Struct):
     shortNames: list[str] | None = None  # noqa: N815
 
 
-class _ResourceList(msgspec.Struct):
-    resources: list[_Entry] | None = None
+class _ApiResourceList(msgspec.Struct):
+    resources: list[_ApiResource] | None = None
 
 
-class _GroupVersion(msgspec.Struct):
+class _ApiVersion(msgspec.Struct):
     version: str | None = None
 
 
-class _Group(msgspec.Struct):
-    preferredVersion: _GroupVersion | None = None  # noqa: N815
-    versions: list[_GroupVersion] | None = None
+class _ApiGroup(msgspec.Struct):
+    preferredVersion: _ApiVersion | None = None  # noqa: N815
+    versions: list[_ApiVersion] | None = None
 
 
 class Discovery:
@@ -143,7 +143,7 @@ class Discovery:
             yield "v1"
         else:
             try:
-                group = await self._document(f"/apis/{wanted.group}", _Group)
+                group = await self._document(f"/apis/{wanted.group}", _ApiGroup)
             except NotFound:
                 return
             for version in dict.fromkeys(
@@ -152,9 +152,9 @@ class Discovery:
                 if version:
                     yield version
 
-    async def _entries(self, group: str, version: str) -> Sequence[_Entry]:
+    async def _entries(self, group: str, version: str) -> Sequence[_ApiResource]:
         listed = await self._document(
-            f"/apis/{group}/{version}" if group else f"/api/{version}", _ResourceList
+            f"/apis/{group}/{version}" if group else f"/api/{version}", _ApiResourceList
         )
         # A subresource, such as pods/log, may have the kind of a resource.
         return [entry for entry in listed.resources or () if "/" not in entry.name]
@@ -178,11 +178,11 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word[:_LONGEST_NAME], candidates, n=1)
 
 
-def _names(entry: _Entry) -> set[str]:
+def _names(entry: _ApiResource) -> set[str]:
     return {entry.name, entry.singularName or "", *(entry.shortNames or ())}
 
 
-def _resource(gvk: GroupVersionKind, entry: _Entry) -> Resource:
+def _resource(gvk: GroupVersionKind, entry: _ApiResource) -> Resource:
     return Resource(
         gvk=gvk,
         plural=entry.name,

@@ -36,7 +36,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """What is asked. It is counted as `verb`; a WATCH has `watch_seconds`, after which it is over."""
 
     verb: str
@@ -76,11 +76,11 @@ class Channel(Protocol):
 class Wire(Protocol):
     """The connections to one server."""
 
-    async def fetch(self, request: Request) -> bytes:
+    async def fetch(self, request: ApiRequest) -> bytes:
         """The body of a successful answer; raises the ApiError family."""
         ...
 
-    async def open(self, request: Request, sink: Sink) -> Channel:
+    async def open(self, request: ApiRequest, sink: Sink) -> Channel:
         """The body of a LIST or a WATCH, once the server has accepted it; raises the ApiError family.
 
         It goes into the sink while the channel is read, and a little ahead of that.
@@ -192,7 +192,7 @@ class TransportStatistics:
     last_error: str | None
 
 
-class Tally:
+class TransportCounters:
     """The figures as they grow; only the rooms of this folder write them, on the client's loop."""
 
     def __init__(self) -> None:

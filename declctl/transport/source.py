@@ -21,7 +21,7 @@ from declctl.objects import (
     answers,
 )
 from declctl.transport.health import ServerHealth
-from declctl.transport.messages import Channel, Request, Sink, Wire
+from declctl.transport.messages import ApiRequest, Channel, Sink, Wire
 
 _NEWLINE = ord("\n")
 MOST_EVENTS = 256  # decoded in one go; then the loop breathes
@@ -102,7 +102,7 @@ class LineSplitter:
         )
 
 
-class Gate(Protocol):
+class SourceClient(Protocol):
     """What a source needs of a client."""
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
@@ -135,7 +135,7 @@ class ResourceSource:
 
     def __init__(
         self,
-        gate: Gate,
+        client: SourceClient,
         gvk: GroupVersionKind,
         *,
         namespace: str | None,
@@ -144,7 +144,7 @@ class ResourceSource:
         metadata_only: bool = False,
         projection: Projection,
     ) -> None:
-        self._gate = gate
+        self._client = client
         self._gvk = gvk
         self._namespace = namespace
         self._label_selector = label_selector
@@ -166,7 +166,7 @@ class ResourceSource:
     @property
     def health(self) -> ServerHealth:
         """Whether the server can be reached, for all sources of one client."""
-        return self._gate.health
+        return self._client.health
 
     @property
     def has_selector(self) -> bool:
@@ -175,7 +175,7 @@ class ResourceSource:
 
     async def namespaced(self) -> bool:
         """Whether its objects live in namespaces."""
-        return (await self._gate.discover(self._gvk)).namespaced
+        return (await self._client.discover(self._gvk)).namespaced
 
     async def list(
         self,
@@ -192,9 +192,9 @@ class ResourceSource:
         path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
         elsewhere = self.elsewhere
-        parts = None if elsewhere is None else _Parts(cutter)
+        parts = None if elsewhere is None else _PartBuffer(cutter)
         channel = await self._opened(
-            Request(
+            ApiRequest(
                 "LIST",
                 path,
                 params=self._selected(options) | _list_params(options),
@@ -231,7 +231,7 @@ class ResourceSource:
         path = await self._path("watch")
         lines = LineSplitter()
         channel = await self._opened(
-            Request(
+            ApiRequest(
                 "WATCH",
                 path,
                 params=self._selected(options) | _watch_params(options),
@@ -259,11 +259,11 @@ class ResourceSource:
         finally:
             channel.close()
 
-    async def _opened(self, request: Request, sink: Sink) -> Channel:
+    async def _opened(self, request: ApiRequest, sink: Sink) -> Channel:
         try:
-            return await self._gate.wire.open(request, sink)
+            return await self._client.wire.open(request, sink)
         except NotFound:
-            self._gate.forget(self._gvk)
+            self._client.forget(self._gvk)
             raise
 
     def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:
@@ -278,7 +278,7 @@ class ResourceSource:
         return params
 
     async def _path(self, verb: str, namespace: str | None = None) -> str:
-        resource = await self._gate.discover(self._gvk)
+        resource = await self._client.discover(self._gvk)
         self._name = str(resource)
         if verb not in resource.verbs:
             raise InvalidRequest(
@@ -287,7 +287,7 @@ class ResourceSource:
         return resource.path(self._namespace or namespace)
 
 
-class _Parts:
+class _PartBuffer:
     """Holds what comes of a LIST until it is taken, as a thread may be cutting what came before."""
 
     def __init__(self, cutter: ItemCutter) -> None:

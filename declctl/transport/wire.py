@@ -13,9 +13,8 @@ import asyncio
 import ssl
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -25,276 +24,34 @@ from declctl.kit import Clock
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import excerpt
 from declctl.objects import answers
-from declctl.transport.connections import Answer, Connections, keep_alive
+from declctl.transport.connections import BodyProtocol, ChunkedResponse, ConnectionPool, keep_alive
 from declctl.transport.credentials import Credentials, Proof
-from declctl.transport.messages import BrokenBody, Request, Sink, Tally, answer_error, redirect_error
-
-# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for what can't be
-# put on the wire.
-CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
-
-_SHOWN = 200  # characters of what others say
-_CHECK_CERTIFICATE = (
-    "Check certificate-authority(-data), tls-server-name and the server's address in the kubeconfig."
+from declctl.transport.messages import (
+    ApiRequest,
+    BrokenBody,
+    Sink,
+    TransportCounters,
+    answer_error,
+    redirect_error,
 )
-_WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
-_SLICE = 256 * 1024  # unpacked in one go: JSON may become a hundred times as large
-_MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
+
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 30  # before and within an answer
 TOTAL_SECONDS = 60  # a whole answer that is not a LIST
 HEADERS_SECONDS = 60  # until a LIST or a WATCH begins
 WATCH_SLACK_SECONDS = 30  # after the timeoutSeconds of a watch, when the server should have ended it
-_LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # this module keeps the others
+
+# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for a request that can't be
+# put on the wire.
+CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+_CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # others are kept here
 _PLAIN = "identity"
 _GZIP = "gzip"
-
-
-def unreachable(fault: BaseException, *, server: str) -> Unreachable:
-    """The error that tells a person why `server` gave no answer."""
-    for kinds, sentence in _SENTENCES:
-        if isinstance(fault, kinds):
-            return Unreachable(sentence(fault, server))
-    return Unreachable(f"The request to {server} failed: {type(fault).__name__}: {_text(fault)}.")
-
-
-def _certificate(fault: Any, server: str) -> str:
-    cause = getattr(fault, "certificate_error", fault)  # aiohttp wraps what the TLS library raised
-    why = getattr(cause, "verify_message", "") or _text(cause)
-    return f"The certificate of {server} is not accepted: {why}. {_CHECK_CERTIFICATE}"
-
-
-def _tls(fault: Any, server: str) -> str:
-    reason = getattr(fault, "reason", None) or getattr(getattr(fault, "os_error", None), "reason", None)
-    why = str(reason).replace("_", " ").lower() if reason else _text(fault)
-    return f"TLS with {server} failed: {why}. Does it speak https, and does it accept the client certificate?"
-
-
-def _proxy(fault: Any, server: str) -> str:
-    proxy = f"{fault.host}:{fault.port}"
-    return f"The proxy on the way to {server}, {proxy}, can't be reached: {_cause(fault.os_error)}."
-
-
-def _cause(fault: OSError) -> str:
-    if isinstance(fault, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(fault, ConnectionResetError):
-        return "connection reset"
-    return fault.strerror or _text(fault)
-
-
-def _text(fault: BaseException) -> str:
-    return _part(str(fault)) or type(fault).__name__
-
-
-def _part(text: str) -> str:
-    return excerpt(text, most=_SHOWN).rstrip(".")
-
-
-# In this order, because most of these are also an OSError, and some are also another one of these.
-_SENTENCES: tuple[tuple[type | tuple[type, ...], Callable[[Any, str], str]], ...] = (
-    ((aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError), _certificate),
-    ((aiohttp.ClientConnectorSSLError, ssl.SSLError), _tls),
-    (aiohttp.ClientProxyConnectionError, _proxy),
-    (
-        aiohttp.ClientHttpProxyError,
-        lambda fault, server: (
-            f"The proxy on the way to {server} refused: {fault.status} {_part(fault.message)}."
-        ),
-    ),
-    (
-        aiohttp.ClientConnectorDNSError,
-        lambda fault, server: (
-            f"The name {fault.host!r} of {server} can't be resolved: {_cause(fault.os_error)}."
-        ),
-    ),
-    (
-        aiohttp.ClientConnectorError,
-        lambda fault, server: f"{server} can't be reached: {_cause(fault.os_error)}.",
-    ),
-    (
-        aiohttp.ConnectionTimeoutError,
-        lambda _, server: f"{server} can't be reached: no connection in time.",
-    ),
-    (TimeoutError, lambda _, server: f"{server} did not answer in time."),
-    (
-        aiohttp.ServerDisconnectedError,
-        lambda _, server: f"{server} closed the connection without an answer.",
-    ),
-    (
-        aiohttp.ClientPayloadError,
-        lambda fault, server: f"The answer of {server} was cut off: {_text(fault)}.",
-    ),
-    (
-        aiohttp.InvalidURL,
-        lambda fault, server: f"{server} is no address of an API server: {_text(fault)}.",
-    ),
-    (
-        aiohttp.ClientResponseError,
-        lambda fault, server: f"The answer of {server} is no HTTP: {_part(fault.message)}.",
-    ),
-    (BrokenBody, lambda fault, server: f"The answer of {server} is no HTTP: {_text(fault)}."),
-    (OSError, lambda fault, server: f"The connection to {server} broke: {_cause(fault)}."),
-)
-
-
-def content_encoding(headers: Mapping[str, str]) -> str:
-    """How the body of an answer is packed: `gzip`, another one, or empty for a body that is not packed."""
-    encoding = headers.get("Content-Encoding", "").strip().lower()
-    return "" if encoding == "identity" else encoding
-
-
-class Unpacker:
-    """A sink for gzip, which it unpacks into another sink, one slice at a time.
-
-    The loop can go on between two slices, however large the whole becomes.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._packed: deque[bytes] = deque()
-        self._gzip = zlib.decompressobj(_WINDOW_BITS)
-
-    def feed(self, part: memoryview) -> None:
-        """The next bytes of gzip."""
-        self._packed.append(bytes(part))
-
-    def unpack(self) -> bool:
-        """Give the other sink a slice; False if there is none, yet.
-
-        Raises BrokenBody for what is no gzip, and for bytes that follow its end. Servers write one member;
-        readers that stop there and readers that go on would see different answers.
-        """
-        while self._packed:
-            if self._gzip.eof:
-                raise BrokenBody("something follows the end of what gzip made")
-            packed = self._packed.popleft()
-            try:
-                plain = self._gzip.decompress(packed, _SLICE)
-            except zlib.error as fault:
-                raise BrokenBody(f"it is not what gzip makes: {fault}") from fault
-            if rest := self._gzip.unused_data or self._gzip.unconsumed_tail:
-                self._packed.appendleft(rest)
-            elif len(plain) == _SLICE and not self._gzip.eof:
-                self._packed.appendleft(b"")  # there may be more, even if nothing is left to be unpacked
-            if plain:
-                self._sink.feed(memoryview(plain))
-                return True
-        return False
-
-    def close(self) -> None:
-        """Nothing more will come; raises BrokenBody if that is too early."""
-        if not self._gzip.eof:
-            raise BrokenBody("what gzip made of it ended too early")
-
-
-class Stream:
-    """The body of a successful answer. It fails after `silence` seconds in which nothing came.
-
-    A WATCH is counted as open until it is closed. `close` ends the connection at once, whatever else is still
-    in it; after the last part the connection is kept for the next request.
-    """
-
-    def __init__(
-        self,
-        response: aiohttp.ClientResponse,
-        sink: Sink,
-        request: Request,
-        *,
-        server: str,
-        tally: Tally,
-        silence: float,
-    ) -> None:
-        self._response = response
-        self._request = request
-        self._server = server
-        self._tally = tally
-        self._open = True
-        self._counted = 0
-        # Whether gzip was asked for, the wire has seen to.
-        self._unpacker = Unpacker(sink) if content_encoding(response.headers) == "gzip" else None
-        into = self._unpacker or sink
-        taken = response.chunks(into, silence=silence) if isinstance(response, Answer) else None
-        self._body: _Body = taken or _Content(response, into, silence=silence)
-        if request.watch_seconds:
-            tally.open_watches += 1
-
-    async def read(self) -> bool:
-        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
-        try:
-            return await self._more() if self._unpacker is None else await self._unpacked(self._unpacker)
-        except CONNECTION_FAULTS as fault:
-            raise self._failed(fault) from fault
-
-    def close(self) -> None:
-        """Close the connection unless everything was read; twice is harmless."""
-        if not self._open:
-            return
-        self._open = False
-        if self._request.watch_seconds:
-            self._tally.open_watches -= 1
-        self._body.close()
-        self._response.close()
-
-    async def _more(self) -> bool:
-        more = await self._body.read()
-        count = self._body.count
-        self._tally.bytes_in += count - self._counted
-        self._counted = count
-        return more
-
-    async def _unpacked(self, unpacker: Unpacker) -> bool:
-        if unpacker.unpack():
-            await asyncio.sleep(0)  # there was no need to wait: let others go on
-            return True
-        while await self._more():
-            if unpacker.unpack():
-                return True
-        unpacker.close()
-        return False
-
-    def _failed(self, fault: BaseException) -> Unreachable:
-        error = unreachable(fault, server=self._server)
-        if self._request.watch_seconds:
-            self._tally.last_error = str(error)
-        else:
-            self._tally.failed(self._request.verb, str(error))
-        return error
-
-
-class _Body(Protocol):
-    """A body that goes into a sink. `count` is how many bytes have come."""
-
-    @property
-    def count(self) -> int: ...
-
-    async def read(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class _Content:
-    """A body that aiohttp reads: one with a length, or one that ends with its connection."""
-
-    def __init__(self, response: aiohttp.ClientResponse, sink: Sink, *, silence: float) -> None:
-        self._content = response.content
-        self._sink = sink
-        self._silence = silence
-        self.count = 0
-
-    async def read(self) -> bool:
-        async with asyncio.timeout(self._silence):
-            part = await self._content.read(_MOST)
-        if not part:
-            return False
-        if len(part) == _MOST:
-            await asyncio.sleep(0)  # the next part may be here already: let others go on
-        self.count += len(part)
-        self._sink.feed(memoryview(part))
-        return True
-
-    def close(self) -> None:
-        """Its connection is the answer's."""
+_WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
+_SLICE = 256 * 1024  # unpacked in one go: JSON may become a hundred times as large
+_MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
+_SHOWN = 200  # characters of a text of others
 
 
 class HttpWire:
@@ -310,27 +67,25 @@ class HttpWire:
         *,
         headers: Mapping[str, str],
         clock: Clock,
-        tally: Tally,
+        counters: TransportCounters,
         compresses: bool,
     ) -> None:
         self._credentials = credentials
         self._base = credentials.configuration.host
         self._server = ServerUrl.of(self._base).url  # for people: without the password that may be in it
-        self._headers = headers
+        self._headers = headers  # of every request
         self._clock = clock
-        self._tally = tally
+        self._counters = counters
         self._list_encoding = _GZIP if compresses else _PLAIN
-        self._connections: Connections | None = None
-        self._files: object = None
+        self._pool: ConnectionPool | None = None  # made by the first request
+        self._files: object = None  # the state of the certificate files that the pool has loaded
         self._closed = False
 
-    async def fetch(self, request: Request) -> bytes:
+    async def fetch(self, request: ApiRequest) -> bytes:
         """The body of a successful answer; raises the ApiError family."""
-        body = _Whole(f"{request.method} {request.path}")
+        body = _WholeBody(f"{request.method} {request.path}")
         response = await self._send(request, SILENCE_SECONDS)
-        stream = Stream(
-            response, body, request, server=self._server, tally=self._tally, silence=SILENCE_SECONDS
-        )
+        stream = self._stream(request, response, body, SILENCE_SECONDS)
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
                 while await stream.read():
@@ -341,40 +96,44 @@ class HttpWire:
             stream.close()
         return bytes(body.data)
 
-    async def open(self, request: Request, sink: Sink) -> Stream:
+    async def open(self, request: ApiRequest, sink: Sink) -> "BodyStream":
         """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""
-        encoding = _PLAIN if request.watch_seconds else self._list_encoding
-        response = await self._send(request, HEADERS_SECONDS, encoding=encoding)
-        if request.watch_seconds:
-            keep_alive(response)
-        return Stream(
-            response,
-            sink,
-            request,
-            server=self._server,
-            tally=self._tally,
-            silence=request.watch_seconds + WATCH_SLACK_SECONDS if request.watch_seconds else SILENCE_SECONDS,
-        )
+        if not request.watch_seconds:
+            response = await self._send(request, HEADERS_SECONDS, encoding=self._list_encoding)
+            return self._stream(request, response, sink, SILENCE_SECONDS)
+        response = await self._send(request, HEADERS_SECONDS)
+        keep_alive(response)
+        # A watch may be silent for as long as it runs: nothing may have happened to its objects.
+        return self._stream(request, response, sink, request.watch_seconds + WATCH_SLACK_SECONDS)
 
     async def prepare(self) -> None:
         """Make the TLS context; raises UsageError when certificates can't be loaded."""
         try:
-            await self._connect(await self._credentials.proof())
+            await self._connections(await self._credentials.proof())
         except OSError as fault:
             raise UsageError(f"The certificates for {self._server} can't be loaded: {fault}") from fault
 
     async def close(self) -> None:
         """Close every connection; requests after this raise Unreachable."""
         self._closed = True
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    def _stream(
+        self, request: ApiRequest, response: aiohttp.ClientResponse, sink: Sink, silence: float
+    ) -> "BodyStream":
+        return BodyStream(
+            response, sink, request, server=self._server, counters=self._counters, silence=silence
+        )
 
     async def _send(
-        self, request: Request, patience: float, *, encoding: str = _PLAIN
+        self, request: ApiRequest, patience: float, *, encoding: str = _PLAIN
     ) -> aiohttp.ClientResponse:
+        """The answer of a server that accepts the request, within `patience` seconds to its head."""
         proof = await self._credentials.proof()
         response = await self._attempt(request, patience, proof, encoding)
+        # A token may have expired, or been revoked, before its time: log in again, and ask once more.
         if response.status == 401:
             try:
                 renewed = await self._credentials.renew(proof)
@@ -396,7 +155,7 @@ class HttpWire:
         return response
 
     async def _attempt(
-        self, request: Request, patience: float, proof: Proof, encoding: str
+        self, request: ApiRequest, patience: float, proof: Proof, encoding: str
     ) -> aiohttp.ClientResponse:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
@@ -410,59 +169,160 @@ class HttpWire:
         if proof.authorization:
             headers["Authorization"] = proof.authorization
         try:
-            connections = await self._connect(proof)
+            pool = await self._connections(proof)
             async with asyncio.timeout(patience):
-                answer = await connections.request(
+                answer = await pool.request(
                     request.method,
                     f"{self._base}{request.path}{query}",
                     headers=headers,
                     body=request.body,
-                    _request_timeout=_LIMITS,
+                    _request_timeout=_CONNECT_TIMEOUT,
                 )
         except CONNECTION_FAULTS as fault:
             raise self._failed(request, fault) from fault
         response: aiohttp.ClientResponse = answer.response
-        self._tally.answered(request.verb, response.status)
+        self._counters.answered(request.verb, response.status)
         return response
 
-    async def _connect(self, proof: Proof) -> Connections:
-        if self._connections is None:
-            self._connections = Connections(self._credentials.configuration)
+    async def _connections(self, proof: Proof) -> ConnectionPool:
+        if self._pool is None:
+            self._pool = ConnectionPool(self._credentials.configuration)
             self._files = proof.files
         elif self._files != proof.files:
-            # Certificates rotated. What runs over the old ones ends now, as with client-go's
-            # rotating dialer.
-            renewed = Connections(self._credentials.configuration)
-            old, self._connections, self._files = self._connections, renewed, proof.files
+            # Certificates rotated. Watches over the old connections end now, as with client-go's rotating
+            # dialer.
+            renewed = ConnectionPool(self._credentials.configuration)
+            old, self._pool, self._files = self._pool, renewed, proof.files
             await old.close()
-        return self._connections
+        return self._pool
 
-    async def _refused(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
-        if (elsewhere := redirect_error(response.status, response.headers, server=self._server)) is not None:
+    async def _refused(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
+        """The error of an answer that is no success. Its body is read as far as an error may be long."""
+        error: ApiError | None = redirect_error(response.status, response.headers, server=self._server)
+        if error is not None:
             response.close()
-            self._tally.last_error = f"{request.verb} {request.path}: {elsewhere}"
-            return elsewhere
-        body = bytearray()
-        try:
-            async with response, asyncio.timeout(SILENCE_SECONDS):
-                while len(body) < answers.ERROR_BYTES and (part := await response.content.readany()):
-                    body += part
-        except CONNECTION_FAULTS as fault:
-            return self._failed(request, fault)
-        if packed := content_encoding(response.headers):
-            body = bytearray(f"its text is packed as {packed[:40]!r}, which was not asked for".encode())
-        now: datetime = self._clock.now()
-        error = answer_error(response.status, response.headers, bytes(body[: answers.ERROR_BYTES]), now=now)
-        self._tally.last_error = f"{request.verb} {request.path}: {error}"
+        else:
+            body = bytearray()
+            try:
+                async with response, asyncio.timeout(SILENCE_SECONDS):
+                    while len(body) < answers.ERROR_BYTES and (part := await response.content.readany()):
+                        body += part
+            except CONNECTION_FAULTS as fault:
+                return self._failed(request, fault)
+            if packed := content_encoding(response.headers):
+                body = bytearray(f"its text is packed as {packed[:40]!r}, which was not asked for".encode())
+            error = answer_error(
+                response.status,
+                response.headers,
+                bytes(body[: answers.ERROR_BYTES]),
+                now=self._clock.now(),
+            )
+        self._counters.last_error = f"{request.verb} {request.path}: {error}"
         return error
 
-    def _failed(self, request: Request, fault: BaseException) -> Unreachable:
+    def _failed(self, request: ApiRequest, fault: BaseException) -> Unreachable:
         error = unreachable(fault, server=self._server)
-        self._tally.failed(request.verb, str(error))
+        self._counters.failed(request.verb, str(error))
         return error
 
 
-class _Whole:
+class BodyStream:
+    """The body of a successful answer, a `Channel`. It fails after `silence` seconds in which nothing came.
+
+    A WATCH is counted as open until it is closed. `close` ends the connection at once, whatever else is still
+    in it; after the last part the connection is kept for the next request.
+    """
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        sink: Sink,
+        request: ApiRequest,
+        *,
+        server: str,
+        counters: TransportCounters,
+        silence: float,
+    ) -> None:
+        self.response = response
+        self._request = request
+        self._server = server
+        self._counters = counters
+        self._open = True
+        self._counted = 0  # bytes of the body that are in `counters`
+        # The wire has refused encodings that were not asked for, so that the other one is plain.
+        self._unpacker = Unpacker(sink) if content_encoding(response.headers) == _GZIP else None
+        into = self._unpacker or sink
+        taken = response.chunks(into, silence=silence) if isinstance(response, ChunkedResponse) else None
+        self._body: BodyProtocol | _AiohttpBody = taken or _AiohttpBody(response, into, silence=silence)
+        if request.watch_seconds:
+            counters.open_watches += 1
+
+    async def read(self) -> bool:
+        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
+        try:
+            return await self._more() if self._unpacker is None else await self._unpacked(self._unpacker)
+        except CONNECTION_FAULTS as fault:
+            error = unreachable(fault, server=self._server)
+            # A WATCH that breaks has had its answer: it is an error, and no request without one.
+            if self._request.watch_seconds:
+                self._counters.last_error = str(error)
+            else:
+                self._counters.failed(self._request.verb, str(error))
+            raise error from fault
+
+    def close(self) -> None:
+        """Close the connection unless everything was read; twice is harmless."""
+        if not self._open:
+            return
+        self._open = False
+        if self._request.watch_seconds:
+            self._counters.open_watches -= 1
+        self._body.close()
+        self.response.close()
+
+    async def _more(self) -> bool:
+        more = await self._body.read()
+        count = self._body.count
+        self._counters.bytes_in += count - self._counted
+        self._counted = count
+        return more
+
+    async def _unpacked(self, unpacker: "Unpacker") -> bool:
+        if unpacker.unpack():
+            await asyncio.sleep(0)  # there was no need to wait: let others go on
+            return True
+        while await self._more():
+            if unpacker.unpack():
+                return True
+        unpacker.close()
+        return False
+
+
+class _AiohttpBody:
+    """A body that aiohttp reads: one with a length, or one that ends with its connection."""
+
+    def __init__(self, response: aiohttp.ClientResponse, sink: Sink, *, silence: float) -> None:
+        self._content = response.content
+        self._sink = sink
+        self._silence = silence
+        self.count = 0  # bytes that have come
+
+    async def read(self) -> bool:
+        async with asyncio.timeout(self._silence):
+            part = await self._content.read(_MOST)
+        if not part:
+            return False
+        if len(part) == _MOST:
+            await asyncio.sleep(0)  # the next part may be here already: let others go on
+        self.count += len(part)
+        self._sink.feed(memoryview(part))
+        return True
+
+    def close(self) -> None:
+        """Nothing: the answer closes its connection."""
+
+
+class _WholeBody:
     """A sink that keeps everything, up to a limit."""
 
     def __init__(self, what: str) -> None:
@@ -476,3 +336,125 @@ class _Whole:
                 f"the answer to {self._what} is longer than {answers.in_mebibytes(answers.BODY_BYTES)}. Ask "
                 "for less: with `limit` and `continue`, one namespace, or a selector"
             )
+
+
+def content_encoding(headers: Mapping[str, str]) -> str:
+    """How the body of an answer is packed: `gzip`, another one, or empty for a body that is not packed."""
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    return "" if encoding == _PLAIN else encoding
+
+
+class Unpacker:
+    """A sink for gzip, which it unpacks into another sink, one slice at a time.
+
+    The loop can go on between two slices, however large the whole becomes.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._packed: deque[bytes] = deque()  # parts that are not unpacked yet
+        self._gzip = zlib.decompressobj(_WINDOW_BITS)
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes of gzip."""
+        self._packed.append(bytes(part))
+
+    def unpack(self) -> bool:
+        """Give the other sink a slice; False if there is none, yet.
+
+        Raises BrokenBody for bytes that are no gzip, and for bytes that follow its end. Servers write one
+        member; readers that stop there and readers that go on would see different answers.
+        """
+        while self._packed:
+            if self._gzip.eof:
+                raise BrokenBody("something follows the end of what gzip made")
+            packed = self._packed.popleft()
+            try:
+                plain = self._gzip.decompress(packed, _SLICE)
+            except zlib.error as fault:
+                raise BrokenBody(f"it is not what gzip makes: {fault}") from fault
+            if rest := self._gzip.unused_data or self._gzip.unconsumed_tail:
+                self._packed.appendleft(rest)
+            elif len(plain) == _SLICE and not self._gzip.eof:
+                # zlib may hold more plain bytes, even if no packed ones are left.
+                self._packed.appendleft(b"")
+            if plain:
+                self._sink.feed(memoryview(plain))
+                return True
+        return False
+
+    def close(self) -> None:
+        """Nothing more will come; raises BrokenBody if that is too early."""
+        if not self._gzip.eof:
+            raise BrokenBody("what gzip made of it ended too early")
+
+
+def unreachable(fault: BaseException, *, server: str) -> Unreachable:
+    """A connection that brought no answer, as a sentence: which server, what happened, what to look at."""
+    return Unreachable(_sentence(fault, server))
+
+
+def _sentence(fault: Any, server: str) -> str:  # noqa: C901, PLR0911, PLR0912 - a case for each kind of fault
+    # In this order, because most of these are also an OSError, and some are also another one of these.
+    match fault:
+        case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
+            cause: Any = getattr(
+                fault, "certificate_error", fault
+            )  # aiohttp wraps the error of the TLS library
+            why = getattr(cause, "verify_message", "") or _text(cause)
+            return (
+                f"The certificate of {server} is not accepted: {why}. Check certificate-authority(-data), "
+                "tls-server-name and the server's address in the kubeconfig."
+            )
+        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+            reason = getattr(fault, "reason", None) or getattr(
+                getattr(fault, "os_error", None), "reason", None
+            )
+            why = str(reason).replace("_", " ").lower() if reason else _text(fault)
+            return (
+                f"TLS with {server} failed: {why}. Does it speak https, and does it accept the client "
+                "certificate?"
+            )
+        case aiohttp.ClientProxyConnectionError():
+            proxy = f"{fault.host}:{fault.port}"
+            return f"The proxy on the way to {server}, {proxy}, can't be reached: {_cause(fault.os_error)}."
+        case aiohttp.ClientHttpProxyError():
+            return f"The proxy on the way to {server} refused: {fault.status} {_part(fault.message)}."
+        case aiohttp.ClientConnectorDNSError():
+            return f"The name {fault.host!r} of {server} can't be resolved: {_cause(fault.os_error)}."
+        case aiohttp.ClientConnectorError():
+            return f"{server} can't be reached: {_cause(fault.os_error)}."
+        case aiohttp.ConnectionTimeoutError():
+            return f"{server} can't be reached: no connection in time."
+        case TimeoutError():
+            return f"{server} did not answer in time."
+        case aiohttp.ServerDisconnectedError():
+            return f"{server} closed the connection without an answer."
+        case aiohttp.ClientPayloadError():
+            return f"The answer of {server} was cut off: {_text(fault)}."
+        case aiohttp.InvalidURL():
+            return f"{server} is no address of an API server: {_text(fault)}."
+        case aiohttp.ClientResponseError():
+            return f"The answer of {server} is no HTTP: {_part(fault.message)}."
+        case BrokenBody():
+            return f"The answer of {server} is no HTTP: {_text(fault)}."
+        case OSError():
+            return f"The connection to {server} broke: {_cause(fault)}."
+        case _:
+            return f"The request to {server} failed: {type(fault).__name__}: {_text(fault)}."
+
+
+def _cause(fault: OSError) -> str:
+    if isinstance(fault, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(fault, ConnectionResetError):
+        return "connection reset"
+    return fault.strerror or _text(fault)
+
+
+def _text(fault: BaseException) -> str:
+    return _part(str(fault)) or type(fault).__name__
+
+
+def _part(text: str) -> str:
+    return excerpt(text, most=_SHOWN).rstrip(".")

@@ -12,13 +12,13 @@ from aiohttp import ClientResponse
 from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
-from declctl.transport.connections import Intake
+from declctl.transport.connections import BodyProtocol
 from declctl.transport.credentials import new_configuration
-from declctl.transport.messages import Request
+from declctl.transport.messages import ApiRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-LIST = Request("LIST", "/api/v1/pods")
-WATCH = Request("WATCH", "/api/v1/pods", watch_seconds=300)
+LIST = ApiRequest("LIST", "/api/v1/pods")
+WATCH = ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300)
 
 
 def chunk(content):
@@ -95,7 +95,7 @@ async def whole(client, request=LIST):
         await to_end(channel)
     finally:
         channel.close()
-    return parts.body, isinstance(channel._body, Intake)
+    return parts.body, isinstance(channel._body, BodyProtocol)
 
 
 def writing(*pieces):
@@ -353,7 +353,7 @@ def taken(use):
 
     async def go():
         loop, transport = asyncio.get_running_loop(), Transport()
-        intake = Intake(transport, asyncio.Protocol())
+        intake = BodyProtocol(transport, asyncio.Protocol())
 
         def feed(content):
             intake.get_buffer(len(content))[: len(content)] = content
@@ -606,7 +606,7 @@ def test_a_session_of_ones_own_is_respected(kubeconfig):
         given = Client.from_api_client(SimpleNamespace(configuration=configuration, default_headers={}))
         parts = Parts()
         channel = await given.wire.open(LIST, parts)
-        assert isinstance(channel._response, Mine)
+        assert isinstance(channel.response, Mine)
         await to_end(channel)
         await given.close()
         return parts.body

@@ -13,7 +13,7 @@ from declctl.errors import TooManyRequests, Unauthorized, Unreachable
 from declctl.kit import ManualClock
 from declctl.transport import Client
 from declctl.transport import wire as wires
-from declctl.transport.messages import Request
+from declctl.transport.messages import ApiRequest
 
 TOKEN = """cat <<EOF
 {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "run-$n"%s}}
@@ -162,7 +162,7 @@ def watching(serving, kubeconfig, stream, use):
         async with serving(answer) as url:
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
             parts = Parts()
-            channel = await client.wire.open(Request("WATCH", "/api/v1/pods", watch_seconds=300), parts)
+            channel = await client.wire.open(ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300), parts)
             try:
                 await use(client, channel, parts)
             finally:
@@ -229,7 +229,7 @@ def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
         async with talking(die) as url:
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
             parts = Parts()
-            channel = await client.wire.open(Request("WATCH", "/", watch_seconds=1), parts)
+            channel = await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=1), parts)
             assert await channel.read()
             assert parts == [b"one\n"]
             with pytest.raises(Unreachable, match="was cut off"):
@@ -249,7 +249,7 @@ def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
         await done.wait()
 
     async def use(_, channel, __):
-        sock = channel._response.connection.transport.get_extra_info("socket")
+        sock = channel.response.connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
@@ -273,7 +273,7 @@ def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
             client = await Client.from_kubeconfig_dict(kubeconfig(url))
             async with asyncio.timeout(20):
                 channels = [
-                    await client.wire.open(Request("WATCH", "/", watch_seconds=9), Parts())
+                    await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts())
                     for _ in range(101)
                 ]
             assert client.statistics().open_watches == 101
