@@ -70,7 +70,7 @@ class PluginLoader(KubeConfigLoader):
             active_context=kubeconfig.context,
             config_base_path="",  # of a dict: paths of files are absolute by now
         )
-        self._spec = kubeconfig.exec_spec
+        self._spec = kubeconfig.user.exec
         self._target = kubeconfig.cluster
         self._token: str | None = None  # of the token file
         self._folder = temp_file_path

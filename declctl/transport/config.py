@@ -141,7 +141,7 @@ class KubeconfigLogin:
         loader, found = await _log_in(kubeconfig, loader, self._private)
         self._check_expiry(found, kubeconfig)
         if first:
-            if not kubeconfig.verifies:
+            if kubeconfig.cluster.insecure_skip_tls_verify:
                 _log.warning(
                     "The certificate of %s is not checked (insecure-skip-tls-verify): who stands in between "
                     "can read and change everything, the credentials included.",
@@ -157,7 +157,7 @@ class KubeconfigLogin:
                 f"{kubeconfig} points to {found.host} now, no longer to {configuration.host}: "
                 "start again to follow it"
             )
-        elif kubeconfig.impersonation != self._kubeconfig.impersonation:
+        elif kubeconfig.user.impersonation != self._kubeconfig.user.impersonation:
             raise UsageError(f"{kubeconfig} impersonates somebody else now: start again to follow it")
         configuration.ssl_ca_cert = found.ssl_ca_cert
         configuration.cert_file = found.cert_file
@@ -171,7 +171,7 @@ class KubeconfigLogin:
         if expiry is not None:
             left = expiry.astimezone(UTC) - now
             return left - min(EARLY, left / 5)  # a fifth of its life if that is less
-        return _FOR_EVER if self._kubeconfig.exec_plugin else _PERIOD
+        return _FOR_EVER if self._kubeconfig.user.exec else _PERIOD
 
     def _check_expiry(self, found: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
         """Raise UsageError for a client certificate that has expired; with a token as well, warn once."""
@@ -204,7 +204,7 @@ async def _log_in(
 ) -> tuple[OfficialLoader, OfficialConfiguration]:
     await asyncio.to_thread(_require_tls_files, kubeconfig)
     found = new_configuration()
-    plugin = kubeconfig.exec_plugin
+    plugin = kubeconfig.user.exec
     try:
         loader = loader or new_loader(kubeconfig, private.folder)
         await loader.load_and_set(found)
@@ -216,7 +216,9 @@ async def _log_in(
             loader.cert_file, loader.key_file = found.cert_file, found.key_file
     except Exception as fault:  # the official loader, which raises whatever its input provokes
         if plugin and isinstance(fault, UsageError):
-            raise UsageError(f"the credential plugin {plugin!r} of {kubeconfig} failed: {fault}") from fault
+            raise UsageError(
+                f"the credential plugin {plugin.command!r} of {kubeconfig} failed: {fault}"
+            ) from fault
         raise UsageError(f"{kubeconfig} can't be used: {fault}") from fault
     address = ServerUrl.of(found.host)
     found.host = address.url
@@ -242,7 +244,7 @@ def _require_tls_files(kubeconfig: Kubeconfig) -> None:
 
 
 def _impersonate(configuration: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
-    headers = kubeconfig.impersonation
+    headers = kubeconfig.user.impersonation
     if not headers:
         return
     from multidict import CIMultiDict  # late: see `configuration`
@@ -331,11 +333,11 @@ async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
     identity = Identity(
         context=kubeconfig.context,
         server=configuration.host,
-        user=kubeconfig.user,
+        user=kubeconfig.user_name,
         namespace=kubeconfig.namespace,
         in_cluster=False,
     )
-    disabled = kubeconfig.disable_compression
+    disabled = kubeconfig.cluster.disable_compression
     compresses = not asks_loopback(configuration) if disabled is None else not disabled
     return Cluster(identity, configuration, login, compresses)
 

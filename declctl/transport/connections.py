@@ -49,23 +49,146 @@ _READABLE = ("", "identity", "gzip")
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
-class ReadBuffer:
-    """Bytes that were read and not used yet, at its beginning, and space for more behind them.
+class ConnectionPool(RESTClientObject):
+    """A pool without a limit, because each watch holds a connection for as long as it runs. Used on one loop.
 
-    `data[:filled]` are the bytes. It grows while reads fill it, and shrinks when they have been small
-    for a while.
+    Answers are `ChunkedResponse`s, unless the configuration asks for another class.
+    """
+
+    def __init__(self, configuration: OfficialConfiguration) -> None:
+        configured = copy(configuration)
+        choose_proxy(configured)  # a configuration that a caller has made has none chosen yet
+        options = configured.client_session_kwargs or {}
+        configured.client_session_kwargs = {
+            "response_class": ChunkedResponse,
+            **options,
+            "auto_decompress": False,  # the wire unpacks bodies that it has asked for in gzip
+            # A redirect is an answer here, which the wire makes an error.
+            "middlewares": [each for each in options.get("middlewares", ()) if each is not refuse_redirect],
+        }
+        super().__init__(configured)
+        self.maxsize = 0  # no limit, for `_create_connector`
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        per_host = getattr(self.configuration, "tcp_connector_limit_per_host", None) or 0
+        return _Connector(limit=self.maxsize, limit_per_host=per_host, ssl=self.ssl_context)
+
+    def _create_pool_manager(self) -> Any:
+        kwargs = self.configuration.client_session_kwargs
+        kwargs.setdefault("cookie_jar", aiohttp.DummyCookieJar())  # as client-go: it has none
+        return _Session(super()._create_pool_manager())
+
+
+def keep_alive(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel notice, within a minute, that the peer of this answer has vanished without a word."""
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None:
+        return
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in _KEEPALIVE:
+            option = getattr(socket, name, None)  # not every system has all of them
+            if option is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
+
+
+class _Session:
+    """An aiohttp session that follows no redirect. The official client has no option for that."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
+        options["allow_redirects"] = False
+        return await self._session.request(method, url, **options)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Gives out no connection on which a server has sent bytes that no request asked for.
+
+    aiohttp would take them for the answer to the next request.
+    """
+
+    async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+        """A connection that is new, or on which nothing waits to be read."""
+        while True:
+            connection = await super().connect(req, list(traces), timeout)
+            transport, protocol = connection.transport, connection.protocol
+            idle = transport.get_protocol() if transport is not None else None
+            if transport is None or protocol is None or not isinstance(idle, _Idle):
+                return connection
+            transport.set_protocol(protocol)
+            # Bytes may have come that the loop has not read yet.
+            if not protocol.should_close and not _readable(transport):
+                return connection
+            connection.close()
+
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        transport = protocol.transport
+        if transport is not None and not transport.is_closing():
+            transport.set_protocol(_Idle(transport, protocol))
+
+
+class _Idle(asyncio.Protocol):
+    """The protocol of a connection that waits in the pool: any byte of the server ends the connection."""
+
+    def __init__(self, transport: asyncio.Transport, aiohttps: ResponseHandler) -> None:
+        self._transport = transport
+        self._aiohttps = aiohttps
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - any byte is one too many
+        self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return self._aiohttps.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._aiohttps.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._aiohttps.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._aiohttps.resume_writing()
+
+
+def _readable(transport: asyncio.Transport) -> bool:
+    """Whether the socket has bytes, or an end, that the loop has not read yet."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0 or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class ReadBuffer:
+    """Bytes that were read and not used yet, followed by space for more.
+
+    `data[:filled]` are the bytes. The buffer grows while reads fill it, and shrinks when reads have been
+    small for a while, so that a quiet watch costs no memory.
     """
 
     def __init__(self) -> None:
         self.data = bytearray(_SMALLEST)
         self.filled = 0
         self._view = memoryview(self.data)
-        self._small = 0
-        self._tight = False  # the last read filled it
+        self._small = 0  # small reads in a row
+        self._tight = False  # whether the last read filled the buffer
 
     def space(self, expected: int) -> memoryview:
-        """Where the next read goes, never empty; `expected` bytes are known to be there, -1 if nothing is."""
+        """The memory for the next read, never empty.
+
+        `expected` is the number of bytes that are known to wait, -1 if that is not known.
+        """
         size, needed = len(self.data), self.filled + expected
+        # A read that filled the buffer has likely left bytes behind: fourfold growth takes few steps to the
+        # size of one read of asyncio's TLS.
         if needed > size or self._tight:
             self._resize(max(min(max(needed, 4 * size), LARGEST), self.filled + _SMALLEST))
         elif self._small > _SMALL_READS and size > _SMALLEST and self.filled < _SMALLEST // 2:
@@ -73,13 +196,13 @@ class ReadBuffer:
         return self._view[self.filled :] if self.filled else self._view
 
     def add(self, count: int) -> None:
-        """So many bytes were read into the space."""
+        """Count bytes that were read into the space."""
         self.filled += count
         self._tight = self.filled == len(self.data)
         self._small = self._small + 1 if count < _SMALLEST // 2 else 0
 
     def drop(self, count: int) -> None:
-        """The first so many bytes were used."""
+        """Forget the first bytes, which were used, and move the rest to the beginning."""
         rest = self.filled - count
         if rest:
             self._view[:rest] = self._view[count : self.filled]
@@ -96,7 +219,7 @@ class ReadBuffer:
 
 
 class ChunkDecoder:
-    """Takes the content of chunks out of a buffer and gives it to a sink, as far as it has come.
+    """Gives a sink the content of chunks (RFC 9112, 7.1) in a buffer, as far as it has come.
 
     `count` is the number of bytes that the sink got. `ended` is true when the next chunk in the buffer is the
     last one, which has no content. It stays in the buffer, with its trailer fields.
@@ -106,15 +229,15 @@ class ChunkDecoder:
         self.count = 0
         self.ended = False
         self._sink = sink
-        self._header = _FIRST_HEADER
-        self._left = 0  # bytes that the chunk at hand still has
+        self._header = _FIRST_HEADER  # the pattern of the next header
+        self._left = 0  # bytes of the current chunk that have not come yet
 
     def decode(self, buffer: bytearray, end: int) -> int:
-        """Take what is in `buffer[:end]`; returns how far it was used.
+        """Decode `buffer[:end]`; returns how many bytes were used.
 
-        The sink is fed with one chunk at a time, or with as much of one as is there. What was not used
-        belongs at the beginning of the next buffer. Raises BrokenBody for what is no chunk, and what
-        the sink raises.
+        The sink is fed with one chunk at a time, or with the part of it that is there. The caller puts the
+        unused bytes at the beginning of the next buffer. Raises BrokenBody for bytes that are no chunk, and
+        passes exceptions of the sink.
         """
         feed = self._sink.feed
         at, left = 0, self._left
@@ -123,10 +246,12 @@ class ChunkDecoder:
                 if not left:
                     header = self._header.match(buffer, at, end)
                     if header is None:
+                        # The header has not come in full, or never will.
                         self._check(bytes(view[at:end]))
                         break
                     self._left = left = int(header[1], 16)
                     if not left:
+                        # The last chunk: aiohttp reads it, and with it the trailer and the end of the answer.
                         self.ended, at = True, header.start(1)
                         break
                     self._header, at = _HEADER, header.end()
@@ -140,7 +265,7 @@ class ChunkDecoder:
         return at
 
     def _check(self, begin: bytes) -> None:
-        # A header need not be here in full; but what is here must be able to become one.
+        # An incomplete header is no fault, unless no byte that follows can complete it.
         before = _CRLF if self._header is _HEADER else b""
         follows = begin[len(before) :]
         if (
@@ -152,33 +277,36 @@ class ChunkDecoder:
 
 
 class _Stage(Enum):
+    """Who reads the answer of a connection. It begins with HEAD and goes down this list, never up."""
+
     HEAD = auto()  # nothing has come
-    HELD = auto()  # aiohttp has the head; the rest waits for somebody to say who reads it
+    HELD = auto()  # aiohttp has the head; the body waits for `take` or `leave`
     TAKEN = auto()  # the body is read here
-    AIOHTTPS = auto()  # everything is aiohttp's, and this is out of the way
-    CLOSED = auto()  # whatever comes is of no interest
+    AIOHTTPS = auto()  # all that comes is aiohttp's, whose protocol has replaced this one
+    CLOSED = auto()  # all that comes is dropped
 
 
 class BodyProtocol(asyncio.BufferedProtocol):
-    """The protocol of one connection from the head of one answer to its last chunk.
+    """The protocol of one connection from the head of one answer to its last chunk. Used on one loop.
 
-    Whatever it is not sure of is left to aiohttp: `take` says whether the body is read here.
+    An answer that is unusual in any way is left to aiohttp: `take` says whether the body is read here.
     """
 
     def __init__(self, transport: asyncio.Transport, aiohttps: ResponseHandler) -> None:
         self._transport = transport
-        self._aiohttps = aiohttps
+        self._aiohttps = aiohttps  # aiohttp's protocol of the connection
         self._loop = asyncio.get_running_loop()
         self._stage = _Stage.HEAD
         self._buffer = ReadBuffer()
-        self._chunks: ChunkDecoder | None = None
-        self._seen = self._held = 0
-        self._paused = False
-        self._fault: Exception | None = None
-        self._reader: asyncio.Future[None] | None = None
-        self._heard = 0.0
-        self._silence = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._chunks: ChunkDecoder | None = None  # once the body is taken
+        self._seen = 0  # `count` at the last `read`
+        self._held = 0  # bytes that have come since the last `read`
+        self._paused = False  # whether the transport reads nothing, so that the server has to wait
+        self._fault: Exception | None = None  # how the body has ended early
+        self._reader: asyncio.Future[None] | None = None  # of the `read` that waits
+        self._heard = 0.0  # when the last byte came, by the loop's clock
+        self._silence = 0.0  # seconds without a byte after which the body fails
+        self._alarm: asyncio.TimerHandle | None = None  # of the silence
 
     @property
     def count(self) -> int:
@@ -186,9 +314,9 @@ class BodyProtocol(asyncio.BufferedProtocol):
         return self._chunks.count if self._chunks is not None else 0
 
     def take(self, sink: Sink, *, silence: float) -> bool:
-        """Read the body here, into `sink`; it fails after so many seconds without a byte.
+        """Read the body here, into `sink`; it fails after `silence` seconds without a byte.
 
-        False where it is too late: aiohttp has it.
+        Returns False where aiohttp has the body already.
         """
         if self._stage is not _Stage.HELD:
             return False
@@ -199,8 +327,9 @@ class BodyProtocol(asyncio.BufferedProtocol):
         return True
 
     def leave(self, length: int | None = None) -> None:
-        """Leave everything that has come, and all that will, to aiohttp; `length` is the body's, if known."""
+        """Leave the rest of the answer to aiohttp; `length` is that of the body, if it is known."""
         if self._stage in (_Stage.HEAD, _Stage.HELD):
+            # Bytes behind the body would be taken for the next answer: the connection is not used again.
             if length is not None and self._buffer.filled > length:
                 self._aiohttps.force_close()
             self._return(0)
@@ -208,8 +337,8 @@ class BodyProtocol(asyncio.BufferedProtocol):
     async def read(self) -> bool:
         """Wait until the sink was given something; False at the end of the body.
 
-        Raises what ended it early: TimeoutError, aiohttp.ClientPayloadError, BrokenBody, or what the
-        sink raised.
+        Raises the fault that ended the body early: TimeoutError, aiohttp.ClientPayloadError, BrokenBody, or
+        the exception of the sink.
         """
         while self.count == self._seen:
             if self._fault is not None:
@@ -226,16 +355,16 @@ class BodyProtocol(asyncio.BufferedProtocol):
         return True
 
     def close(self) -> None:
-        """Stop reading. The connection stays open; its owner closes it."""
+        """Stop reading. The connection stays open; the answer closes it."""
         if self._stage is _Stage.TAKEN:
             self._stop(aiohttp.ClientPayloadError("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where asyncio reads the next bytes into."""
+        """The memory for the next read of asyncio."""
         return self._buffer.space(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Here bytes come from the socket, or out of TLS."""
+        """Take bytes that asyncio has read from the socket, or out of TLS."""
         self._buffer.add(nbytes)
         if self._chunks is not None and self._stage is _Stage.TAKEN:
             self._heard = self._loop.time()
@@ -246,15 +375,15 @@ class BodyProtocol(asyncio.BufferedProtocol):
         elif self._stage is _Stage.CLOSED:
             self._buffer.drop(self._buffer.filled)
         elif self._buffer.filled >= LARGEST:
-            self._pause()
+            self._pause()  # until `take` or `leave`
 
     def eof_received(self) -> bool | None:
-        """The server has nothing more to say."""
+        """The server has closed its side; aiohttp decides what that means."""
         return self._aiohttps.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended; for a body that is taken here, too early."""
-        self.leave()
+        """The connection has ended; for a body that is read here, too early."""
+        self.leave()  # aiohttp has to see the bytes before it sees the end
         if self._stage is _Stage.TAKEN:
             how = f": {exc}" if exc else ""
             fault = aiohttp.ClientPayloadError(f"the connection ended before the body did{how}")
@@ -271,7 +400,7 @@ class BodyProtocol(asyncio.BufferedProtocol):
         self._aiohttps.resume_writing()
 
     def _pass_head(self) -> None:
-        # One read brings the whole head, and a little more. What is not so, aiohttp reads.
+        # Usually one read brings the whole head, and a little more. Any other answer is left to aiohttp.
         buffer = self._buffer
         end = buffer.data.find(_END_OF_HEAD, 0, buffer.filled) + len(_END_OF_HEAD)
         if end < len(_END_OF_HEAD) or not _FINAL.match(buffer.data):
@@ -297,13 +426,14 @@ class BodyProtocol(asyncio.BufferedProtocol):
         self._wake()
 
     def _return(self, used: int, *, ended: bool = False) -> None:
-        # The last chunk has come, or nothing was taken: for aiohttp, the body is what follows.
+        # The last chunk has come, or no body was taken: aiohttp reads the rest, as if it were the whole body.
         self._stage = _Stage.AIOHTTPS
         self._quiet()
         self._resume()
         self._transport.set_protocol(self._aiohttps)
         if rest := bytes(self._buffer.data[used : self._buffer.filled]):
-            if ended and rest.partition(_END_OF_HEAD)[2]:  # something follows the last chunk and its trailer
+            # Bytes behind the last chunk and its trailer belong to no answer that was asked for.
+            if ended and rest.partition(_END_OF_HEAD)[2]:
                 self._aiohttps.force_close()
             self._aiohttps.data_received(rest)
 
@@ -325,10 +455,11 @@ class BodyProtocol(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._heard = self._loop.time()  # it could say nothing
+            self._heard = self._loop.time()  # the server could send nothing meanwhile
             self._transport.resume_reading()
 
     def _ring(self) -> None:
+        # One timer for each silence, and not for each read: it looks when the last byte came.
         left = self._heard + self._silence - self._loop.time()
         if left <= 0 and not self._paused:
             self._stop(TimeoutError())
@@ -342,33 +473,32 @@ class BodyProtocol(asyncio.BufferedProtocol):
 
 
 class ChunkedResponse(aiohttp.ClientResponse):
-    """aiohttp's answer. The body of a success that comes in chunks waits for whoever asks for `chunks`."""
+    """aiohttp's answer. The body of a success that comes in chunks waits for a call of `chunks`."""
 
-    _intake: BodyProtocol | None = None
+    _body_protocol: BodyProtocol | None = None
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Read the head; the body waits. Raises BrokenBody for a head that gives the body two ends."""
+        # Another protocol than that of aiohttp is left in place.
         transport, aiohttps = connection.transport, connection.protocol
         if transport is not None and aiohttps is not None and transport.get_protocol() is aiohttps:
-            self._intake = BodyProtocol(transport, aiohttps)
-            transport.set_protocol(self._intake)
+            self._body_protocol = BodyProtocol(transport, aiohttps)
+            transport.set_protocol(self._body_protocol)
         try:
             await super().start(connection)
             _check_framing(self.headers)
         finally:
-            if self._intake is not None and not self._comes_in_chunks():
-                self._intake.leave(self._length())
+            if self._body_protocol is not None and not self._comes_in_chunks():
+                length = (self.headers or {}).get("Content-Length", "")
+                is_number = length.isascii() and length.isdigit() and len(length) < 20
+                self._body_protocol.leave(int(length) if is_number else None)
         return self
 
     def chunks(self, sink: Sink, *, silence: float) -> BodyProtocol | None:
-        """The body, to be read into a sink; None where it can only be read as aiohttp does."""
-        if self._intake is not None and self._intake.take(sink, silence=silence):
-            return self._intake
+        """Read the body into a sink; returns its protocol, None where aiohttp has to read the body."""
+        if self._body_protocol is not None and self._body_protocol.take(sink, silence=silence):
+            return self._body_protocol
         return None
-
-    def _length(self) -> int | None:
-        length = (self.headers or {}).get("Content-Length", "")
-        return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else None
 
     def _comes_in_chunks(self) -> bool:
         headers = self.headers if self.status == 200 else {}
@@ -384,120 +514,3 @@ def _check_framing(headers: CIMultiDictProxy[str]) -> None:
         raise BrokenBody("its head says in two ways where the body ends")
     if encodings and [encoding.strip().lower() for encoding in encodings] != ["chunked"]:
         raise BrokenBody(f"its Transfer-Encoding is {', '.join(encodings)[:80]!r} and not chunked")
-
-
-class ConnectionPool(RESTClientObject):
-    """A pool without a limit: each watch holds a connection for as long as it runs.
-
-    Answers are of a class of ours, unless the configuration asks for another one. Used on one loop.
-    """
-
-    def __init__(self, configuration: OfficialConfiguration) -> None:
-        configured = copy(configuration)
-        choose_proxy(configured)  # for a configuration that is somebody else's
-        options = configured.client_session_kwargs or {}
-        configured.client_session_kwargs = {
-            "response_class": ChunkedResponse,
-            **options,
-            "auto_decompress": False,  # a stream of ours unpacks what was asked for
-            # Redirects are answers here, of which the wire makes an error.
-            "middlewares": [each for each in options.get("middlewares", ()) if each is not refuse_redirect],
-        }
-        super().__init__(configured)
-        self.maxsize = 0
-
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        per_host = getattr(self.configuration, "tcp_connector_limit_per_host", None) or 0
-        return _Connector(limit=self.maxsize, limit_per_host=per_host, ssl=self.ssl_context)
-
-    def _create_pool_manager(self) -> Any:
-        kwargs = self.configuration.client_session_kwargs
-        kwargs.setdefault("cookie_jar", aiohttp.DummyCookieJar())  # as client-go: it has none
-        return _Session(super()._create_pool_manager())
-
-
-def keep_alive(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel notice, in a minute, that the peer of this answer vanished without a word."""
-    transport = response.connection.transport if response.connection is not None else None
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None:
-        return
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, seconds in _KEEPALIVE:
-            option = getattr(socket, name, None)  # not every system has all of them
-            if option is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
-
-
-class _Session:
-    # aiohttp follows redirects unless each request says no; the official client does not ask.
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
-        options["allow_redirects"] = False
-        return await self._session.request(method, url, **options)
-
-    async def close(self) -> None:
-        await self._session.close()
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Gives out no connection on which a server has said something that nobody asked for.
-
-    aiohttp would take it for the answer to the next request.
-    """
-
-    async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """A connection that is new, or on which nothing waits to be read."""
-        while True:
-            connection = await super().connect(req, list(traces), timeout)
-            transport, protocol = connection.transport, connection.protocol
-            idle = transport.get_protocol() if transport is not None else None
-            if transport is None or protocol is None or not isinstance(idle, _Idle):
-                return connection
-            transport.set_protocol(protocol)
-            if not protocol.should_close and not _readable(transport):
-                return connection
-            connection.close()
-
-    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        super()._release(key, protocol, should_close=should_close)
-        transport = protocol.transport
-        if transport is not None and not transport.is_closing():
-            transport.set_protocol(_Idle(transport, protocol))
-
-
-class _Idle(asyncio.Protocol):
-    """The protocol of a connection that waits in the pool: whatever the server says ends it."""
-
-    def __init__(self, transport: asyncio.Transport, aiohttps: ResponseHandler) -> None:
-        self._transport = transport
-        self._aiohttps = aiohttps
-
-    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - it is of no interest
-        self._transport.abort()
-
-    def eof_received(self) -> bool | None:
-        return self._aiohttps.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._aiohttps.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._aiohttps.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._aiohttps.resume_writing()
-
-
-def _readable(transport: asyncio.Transport) -> bool:
-    """Whether the socket has bytes, or an end, that the loop has not read yet."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0 or not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return bool(poll.poll(0))

@@ -49,7 +49,7 @@ class ExecVariable(msgspec.Struct):
 
 
 class ExecSpec(msgspec.Struct):
-    """`user.exec`: a credential plugin."""
+    """`user.exec`: a credential plugin of client-go."""
 
     command: str = ""
     apiVersion: str = ""  # noqa: N815 - the fields' names in the file, here and below
@@ -61,7 +61,7 @@ class ExecSpec(msgspec.Struct):
 
 
 class NamedExtension(msgspec.Struct):
-    """An entry of `extensions`: what is for others than the client, such as a credential plugin."""
+    """An entry of `extensions`: data for others than the client, such as a credential plugin."""
 
     name: str
     extension: Any = None
@@ -101,6 +101,19 @@ class UserSpec(
     auth_provider: dict[str, Any] | None = None
     exec: ExecSpec | None = None
 
+    @property
+    def impersonation(self) -> Sequence[tuple[str, str]]:
+        """The headers that say whose rights are asked for (client-go's impersonatingRoundTripper)."""
+        if not self.as_:
+            return ()
+        headers = [("Impersonate-User", self.as_)]
+        if self.as_uid:
+            headers.append(("Impersonate-Uid", self.as_uid))
+        headers += [("Impersonate-Group", group) for group in self.as_groups or ()]
+        for key, values in (self.as_user_extra or {}).items():
+            headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values or ()]
+        return headers
+
 
 class _ContextSpec(msgspec.Struct):
     cluster: str | None = None
@@ -130,102 +143,8 @@ class _File(msgspec.Struct):
     current_context: str | None = msgspec.field(default=None, name="current-context")
 
 
-def check_types(content: Mapping[str, Any], *, where: str) -> None:
-    """Raise UsageError where a field has another type than in client-go: `"true"` is no boolean.
-
-    Fields that are not known are left alone, as client-go leaves them.
-    """
-    try:
-        msgspec.convert(content, _File)
-    except msgspec.ValidationError as fault:
-        raise UsageError(f"{where} is no kubeconfig: {fault}") from fault
-
-
-def check_cluster(body: Mapping[str, Any], *, where: str) -> None:
-    """Raise UsageError for a cluster that contradicts itself."""
-    cluster = msgspec.convert(body, ClusterSpec)
-    if not cluster.server:
-        raise UsageError(f"{where} has no server.")
-    if cluster.certificate_authority and cluster.certificate_authority_data:
-        raise UsageError(_both(where, "certificate-authority"))
-    if cluster.insecure_skip_tls_verify and (
-        cluster.certificate_authority or cluster.certificate_authority_data
-    ):
-        raise UsageError(
-            f"{where} has insecure-skip-tls-verify and a certificate-authority: the one says that nothing is "
-            "checked, the other by what. Remove one of them, better the first."
-        )
-    _check_base64(where, "certificate-authority-data", cluster.certificate_authority_data)
-    if cluster.proxy_url and urlsplit(cluster.proxy_url).scheme not in _PROXIES:
-        raise UsageError(f"{where} has a proxy-url that is neither http nor https, which declctl can't use.")
-
-
-def check_user(body: Mapping[str, Any], *, where: str, server: str) -> None:
-    """Raise UsageError for a user that contradicts itself, or may not be shown to this server."""
-    user = msgspec.convert(body, UserSpec)
-    for name in ("client-certificate", "client-key"):
-        field = name.replace("-", "_")
-        if getattr(user, field) and getattr(user, f"{field}_data"):
-            raise UsageError(_both(where, name))
-        _check_base64(where, f"{name}-data", getattr(user, f"{field}_data"))
-    certificate = user.client_certificate or user.client_certificate_data
-    if bool(certificate) != bool(user.client_key or user.client_key_data):
-        raise UsageError(f"{where} has a client-certificate or a client-key without the other one.")
-    if (user.token or user.token_file) and (user.username or user.password):
-        raise UsageError(f"{where} has a token and a password: a server takes one of them. Remove the other.")
-    if user.exec and user.auth_provider:
-        raise UsageError(f"{where} has an auth-provider and an exec plugin: remove one of them.")
-    if not user.as_ and (user.as_uid or user.as_groups or user.as_user_extra):
-        raise UsageError(f"{where} has as-uid, as-groups or as-user-extra, and no `as`: who acts? Add `as`.")
-    for value in (user.as_, user.as_uid, *(user.as_groups or ()), *_flat(user.as_user_extra)):
-        if value and not value.isprintable():
-            raise UsageError(f"{where} impersonates {value!r}, which can't stand in a header.")
-    address = ServerUrl.of(server)
-    shown = certificate or user.token or user.token_file or user.username or user.exec or user.auth_provider
-    if (shown or address.userinfo) and not address.is_encrypted and not address.is_loopback:
-        raise UsageError(
-            f"{where} has credentials, and {address.url} is not https: anybody on the way could read them. "
-            "Use https, or a user without credentials."
-        )
-
-
-def impersonation(body: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """The headers of `as`, `as-uid`, `as-groups`, `as-user-extra` (client-go's impersonatingRoundTripper)."""
-    user = msgspec.convert(body, UserSpec)
-    if not user.as_:
-        return ()
-    headers = [("Impersonate-User", user.as_)]
-    if user.as_uid:
-        headers.append(("Impersonate-Uid", user.as_uid))
-    headers += [("Impersonate-Group", group) for group in user.as_groups or ()]
-    for key, values in (user.as_user_extra or {}).items():
-        headers += [(f"Impersonate-Extra-{_header_key(key)}", value) for value in values or ()]
-    return headers
-
-
-def _header_key(key: str) -> str:
-    # As client-go's headerKeyEscape: what is no token character of HTTP, and the percent sign, is escaped.
-    legal = b"!#$&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-    return "".join(chr(byte) if byte in legal else f"%{byte:02X}" for byte in key.encode())
-
-
-def _flat(extra: Mapping[str, Sequence[str] | None] | None) -> Sequence[str]:
-    return [value for values in (extra or {}).values() for value in values or ()]
-
-
-def _both(where: str, name: str) -> str:
-    return f"{where} has {name} and {name}-data: remove one of them."
-
-
-def _check_base64(where: str, name: str, data: str | None) -> None:
-    try:
-        base64.b64decode("".join((data or "").split()), validate=True)
-    except (binascii.Error, ValueError) as fault:
-        raise UsageError(f"{where} has a {name} that is no base64: {fault}.") from fault
-
-
 class Kubeconfig:
-    """A merged kubeconfig, with one context chosen.
+    """A merged kubeconfig, with one context chosen. Reading it blocks.
 
     `where` names its files for people. `merged` is what the official loader reads: a node of the official
     merger, whose paths are absolute.
@@ -235,13 +154,19 @@ class Kubeconfig:
         self.merged = merged
         self.where = where
         self.context = _choose_context(merged.value, where=where, context=context)
-        self._complete_user()
-        self._check()
+        body = _named(merged.value["contexts"], self.context).get("context") or {}
+        self.namespace: str | None = body.get("namespace") or None
+        self.user_name: str | None = body.get("user") or None
+        user = self._user_entry(body)
+        self.cluster = self._cluster(body.get("cluster"))
+        self.user = msgspec.convert(user["user"], UserSpec)
+        server = ServerUrl.of(str(self.cluster.server))
+        _check_user(self.user, where=f"The user {body['user']!r} of {where}", server=server)
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, context: str | None) -> "Kubeconfig":
         """From files, the first of which wins; raises UsageError with the file at fault."""
-        from kubernetes.aio.config.kube_config import ConfigNode  # late: see `configuration`
+        from kubernetes.aio.config.kube_config import ConfigNode  # late: half a second
 
         where = " and ".join(str(path) for path in paths)
         contents = {path: content for path in paths if (content := _read(path))}
@@ -263,110 +188,53 @@ class Kubeconfig:
 
     @classmethod
     def of(cls, config: KubeObject) -> "Kubeconfig":
-        """From a dict with the shape of a kubeconfig file."""
-        from kubernetes.aio.config.kube_config import ConfigNode  # late: see `configuration`
+        """From a dict with the shape of a kubeconfig file; raises UsageError."""
+        from kubernetes.aio.config.kube_config import ConfigNode  # late: half a second
 
         where = "the given kubeconfig"
         _check_shape(config, where=where)
         return cls(ConfigNode("kube-config", copy.deepcopy(config)), where=where, context=None)
 
-    @property
-    def exec_spec(self) -> ExecSpec | None:
-        """The user's credential plugin."""
-        spec = self._user_body.get("exec")
-        return msgspec.convert(spec, ExecSpec) if spec else None
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """The cluster of the context."""
-        return msgspec.convert(self._cluster_body, ClusterSpec)
-
     def __str__(self) -> str:
         return f"the context {self.context!r} of {self.where}"
 
     @property
-    def user(self) -> str | None:
-        """The name of the context's user."""
-        name = self._context_body.get("user")
-        return None if name == _NOBODY else name
-
-    @property
-    def namespace(self) -> str | None:
-        """The namespace of the context."""
-        return self._context_body.get("namespace") or None
-
-    @property
-    def exec_plugin(self) -> str | None:
-        """The command of the user's exec plugin."""
-        return (self._user_body.get("exec") or {}).get("command")
-
-    @property
     def tls_files(self) -> Mapping[str, Path]:
         """The files of certificates and of a key that TLS needs, by the field that names each."""
-        if not str(self._cluster_body["server"]).startswith("https"):
+        if not str(self.cluster.server).startswith("https"):
             return {}
-        named = (
-            ("certificate-authority", self._cluster_body),
-            ("client-certificate", self._user_body),
-            ("client-key", self._user_body),
-        )
-        return {field: Path(body[field]) for field, body in named if body.get(field)}
+        named = {
+            "certificate-authority": self.cluster.certificate_authority,
+            "client-certificate": self.user.client_certificate,
+            "client-key": self.user.client_key,
+        }
+        return {field: Path(name) for field, name in named.items() if name}
 
-    @property
-    def impersonation(self) -> Sequence[tuple[str, str]]:
-        """The headers that say whose rights are asked for, where that is not the user's own."""
-        return impersonation(self._user_body)
-
-    @property
-    def verifies(self) -> bool:
-        """Whether the server's certificate is checked."""
-        return not self._cluster_body.get("insecure-skip-tls-verify")
-
-    @property
-    def disable_compression(self) -> bool | None:
-        """Whether answers shall not be compressed; None where the kubeconfig does not say."""
-        return self._cluster_body.get("disable-compression")
-
-    @property
-    def _user_body(self) -> KubeObject:
-        return _named(self.merged.value["users"], self._context_body.get("user")).get("user") or {}
-
-    @property
-    def _cluster_body(self) -> KubeObject:
-        name = self._context_body.get("cluster")
-        return _named(self.merged.value.get("clusters") or (), name).get("cluster") or {}
-
-    @property
-    def _context_body(self) -> KubeObject:
-        return _named(self.merged.value["contexts"], self.context).get("context") or {}
-
-    def _check(self) -> None:
-        cluster, user = self._context_body.get("cluster"), self._context_body.get("user")
-        if not _named(self.merged.value.get("clusters") or (), cluster):
+    def _cluster(self, name: str | None) -> ClusterSpec:
+        found = _named(self.merged.value.get("clusters") or (), name)
+        if not found:
             raise UsageError(
-                f"The context {self.context!r} names the cluster {cluster!r}, "
-                f"which {self.where} does not have."
+                f"The context {self.context!r} names the cluster {name!r}, which {self.where} does not have."
             )
-        check_cluster(self._cluster_body, where=f"The cluster {cluster!r} of {self.where}")
-        server = str(self._cluster_body["server"])
-        check_user(self._user_body, where=f"The user {user!r} of {self.where}", server=server)
+        cluster = msgspec.convert(found.get("cluster") or {}, ClusterSpec)
+        _check_cluster(cluster, where=f"The cluster {name!r} of {self.where}")
+        return cluster
 
-    def _complete_user(self) -> None:
-        # The official loader has no notion of a context without a user on a server with TLS: it
-        # gets an empty one.
+    def _user_entry(self, context: KubeObject) -> KubeObject:
         users = self.merged.value["users"] = self.merged.value.get("users") or []
-        body = self._context_body
-        if not body.get("user"):
-            body["user"] = _NOBODY
+        if not self.user_name:
+            # The official loader has no notion of a context without a user on a server with TLS: it gets an
+            # empty user.
+            context["user"] = _NOBODY
             users.append({"name": _NOBODY, "user": {}})
-            return
-        user = _named(users, body["user"])
-        if not user:
+        name = context["user"]
+        found = _named(users, name)
+        if not found:
             raise UsageError(
-                f"The context {self.context!r} names the user {body['user']!r}, "
-                f"which {self.where} does not have."
+                f"The context {self.context!r} names the user {name!r}, which {self.where} does not have."
             )
-        user["user"] = user.get("user") or {}
+        found["user"] = found.get("user") or {}
+        return found
 
 
 def _resolved(section: str, entry: KubeObject, file: Path) -> KubeObject:
@@ -378,7 +246,7 @@ def _resolved(section: str, entry: KubeObject, file: Path) -> KubeObject:
         if body.get(field):
             body[field] = os.path.normpath(os.path.join(folder, body[field]))  # noqa: PTH118
     plugin: KubeObject = body.get("exec") or {}
-    # A bare name is looked up in PATH, and by nothing else.
+    # A command without a slash is looked up in PATH, never in the folder of the kubeconfig.
     if os.sep in (plugin.get("command") or ""):
         command = os.path.normpath(os.path.join(folder, plugin["command"]))  # noqa: PTH118
         body["exec"] = {**plugin, "command": command}
@@ -399,7 +267,7 @@ def _read(path: Path) -> KubeObject | None:
 
 
 def _yaml(text: str, path: Path) -> object:
-    import yaml  # late: only who reads a kubeconfig needs it
+    import yaml  # late: in a pod, no kubeconfig is read
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -421,6 +289,7 @@ def _yaml(text: str, path: Path) -> object:
 
 
 def _is_larger_than(content: object, most: int) -> bool:
+    # Not by recursion: aliases nest as deep as the author likes.
     waiting, count = [content], 0
     while waiting and count <= most:
         value = waiting.pop()
@@ -442,7 +311,7 @@ def _check_shape(content: object, *, where: str) -> None:
         for entry in cast("list[object]", entries):
             if not isinstance(entry, dict) or not isinstance(cast("KubeObject", entry).get("name"), str):
                 raise UsageError(f"{where} is no kubeconfig: an entry of its {section} has no name.")
-    check_types(cast("KubeObject", content), where=where)
+    _check_types(cast("KubeObject", content), where=where)
 
 
 def _choose_context(config: KubeObject, *, where: str, context: str | None) -> str:
@@ -462,3 +331,75 @@ def _named(entries: Sequence[Any], name: str | None) -> KubeObject:
         if entry["name"] == name:
             return entry if isinstance(entry, dict) else entry.value
     return {}
+
+
+def _check_types(content: Mapping[str, Any], *, where: str) -> None:
+    """Raise UsageError where a field has another type than in client-go: `"true"` is no boolean.
+
+    Fields that are not known are left alone, as client-go leaves them.
+    """
+    try:
+        msgspec.convert(content, _File)
+    except msgspec.ValidationError as fault:
+        raise UsageError(f"{where} is no kubeconfig: {fault}") from fault
+
+
+def _check_cluster(cluster: ClusterSpec, *, where: str) -> None:
+    """Raise UsageError for a cluster that contradicts itself."""
+    if not cluster.server:
+        raise UsageError(f"{where} has no server.")
+    if cluster.certificate_authority and cluster.certificate_authority_data:
+        raise UsageError(
+            f"{where} has certificate-authority and certificate-authority-data: remove one of them."
+        )
+    if cluster.insecure_skip_tls_verify and (
+        cluster.certificate_authority or cluster.certificate_authority_data
+    ):
+        raise UsageError(
+            f"{where} has insecure-skip-tls-verify and a certificate-authority: the one says that nothing is "
+            "checked, the other by what. Remove one of them, better the first."
+        )
+    _check_base64(where, "certificate-authority-data", cluster.certificate_authority_data)
+    if cluster.proxy_url and urlsplit(cluster.proxy_url).scheme not in _PROXIES:
+        raise UsageError(f"{where} has a proxy-url that is neither http nor https, which declctl can't use.")
+
+
+def _check_user(user: UserSpec, *, where: str, server: ServerUrl) -> None:
+    """Raise UsageError for a user that contradicts itself, or may not be shown to this server."""
+    for name in ("client-certificate", "client-key"):
+        field = name.replace("-", "_")
+        if getattr(user, field) and getattr(user, f"{field}_data"):
+            raise UsageError(f"{where} has {name} and {name}-data: remove one of them.")
+        _check_base64(where, f"{name}-data", getattr(user, f"{field}_data"))
+    certificate = user.client_certificate or user.client_certificate_data
+    if bool(certificate) != bool(user.client_key or user.client_key_data):
+        raise UsageError(f"{where} has a client-certificate or a client-key without the other one.")
+    if (user.token or user.token_file) and (user.username or user.password):
+        raise UsageError(f"{where} has a token and a password: a server takes one of them. Remove the other.")
+    if user.exec and user.auth_provider:
+        raise UsageError(f"{where} has an auth-provider and an exec plugin: remove one of them.")
+    if not user.as_ and (user.as_uid or user.as_groups or user.as_user_extra):
+        raise UsageError(f"{where} has as-uid, as-groups or as-user-extra, and no `as`: who acts? Add `as`.")
+    extra = [value for values in (user.as_user_extra or {}).values() for value in values or ()]
+    for value in (user.as_, user.as_uid, *(user.as_groups or ()), *extra):
+        if value and not value.isprintable():
+            raise UsageError(f"{where} impersonates {value!r}, which can't stand in a header.")
+    shown = certificate or user.token or user.token_file or user.username or user.exec or user.auth_provider
+    if (shown or server.userinfo) and not server.is_encrypted and not server.is_loopback:
+        raise UsageError(
+            f"{where} has credentials, and {server.url} is not https: anybody on the way could read them. "
+            "Use https, or a user without credentials."
+        )
+
+
+def _header_key(key: str) -> str:
+    # As client-go's headerKeyEscape: what is no token character of HTTP, and the percent sign, is escaped.
+    legal = b"!#$&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    return "".join(chr(byte) if byte in legal else f"%{byte:02X}" for byte in key.encode())
+
+
+def _check_base64(where: str, name: str, data: str | None) -> None:
+    try:
+        base64.b64decode("".join((data or "").split()), validate=True)
+    except (binascii.Error, ValueError) as fault:
+        raise UsageError(f"{where} has a {name} that is no base64: {fault}.") from fault

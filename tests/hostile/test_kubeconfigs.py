@@ -22,7 +22,7 @@ from declctl.kit.hosts import ServerUrl
 from declctl.transport import Client
 from declctl.transport.config import find_cluster
 from declctl.transport.credentials import Credentials, expiry
-from declctl.transport.kubeconfig import impersonation
+from declctl.transport.kubeconfig import UserSpec
 from tests.hostile.bounds import bounded
 from tests.hostile.certificates import self_signed
 
@@ -332,7 +332,7 @@ def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
 
 def test_nobody_is_impersonated_unless_it_is_said():
     """A user without `as` acts as itself."""
-    assert impersonation({"token": "t"}) == ()
+    assert UserSpec(token="t").impersonation == ()
 
 
 def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
