@@ -63,17 +63,17 @@ class _Credential(msgspec.Struct):
 class PluginLoader(KubeConfigLoader):
     """The official loader with this module's runner, and `oidc`; its files are made in `temp_file_path`."""
 
-    def __init__(self, kubeconfig: Kubeconfig, *, temp_file_path: str | None) -> None:
+    def __init__(self, kubeconfig: Kubeconfig, *, folder: str) -> None:
         super().__init__(
             kubeconfig.merged,
-            temp_file_path=temp_file_path,
+            temp_file_path=folder,
             active_context=kubeconfig.context,
             config_base_path="",  # of a dict: paths of files are absolute by now
         )
         self._spec = kubeconfig.user.exec
         self._target = kubeconfig.cluster
         self._token: str | None = None  # of the token file
-        self._folder = temp_file_path
+        self._folder = folder
         self.exec_plugin_expiry: datetime | None = None
 
     async def _load_authentication(self) -> None:

@@ -62,12 +62,14 @@ class Client:
         Raises UsageError with a sentence: nothing is configured, no such context, a broken
         kubeconfig, a login that fails.
         """
-        return await cls._prepared(await find_cluster(kubeconfig=kubeconfig, context=context), clock)
+        return await cls._prepared(
+            await find_cluster(kubeconfig=kubeconfig, context=context, clock=clock), clock
+        )
 
     @classmethod
     async def from_kubeconfig_dict(cls, config: KubeObject, *, clock: Clock | None = None) -> "Client":
         """A client for a kubeconfig that is a dict; raises UsageError as `connect` does."""
-        return await cls._prepared(await cluster_of(config), clock)
+        return await cls._prepared(await cluster_of(config, clock=clock), clock)
 
     @classmethod
     def from_api_client(cls, api_client: Any) -> "Client":

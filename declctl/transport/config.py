@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import UsageError
+from declctl.kit import Clock, SystemClock
 from declctl.kit.files import read_file_in_time, read_in_time
 from declctl.kit.hosts import ServerUrl
 from declctl.objects import KubeObject
@@ -28,7 +29,6 @@ from declctl.transport.credentials import (
     OfficialConfiguration,
     OfficialLoader,
     PrivateFiles,
-    asks_loopback,
     choose_proxy,
     expiry,
     first_login,
@@ -43,7 +43,7 @@ _ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _PERIOD = timedelta(minutes=1)  # token files and auth providers are looked at this often
 _FOR_EVER = timedelta(days=365)
 _log = logging.getLogger("declctl.transport")
-_DEFAULT = Path("~/.kube/config")
+_DEFAULT = "~/.kube/config"
 _NOTHING = (
     "No cluster is configured: there is no kubeconfig (looked at {looked_at}), and this is no pod with a "
     "service account. Give one with --kubeconfig or $KUBECONFIG, or use --sandbox, which needs no cluster."
@@ -52,13 +52,107 @@ _NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Names for people; `namespace` is that of the context or of the service account."""
+    """Who we are and to which server we talk, for people. `namespace` is that of the context or the pod."""
 
     context: str | None
     server: str
     user: str | None
     namespace: str | None
     in_cluster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster as it was found: its names, its official Configuration, and how to log in again.
+
+    `login` is None for a configuration of a caller, which refreshes itself. `compresses`: lists are asked for
+    in gzip, because the network may be slow. That is so for the server of a kubeconfig, unless it is on this
+    machine or the kubeconfig has `disable-compression`.
+    """
+
+    identity: Identity
+    configuration: OfficialConfiguration
+    login: Login | None
+    compresses: bool = False
+
+
+async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Clock | None = None) -> Cluster:
+    """The cluster to talk to, logged in. Blocks nothing: files are read in threads.
+
+    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the service
+    account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the service account.
+    Raises UsageError with a sentence.
+    """
+    variable = os.environ.get("KUBECONFIG")
+    if kubeconfig:
+        names, looked_at = [kubeconfig], kubeconfig
+    elif variable:
+        names, looked_at = [name for name in variable.split(os.pathsep) if name], f"$KUBECONFIG, {variable}"
+    else:
+        names, looked_at = [_DEFAULT], _DEFAULT
+    found = await asyncio.to_thread(_existing, names)
+    if kubeconfig and not found:
+        raise UsageError(f"The kubeconfig {kubeconfig} does not exist.")
+    account = ServiceAccount.mounted()
+    # In a pod, ~/.kube/config is there by accident; a kubeconfig that was asked for is not.
+    if found and (kubeconfig or variable or context or account is None):
+        # The first import of the official client takes half a second.
+        read = await asyncio.to_thread(Kubeconfig.read, found, context=context)
+        chosen = read.context  # if the current-context changes later, this process stays with the first one
+        return await _logged_in(read, lambda: Kubeconfig.read(found, context=chosen), clock)
+    if account is not None and not context:
+        return await _from_service_account(account)
+    raise UsageError(_NOTHING.format(looked_at=looked_at))
+
+
+async def cluster_of(config: KubeObject, *, clock: Clock | None = None) -> Cluster:
+    """The cluster of a kubeconfig that is a dict, logged in; raises UsageError with a sentence."""
+    kubeconfig = await asyncio.to_thread(Kubeconfig.of, config)
+    return await _logged_in(kubeconfig, lambda: Kubeconfig.of(config), clock)
+
+
+def _existing(names: Sequence[str]) -> Sequence[Path]:
+    """The files that exist. Blocks; raises UsageError, which names the file that can't be looked at."""
+    found: list[Path] = []
+    for path in (Path(name).expanduser() for name in names):
+        try:
+            if read_in_time(path, path.exists, name="kubeconfig"):
+                found.append(path)
+        except OSError as fault:
+            raise UsageError(f"The kubeconfig {path} can't be read: {fault.strerror}.") from fault
+    return found
+
+
+async def _logged_in(kubeconfig: Kubeconfig, read: Callable[[], Kubeconfig], clock: Clock | None) -> Cluster:
+    login = KubeconfigLogin(kubeconfig, read=read, clock=clock)
+    configuration = new_configuration()
+    await first_login(login, configuration)
+    choose_proxy(configuration)
+    identity = Identity(
+        context=kubeconfig.context,
+        server=configuration.host,
+        user=kubeconfig.user_name,
+        namespace=kubeconfig.namespace,
+        in_cluster=False,
+    )
+    disabled = kubeconfig.cluster.disable_compression
+    is_near = ServerUrl.of(configuration.host).is_loopback
+    compresses = not (is_near if disabled is None else disabled)
+    return Cluster(identity, configuration, login, compresses)
+
+
+async def _from_service_account(account: "ServiceAccount") -> Cluster:
+    configuration = await asyncio.to_thread(new_configuration)
+    await first_login(account, configuration)
+    choose_proxy(configuration)
+    identity = Identity(
+        context=None,
+        server=configuration.host,
+        user=token_subject(configuration.api_key.get(TOKEN, "")),
+        namespace=account.namespace,
+        in_cluster=True,
+    )
+    return Cluster(identity, configuration, account)
 
 
 def token_subject(token: str) -> str | None:
@@ -87,7 +181,7 @@ class ServiceAccount:
 
     @classmethod
     def mounted(cls) -> "ServiceAccount | None":
-        """The one of this pod; None outside of a cluster (client-go's ErrNotInCluster)."""
+        """The service account of this pod; None outside of a cluster (client-go's ErrNotInCluster)."""
         folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER).absolute()
         here = all(os.environ.get(name) for name in _ADDRESS) and (folder / "token").is_file()
         return cls(folder) if here else None
@@ -102,7 +196,7 @@ class ServiceAccount:
 
     async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:  # noqa: ARG002
         """Read token and CA, `afresh` or not; raises UsageError when they can't be used."""
-        # Late: see `configuration`.
+        # Late: the official client takes half a second to load.
         from kubernetes.aio.config import ConfigException
         from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
@@ -117,28 +211,31 @@ class ServiceAccount:
         take_token(configuration, found)
 
     def good_for(self, now: datetime) -> timedelta:  # noqa: ARG002
-        """A minute, as the official loader has it."""
+        """A minute: the kubelet replaces the files unannounced. The official loader looks as often."""
         return _PERIOD
 
 
 class KubeconfigLogin:
     """A `Login` with a kubeconfig; `read` reads it again after its credentials were refused."""
 
-    def __init__(self, kubeconfig: Kubeconfig, *, read: Callable[[], Kubeconfig]) -> None:
-        self._kubeconfig = kubeconfig
+    def __init__(
+        self, kubeconfig: Kubeconfig, *, read: Callable[[], Kubeconfig], clock: Clock | None = None
+    ) -> None:
+        self._kubeconfig = kubeconfig  # of the last login that succeeded
         self._read = read
-        self._loader: OfficialLoader | None = None
+        self._clock = clock or SystemClock()
+        self._loader: OfficialLoader | None = None  # None until a login has succeeded
         self._private = PrivateFiles()
         self._expired: object = None  # the last certificate that a warning has named
 
     async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
         """Log in and set token, certificates and, the first time, the server; raises UsageError."""
         kubeconfig, loader, first = self._kubeconfig, self._loader, self._loader is None
-        # An auth provider's loader holds the newest refresh token, which may never be shown twice:
-        # it is kept.
+        # After a refusal everything is read anew, but for an auth provider: its loader holds the newest
+        # refresh token, which may never be shown twice.
         if loader is not None and afresh and loader.provider is None:
             kubeconfig, loader = await asyncio.to_thread(self._read), None
-        loader, found = await _log_in(kubeconfig, loader, self._private)
+        loader, found = await self._log_in(kubeconfig, loader)
         self._check_expiry(found, kubeconfig)
         if first:
             if kubeconfig.cluster.insecure_skip_tls_verify:
@@ -147,11 +244,18 @@ class KubeconfigLogin:
                     "can read and change everything, the credentials included.",
                     found.host,
                 )
-            _impersonate(configuration, kubeconfig)
+            if headers := kubeconfig.user.impersonation:
+                from multidict import CIMultiDict  # late: as above
+
+                # Of the session: for our own requests, and for official clients made from this configuration.
+                kwargs = configuration.client_session_kwargs or {}
+                configuration.client_session_kwargs = {**kwargs, "headers": CIMultiDict(headers)}
             configuration.host = found.host
             configuration.verify_ssl = found.verify_ssl
             configuration.tls_server_name = found.tls_server_name
             configuration.proxy = found.proxy
+        # Caches, sources and the log are about one server and one identity: another one needs another
+        # process.
         elif found.host != configuration.host:
             raise UsageError(
                 f"{kubeconfig} points to {found.host} now, no longer to {configuration.host}: "
@@ -166,11 +270,12 @@ class KubeconfigLogin:
         self._kubeconfig, self._loader = kubeconfig, loader
 
     def good_for(self, now: datetime) -> timedelta:
-        """Until shortly before a plugin's token expires; a minute for what changes unannounced."""
-        expiry: datetime | None = getattr(self._loader, "exec_plugin_expiry", None)
-        if expiry is not None:
-            left = expiry.astimezone(UTC) - now
+        """Until shortly before a plugin's token expires; a minute for files, which change unannounced."""
+        until = self._loader.exec_plugin_expiry if self._loader is not None else None
+        if until is not None:
+            left = until.astimezone(UTC) - now
             return left - min(EARLY, left / 5)  # a fifth of its life if that is less
+        # A plugin whose token has no expiry is run again when the server refuses the token.
         return _FOR_EVER if self._kubeconfig.user.exec else _PERIOD
 
     def _check_expiry(self, found: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
@@ -178,7 +283,7 @@ class KubeconfigLogin:
         if not found.cert_file:
             return
         until = expiry(found.cert_file)
-        if until is None or until > datetime.now(UTC):
+        if until is None or until > self._clock.now():
             return
         name = "of its client-certificate-data" if found.cert_file.startswith("/proc/") else found.cert_file
         message = f"The client certificate {name} in {kubeconfig} expired at {until:%Y-%m-%d %H:%M:%S} UTC"
@@ -188,51 +293,48 @@ class KubeconfigLogin:
             self._expired = (found.cert_file, until)
             _log.warning("%s; its token is shown as well", message)
 
+    async def _log_in(
+        self, kubeconfig: Kubeconfig, loader: OfficialLoader | None
+    ) -> tuple[OfficialLoader, OfficialConfiguration]:
+        await asyncio.to_thread(_require_tls_files, kubeconfig)
+        found = new_configuration()
+        plugin = kubeconfig.user.exec
+        try:
+            if loader is None:
+                from declctl.transport.auth_plugins import PluginLoader  # late: it loads the official client
 
-def new_loader(kubeconfig: Kubeconfig, folder: str | None = None) -> OfficialLoader:
-    """A new official loader for the chosen context, which remembers nothing.
-
-    It writes what has to be a file into `folder`.
-    """
-    from declctl.transport.auth_plugins import PluginLoader  # late: it loads the official client
-
-    return cast("OfficialLoader", PluginLoader(kubeconfig, temp_file_path=folder))
-
-
-async def _log_in(
-    kubeconfig: Kubeconfig, loader: OfficialLoader | None, private: PrivateFiles
-) -> tuple[OfficialLoader, OfficialConfiguration]:
-    await asyncio.to_thread(_require_tls_files, kubeconfig)
-    found = new_configuration()
-    plugin = kubeconfig.user.exec
-    try:
-        loader = loader or new_loader(kubeconfig, private.folder)
-        await loader.load_and_set(found)
-        # The same content, and so the same file, may be there twice.
-        files = {name: private.take(name) for name in {found.ssl_ca_cert, found.cert_file, found.key_file}}
-        found.ssl_ca_cert = files[found.ssl_ca_cert]
-        found.cert_file, found.key_file = files[found.cert_file], files[found.key_file]
-        if found.cert_file:  # the loader goes on to name what it has made once
-            loader.cert_file, loader.key_file = found.cert_file, found.key_file
-    except Exception as fault:  # the official loader, which raises whatever its input provokes
-        if plugin and isinstance(fault, UsageError):
-            raise UsageError(
-                f"the credential plugin {plugin.command!r} of {kubeconfig} failed: {fault}"
-            ) from fault
-        raise UsageError(f"{kubeconfig} can't be used: {fault}") from fault
-    address = ServerUrl.of(found.host)
-    found.host = address.url
-    if address.userinfo and not found.api_key:
-        # As Go's HTTP client: what stands in the URL is shown where there is nothing else to show.
-        found.api_key[TOKEN] = "Basic " + base64.b64encode(address.userinfo.encode()).decode()
-    return loader, found
+                loader = cast("OfficialLoader", PluginLoader(kubeconfig, folder=self._private.folder))
+            await loader.load_and_set(found)
+            # Two of them may have the same content, and so be the same file, which is taken once.
+            files = {
+                name: self._private.take(name)
+                for name in {found.ssl_ca_cert, found.cert_file, found.key_file}
+            }
+            found.ssl_ca_cert = files[found.ssl_ca_cert]
+            found.cert_file, found.key_file = files[found.cert_file], files[found.key_file]
+            # The loader keeps the names of the files that it has made once, and these have moved.
+            if found.cert_file:
+                loader.cert_file, loader.key_file = found.cert_file, found.key_file
+        except Exception as fault:  # the official loader raises anything that its input provokes
+            if plugin and isinstance(fault, UsageError):
+                raise UsageError(
+                    f"the credential plugin {plugin.command!r} of {kubeconfig} failed: {fault}"
+                ) from fault
+            raise UsageError(f"{kubeconfig} can't be used: {fault}") from fault
+        address = ServerUrl.of(found.host)
+        found.host = address.url
+        if address.userinfo and not found.api_key:
+            # As Go's HTTP client: a name and password in the URL are shown where there are no other
+            # credentials.
+            found.api_key[TOKEN] = "Basic " + base64.b64encode(address.userinfo.encode()).decode()
+        return loader, found
 
 
 def _require_tls_files(kubeconfig: Kubeconfig) -> None:
     """Read the certificates and keys that the kubeconfig names; raises UsageError. Blocks.
 
-    The official loader, `expiry` and TLS open them on the loop right after this. There a mount that hangs
-    would stop everything, so a login ends here while it does.
+    The official loader, `expiry` and TLS open these files on the loop right after this. A mount that hangs
+    would stop the loop, so the login ends here instead.
     """
     for field, file in kubeconfig.tls_files.items():
         try:
@@ -241,116 +343,3 @@ def _require_tls_files(kubeconfig: Kubeconfig) -> None:
             raise UsageError(
                 f"{kubeconfig} can't be used: its {field} {file} can't be read: {fault.strerror}"
             ) from fault
-
-
-def _impersonate(configuration: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
-    headers = kubeconfig.user.impersonation
-    if not headers:
-        return
-    from multidict import CIMultiDict  # late: see `configuration`
-
-    # Headers of the session: of our own requests, and of the official clients made from this configuration.
-    kwargs = configuration.client_session_kwargs or {}
-    configuration.client_session_kwargs = {**kwargs, "headers": CIMultiDict(headers)}
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A cluster as it was found: its names, its official Configuration, and how to log in again.
-
-    It `compresses` lists where its network may be slow: that of a kubeconfig, unless the server is on this
-    machine. The kubeconfig's `disable-compression` comes first.
-    """
-
-    identity: Identity
-    configuration: OfficialConfiguration
-    login: Login | None
-    compresses: bool = False
-
-
-async def find_cluster(*, kubeconfig: str | None, context: str | None) -> Cluster:
-    """The cluster to talk to, logged in.
-
-    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the
-    service account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the
-    service account. Raises UsageError with a sentence.
-    """
-    paths, looked_at = _candidates(kubeconfig)
-    found = await asyncio.to_thread(_existing, paths)
-    if kubeconfig and not found:
-        raise UsageError(f"The kubeconfig {kubeconfig} does not exist.")
-    asked_for = bool(kubeconfig or os.environ.get("KUBECONFIG") or context)
-    account = ServiceAccount.mounted()
-    if found and (asked_for or account is None):
-        return await _from_kubeconfig(found, context)
-    if account is not None and not context:
-        return await _from_service_account(account)
-    raise UsageError(_NOTHING.format(looked_at=looked_at))
-
-
-async def cluster_of(config: KubeObject) -> Cluster:
-    """The cluster of a kubeconfig that is a dict."""
-    kubeconfig = await asyncio.to_thread(Kubeconfig.of, config)
-    return await _logged_in(kubeconfig, KubeconfigLogin(kubeconfig, read=lambda: Kubeconfig.of(config)))
-
-
-def _candidates(kubeconfig: str | None) -> tuple[Sequence[Path], str]:
-    if kubeconfig:
-        return [Path(kubeconfig).expanduser()], kubeconfig
-    variable = os.environ.get("KUBECONFIG")
-    if variable:
-        names = [name for name in variable.split(os.pathsep) if name]
-        return [Path(name).expanduser() for name in names], f"$KUBECONFIG, {variable}"
-    return [_DEFAULT.expanduser()], str(_DEFAULT)
-
-
-def _existing(paths: Sequence[Path]) -> Sequence[Path]:
-    """Those that are there. Blocks; raises UsageError, which names the file that can't be looked at."""
-    found: list[Path] = []
-    for path in paths:
-        try:
-            if read_in_time(path, path.exists, name="kubeconfig"):
-                found.append(path)
-        except OSError as fault:
-            raise UsageError(f"The kubeconfig {path} can't be read: {fault.strerror}.") from fault
-    return found
-
-
-async def _from_kubeconfig(paths: Sequence[Path], context: str | None) -> Cluster:
-    # In a thread: it imports the official client and reads files, which takes half a second the
-    # first time.
-    kubeconfig = await asyncio.to_thread(Kubeconfig.read, paths, context=context)
-    chosen = kubeconfig.context  # another current-context later on is not for this process
-    return await _logged_in(
-        kubeconfig, KubeconfigLogin(kubeconfig, read=lambda: Kubeconfig.read(paths, context=chosen))
-    )
-
-
-async def _logged_in(kubeconfig: Kubeconfig, login: KubeconfigLogin) -> Cluster:
-    configuration = new_configuration()
-    await first_login(login, configuration)
-    choose_proxy(configuration)
-    identity = Identity(
-        context=kubeconfig.context,
-        server=configuration.host,
-        user=kubeconfig.user_name,
-        namespace=kubeconfig.namespace,
-        in_cluster=False,
-    )
-    disabled = kubeconfig.cluster.disable_compression
-    compresses = not asks_loopback(configuration) if disabled is None else not disabled
-    return Cluster(identity, configuration, login, compresses)
-
-
-async def _from_service_account(account: ServiceAccount) -> Cluster:
-    configuration = await asyncio.to_thread(new_configuration)
-    await first_login(account, configuration)
-    choose_proxy(configuration)
-    identity = Identity(
-        context=None,
-        server=configuration.host,
-        user=token_subject(configuration.api_key.get(TOKEN, "")),
-        namespace=account.namespace,
-        in_cluster=True,
-    )
-    return Cluster(identity, configuration, account)

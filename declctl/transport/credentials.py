@@ -68,6 +68,7 @@ class OfficialLoader(Protocol):
     provider: str | None  # `gcp` or `oidc`
     cert_file: str | None
     key_file: str | None
+    exec_plugin_expiry: datetime | None  # of the token that a credential plugin gave last
 
     async def load_and_set(self, client_configuration: OfficialConfiguration) -> None:
         """Log in and write everything into a Configuration; raises whatever its input provokes."""

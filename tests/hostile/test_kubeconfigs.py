@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 
 import pytest
 import yaml
@@ -20,9 +20,10 @@ from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import ManualClock
 from declctl.kit.hosts import ServerUrl
 from declctl.transport import Client
-from declctl.transport.config import find_cluster
+from declctl.transport.config import cluster_of, find_cluster
 from declctl.transport.credentials import Credentials, expiry
 from declctl.transport.kubeconfig import UserSpec
+from declctl.transport.official import OfficialClients
 from tests.hostile.bounds import bounded
 from tests.hostile.certificates import self_signed
 
@@ -43,16 +44,23 @@ def config(server="https://one", user=None, **cluster):
     }
 
 
-def found(path):
-    return asyncio.run(find_cluster(kubeconfig=str(path), context=None))
+def found(path, clock=None):
+    return asyncio.run(find_cluster(kubeconfig=str(path), context=None, clock=clock))
 
 
-def refused(content, tmp_path):
+def far_ahead():
+    """A clock of a time in which every certificate has expired."""
+    clock = ManualClock()
+    clock.set(74 * 365 * 86400)
+    return clock
+
+
+def refused(content, tmp_path, clock=None):
     """The sentence with which a kubeconfig is refused."""
     file = tmp_path / "config"
     file.write_bytes(content if isinstance(content, bytes) else yaml.safe_dump(content).encode())
     with pytest.raises(UsageError) as caught:
-        found(file)
+        found(file, clock)
     assert str(file) in str(caught.value)
     assert len(str(caught.value)) < 1000
     return str(caught.value)
@@ -335,7 +343,7 @@ def test_nobody_is_impersonated_unless_it_is_said():
     assert UserSpec(token="t").impersonation == ()
 
 
-def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
+def test_an_expired_client_certificate_is_named(tmp_path):
     """With its file and its date, before the server refuses it with a word of TLS that nobody understands."""
     self_signed(tmp_path, days=1, name="me")
     until = expiry(str(tmp_path / "tls.crt"))
@@ -343,37 +351,23 @@ def test_an_expired_client_certificate_is_named(tmp_path, monkeypatch):
     expected = ssl._ssl._test_decode_cert(str(tmp_path / "tls.crt"))["notAfter"]
     assert until.timestamp() == ssl.cert_time_to_seconds(expected)
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime(2100, 1, 1, tzinfo=tz or UTC)
-
-    monkeypatch.setattr("declctl.transport.config.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key"}
-    said = refused(config(user=user), tmp_path)
+    said = refused(config(user=user), tmp_path, far_ahead())
     assert f"The client certificate {tmp_path}/tls.crt" in said
     assert f"expired at {until:%Y-%m-%d}" in said
     (tmp_path / "config").write_text(yaml.safe_dump(config(user={**user, "token": "t"})))
-    assert found(tmp_path / "config").configuration.api_key  # the token may do
+    assert found(tmp_path / "config", far_ahead()).configuration.api_key  # the token may do
 
 
-def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, monkeypatch, caplog):
+def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, caplog):
     """Not each minute; another certificate that has expired is another warning."""
     self_signed(tmp_path, days=1, name="me")
-    moment = [datetime(2100, 1, 1, tzinfo=UTC)]
-
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return moment[0]
-
-    monkeypatch.setattr("declctl.transport.config.datetime", Later)
     user = {"client-certificate": "tls.crt", "client-key": "tls.key", "token": "t"}
     (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
     said = []
 
     async def go():
-        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
+        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=far_ahead())
         for _ in range(3):
             await cluster.login.load(cluster.configuration, afresh=False)
             await cluster.login.load(cluster.configuration, afresh=True)
@@ -387,23 +381,18 @@ def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, monke
     assert said == [1, 2]
 
 
-def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_path, monkeypatch):
+def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_path):
     """The certificate is shown all the same, for the server to decide; its refusal says what has expired."""
     self_signed(tmp_path, days=1, name="me")
     (tmp_path / "config").write_text(
         yaml.safe_dump(config(user={"client-certificate": "tls.crt", "client-key": "tls.key"}))
     )
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime(2100, 1, 1, tzinfo=tz or UTC)
-
     async def go():
-        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None)
-        credentials = Credentials(cluster.configuration, login=cluster.login, clock=(clock := ManualClock()))
-        monkeypatch.setattr("declctl.transport.config.datetime", Later)
-        clock.set(61)
+        clock = ManualClock()
+        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=clock)
+        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+        clock.set(74 * 365 * 86400)
         proof = await credentials.proof()
         assert "expired at" in credentials.fault
         assert [name for name, _, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
@@ -445,21 +434,21 @@ def test_keys_of_a_kubeconfig_are_not_left_on_the_disk(tmp_path, monkeypatch):
     user = {"client-certificate-data": data("tls.crt"), "client-key-data": data("tls.key")}
 
     async def go():
-        client = await Client.from_kubeconfig_dict(
-            config(user=user, **{"certificate-authority-data": data("tls.crt")}),
-            clock=(clock := ManualClock()),
-        )
+        clock = ManualClock()
+        content = config(user=user, **{"certificate-authority-data": data("tls.crt")})
+        cluster = await cluster_of(content, clock=clock)
+        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+        clients = OfficialClients(credentials, given=None, user_agent="test")
         files = left()
-        credentials = client._credentials
         before = await credentials.proof()
         clock.set(200)
         again = await credentials.proof()
         assert credentials.fault is None
         configuration = credentials.configuration
         key = configuration.key_file
-        client.sync_api_client()  # it reads them, too
-        client.api_client()
-        await client.close()
+        clients.synchronous()  # it reads them, too
+        clients.asynchronous()
+        await clients.close()
         return files, before == again, key
 
     files, unchanged, key = asyncio.run(go())
@@ -523,15 +512,14 @@ def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
     async def go():
         clock = ManualClock()
         user = {"tokenFile": str(token), "token": "old"}
-        client = await Client.from_kubeconfig_dict(config(user=user), clock=clock)
-        credentials, shown = client._credentials, []
+        cluster = await cluster_of(config(user=user), clock=clock)
+        credentials, shown = Credentials(cluster.configuration, login=cluster.login, clock=clock), []
         token.write_text("")
         clock.set(61)
         proof = await credentials.proof()
         shown.append((proof.authorization, credentials.fault))
         assert await credentials.renew(proof)
         shown.append(((await credentials.proof()).authorization, credentials.fault))
-        await client.close()
         return shown
 
     (kept, fault), last = asyncio.run(go())
@@ -582,8 +570,8 @@ def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_tried_a
     async def go():
         clock = ManualClock()
         content = config(user={"token": "own"}, **{"certificate-authority": str(file)})
-        client = await Client.from_kubeconfig_dict(content, clock=clock)
-        credentials = client._credentials
+        cluster = await cluster_of(content, clock=clock)
+        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
         before = await credentials.proof()
         answers = hanging(file)
         clock.set(61)
@@ -595,7 +583,6 @@ def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_tried_a
         clock.set(72)
         assert await credentials.proof() == before
         assert credentials.fault is None
-        await client.close()
         return fault
 
     assert asyncio.run(go()).endswith(
