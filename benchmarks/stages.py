@@ -51,8 +51,7 @@ from declctl.objects import (
     WatchOptions,
     merge,
 )
-from declctl.runtime.handling.binding import HandlerBinding
-from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 
 REPETITIONS = 9
 BATCH = 50  # lines of that size come with one read of the socket

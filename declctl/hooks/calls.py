@@ -197,8 +197,8 @@ class Predicate:
 def describe(error: BaseException) -> str:
     """Type and text of an exception, with the names of modules that people know: `KeyError: 'team'`."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, too
+        text = "".join([str(error)])  # a plain str: one of a class of its own may be broken, too
+    except BaseException:  # noqa: BLE001 - foreign code: an exception may be broken, and raise SystemExit
         text = "(its text can't be shown)"
     name = type(error).__name__
     return without_prefix(f"{name}: {text}" if text else name)
@@ -277,7 +277,7 @@ def readable_traceback(error: BaseException) -> str:
     try:
         _show_lines_of(cause)
         return "".join(traceback.format_exception(type(cause), cause, trace))
-    except Exception:  # noqa: BLE001 - foreign code: an exception may be broken, and then its lines are shown
+    except BaseException:  # noqa: BLE001 - foreign code: an exception may be broken; then its lines are shown
         head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
         return "".join([head, *traceback.format_tb(trace), what])
 

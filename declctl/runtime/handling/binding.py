@@ -1,13 +1,13 @@
-"""What one generation puts into a handler's slot: its functions, filter, policy and tally.
+"""How one generation calls a handler: its functions, filter, policy and tally.
 
 A filter is client-go's FilteringResourceEventHandler with the transitions: an object that begins to pass is
 Added, one that ceases to pass is Deleted. It judges a change when that is delivered, after merging.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,8 +26,6 @@ from declctl.objects import (
     Record,
 )
 from declctl.objects.differences import ChangedPaths
-from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.context import HandlerEnvironment
 from declctl.workqueue import Backoff
 
 Accepts = Callable[[ObjectView], bool]
@@ -226,15 +224,14 @@ class DeliveryPolicy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerBinding:
-    """What one generation puts into a handler's slot."""
+class CallBinding:
+    """How one generation calls a handler: what `HandlerBinding` has for invocations."""
 
     generation: int
     plan: HandlerPlan
     target: EventTarget  # the functions to call
-    environment: HandlerEnvironment  # of their `ctx`
+    make_context: Callable[[Callable[[], Any], str], object]  # of `ctx`, from its memo, not made yet, and key
     loop: LoopThread  # of asynchronous hooks
-    informers: Sequence[ManagedInformer] = ()  # which the handler listens to
     filter: Filter | None = None
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made here, and not in a commit, which is short.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from declctl.errors import ApiError, TooManyRequests, Unreachable
-from declctl.informer import Lister
+from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.log import Log
@@ -88,10 +88,10 @@ class HandlerEnvironment:
 
 
 class HandlerContext:
-    """The world of one call: cheap to make, and everything in it is made when it is asked for.
+    """`ctx` of one call: cheap to make, as each part of it is made when it is asked for.
 
-    It is valid for the length of the call and may be used from the thread or the loop that the
-    hook runs on. `remember` gives the memo; it is asked when the hook does.
+    It is valid for the length of the call, in the thread or on the loop that the hook runs on.
+    `remember` returns the memo; it is called when the hook asks for it.
     """
 
     __slots__ = ("_environment", "_key", "_log", "_memo", "_remember")

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, KeyedQueue, Latch
@@ -16,13 +17,20 @@ from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import Change, ChangeReason, ChangeType, Notification, Record, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.binding import HandlerBinding, HandlerStatistics
+from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.invocations import Invocations, is_unsynced
 from declctl.runtime.log import Log
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason.REPLAY
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerBinding(CallBinding):
+    """What one generation puts into a handler's slot."""
+
+    informers: Sequence[ManagedInformer] = ()  # which the handler listens to
 
 
 class HandlerSlot:

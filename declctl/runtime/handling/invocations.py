@@ -31,12 +31,11 @@ from declctl.kit.keyed_queue import QueueItem
 from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeType, Notification, ObjectView
 from declctl.runtime.handling.binding import (
+    CallBinding,
     FilterOutcome,
-    HandlerBinding,
     HandlerCounts,
     entering_or_leaving,
 )
-from declctl.runtime.handling.context import HandlerContext, Memo
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -80,7 +79,7 @@ class Invocation(msgspec.Struct, eq=False):
     """
 
     item: QueueItem[Notification]
-    binding: HandlerBinding  # of the generation to which the item belongs
+    binding: CallBinding  # of the generation to which the item belongs
     change: Change  # what the hooks receive
     started: float  # on the slot's clock, in seconds
     implementations: Sequence[Implementation]  # to be called, in this order
@@ -177,8 +176,8 @@ class Invocations:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         log: Log,
-        binding_of: Callable[[QueueItem[Notification]], HandlerBinding],
-        memo: Callable[[str], Memo],
+        binding_of: Callable[[QueueItem[Notification]], CallBinding],
+        memo: Callable[[str], object],
         ended: Callable[[Change, bool], None],
         finished: Callable[[], None],
         wake: Callable[[], None],
@@ -259,7 +258,7 @@ class Invocations:
         """Try nothing again from now on: the handler was removed, or the process ends."""
         self._closed = True
 
-    def of(self, binding: HandlerBinding | None) -> list[Invocation]:
+    def of(self, binding: CallBinding | None) -> list[Invocation]:
         """The invocations under way that were begun for a binding."""
         with self._lock:
             return [run for run in self._running.values() if run.binding is binding]
@@ -270,7 +269,7 @@ class Invocations:
             runs = self._running.values()
             return [run.item.key for run in runs if bindings is None or id(run.binding) in bindings]
 
-    def abandon(self, binding: HandlerBinding | None) -> int:
+    def abandon(self, binding: CallBinding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
         Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
@@ -343,7 +342,7 @@ class Invocations:
         if "ctx" in implementation.parameters:
             # Most handlers remember nothing: a memo is made for those that do.
             memo = partial(self._memo, change.obj.uid)
-            arguments["ctx"] = HandlerContext(run.binding.environment, memo, change.key)
+            arguments["ctx"] = run.binding.make_context(memo, change.key)
         return arguments
 
     def _leave_out(self, run: Invocation) -> bool:

@@ -17,8 +17,7 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.binding import HandlerBinding
-from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter, may_differ
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread

@@ -24,9 +24,9 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
-from declctl.runtime.handling.binding import HandlerBinding
 from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 

@@ -14,6 +14,7 @@ import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from declctl.errors import (
@@ -46,9 +47,9 @@ from declctl.runtime.checking.loaded_code import (
     RegistrationWatch,
     load_code,
 )
-from declctl.runtime.handling.binding import Filter, HandlerBinding
-from declctl.runtime.handling.context import Listers
-from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.context import HandlerContext, Listers
+from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import PreparedCommit, Slots
 from declctl.runtime.log import Log
@@ -347,7 +348,8 @@ def _binding(
     found = handler.filter
     made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
     target = foreign.targets[handler.name]
-    return HandlerBinding(number, handler, target, environment, loop, informers, made)
+    context = partial(HandlerContext, environment)
+    return HandlerBinding(number, handler, target, context, loop, made, informers=informers)
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,9 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ChangeType, Notification, Record
-from declctl.runtime.handling.binding import Filter, HandlerBinding
-from declctl.runtime.handling.context import HandlerEnvironment, Listers
-from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.testing import BundleDir, Logged
 
 MANIFEST = """
@@ -157,7 +158,11 @@ class Bench:
             log=self.log,
         )
         return HandlerBinding(
-            generation, replace(PLAN, **{**defaults, **policy}), EventTarget(made), environment, self.loop
+            generation,
+            replace(PLAN, **{**defaults, **policy}),
+            EventTarget(made),
+            partial(HandlerContext, environment),
+            self.loop,
         )
 
     def slot(self, *functions: Any, **policy: Any) -> HandlerSlot:

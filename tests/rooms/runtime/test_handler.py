@@ -809,3 +809,71 @@ def test_an_error_beside_not_synced_is_a_failure_of_its_own(bench, added, clock)
     slot.add_all([added("a")])
     bench.work()
     assert (slot.statistics().failed, slot.queue.idle) == (1, True)
+
+
+class _Unreadable(Exception):
+    """An exception that raises whatever it is asked."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    @property
+    def __cause__(self) -> BaseException:
+        raise SystemExit(4)
+
+    @property
+    def __context__(self) -> BaseException:
+        raise SystemExit(5)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_exception_that_can_not_be_read_ends_no_worker(bench, added, log, asynchronous) -> None:
+    """It is counted, logged without its text, and given up as any other; the next change is delivered."""
+    heard = []
+
+    def fails(change) -> None:
+        heard.append(change.obj.name)
+        raise _Unreadable
+
+    async def fails_async(change) -> None:
+        await asyncio.sleep(0)
+        fails(change)
+
+    slot = bench.slot(fails_async if asynchronous else fails, retry=RetrySpec(max_attempts=1))
+    slot.add_all([added("a"), added("b")])
+    while (item := slot.queue.take()) is not None:
+        goes_on = bench.loop.submit(slot.work_async(item)).result(10) if asynchronous else slot.work(item)
+        assert goes_on
+    assert heard == ["a", "b"]
+    figures = slot.statistics()
+    assert (figures.failed, figures.last_error_type) == (2, "_Unreadable")
+    assert [line.level for line in log.lines] == ["error", "error"]
+
+
+def test_a_call_that_is_sent_to_a_blocked_loop_is_revoked_and_never_begins(bench, added) -> None:
+    """The drain of a reload gives it up: it fails, and is not made when the loop is free again."""
+    gate, blocked, called = threading.Event(), threading.Event(), []
+
+    async def block() -> None:
+        blocked.set()
+        gate.wait(10)
+
+    async def hook() -> None:
+        called.append("async")
+
+    slot = bench.slot(lambda: None, hook, retry=RetrySpec(max_attempts=1))
+    bench.loop.submit(block())
+    assert blocked.wait(10)
+    slot.add_all([added("a")])
+    worker = threading.Thread(target=bench.work)
+    worker.start()
+    old = slot.binding
+    ended = rebind(slot, bench.binding(lambda: None, generation=2))
+    until("it is sent", lambda: any(run.sent is not None for run in slot.invocations.of(old)))
+    assert slot.abandon(ended) == 1
+    worker.join(10)
+    gate.set()
+    bench.loop.submit(asyncio.sleep(0)).result(10)
+    assert called == []
+    assert slot.statistics().failed == 1
+    assert "was not called" in (slot.statistics().last_error or "")
