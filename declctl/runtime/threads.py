@@ -116,6 +116,10 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
         raise
 
 
+class CallGivenUp(BaseException):
+    """Ends the thread of a call that is given up, before the next object. No `except Exception` stops it."""
+
+
 class ForeignCall:
     """Foreign code that is called for many objects, in threads of its own: some objects at each `run`.
 
@@ -127,7 +131,7 @@ class ForeignCall:
         self._name = name  # of its threads
         self._what = what  # what is called, for the status and for messages
         self._at = ""  # the key of the object that it was called for last
-        self._thread: int | None = None  # the thread that runs it, or ran it last
+        self._thread: int | None = None  # the thread that runs it; None while none does
         self._place = ""  # the line of foreign code where that thread was when the call was given up
         self._given_up = False
 
@@ -136,7 +140,10 @@ class ForeignCall:
 
         def noted() -> T:
             self._thread = threading.get_ident()
-            return call()
+            try:
+                return call()
+            finally:
+                self._thread = None  # the system may give its number to another thread
 
         try:
             return await in_thread(noted, name=self._name, what=self._what)
@@ -154,8 +161,20 @@ class ForeignCall:
             self._at = key(each)
             yield each
 
+    def note(self, key: str) -> None:
+        """The object at hand is the one of this key. Called in the thread; raises CallGivenUp as `go_on`."""
+        self._at = key
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Raises CallGivenUp once the call is given up. Called in the thread."""
+        if self._given_up:
+            raise CallGivenUp
+
     def fault(self, why: str) -> str:
         """What is called, `why` it was given up, the object at hand, and the line of foreign code."""
         at = f"; it was asked about {self._at} last" if self._at else ""
-        place = f", at {self._place}" if self._place else ""
+        # While the call goes on, its thread says where it is.
+        where = self._place or foreign_place(self._thread)
+        place = f", at {where}" if where else ""
         return f"{self._what} {why}{at}{place}"

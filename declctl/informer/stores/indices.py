@@ -296,12 +296,11 @@ class IndexBuild:
 
     `step` builds it on the loop, a slice at a time. Where the function must not run on the loop, a thread
     asks it: `unasked` gives objects to `ask`, `enter` takes the answers, and when nothing is `stale`,
-    `finish` lets the index be read. Any thread may call `ask`, one at a time, and read `at`; all else is for
+    `finish` lets the index be read. Any thread may call `ask`, one at a time; all else is for
     the loop.
     """
 
     def __init__(self, known: Mapping[str, Record], *, index: Index, finish: Callable[[], None]) -> None:
-        self.at = ""  # the key of the object of which the function was asked last
         self._known = known  # what the store holds: live
         self._index = index
         self._finish = finish
@@ -334,19 +333,21 @@ class IndexBuild:
         keys = tuple(islice(self._stale, most))
         return Unasked(keys, [self._known[key] for key in keys])
 
-    def ask(self, unasked: Unasked) -> Sequence[Values]:
+    def ask(
+        self, unasked: Unasked, *, each: Callable[[Iterable[str]], Iterable[str]] = iter
+    ) -> Sequence[Values]:
         """The values of these objects, in their order; no more of them once the build is given up.
 
-        An object on which the function fails has no values; that is counted.
+        An object on which the function fails has no values; that is counted. `each` is given the keys, and
+        gives them back one by one, each before the function is called with its object; it may end early.
         """
         found: list[Values] = []
         for start in range(0, len(unasked.keys), _TOGETHER):
             part = slice(start, start + _TOGETHER)
             answers = self._index.answers(unasked.records[part])
-            for key in unasked.keys[part]:
+            for _ in each(unasked.keys[part]):
                 if self._given_up:
                     return found
-                self.at = key
                 found.append(next(answers))
         return found
 

@@ -19,7 +19,7 @@ from declctl.errors import CacheError, ReloadRefused
 from declctl.informer import FieldIndex, InformerStatistics, Lister, Reprojection, SourceProvider
 from declctl.kit import Clock
 from declctl.objects import FieldPath
-from declctl.objects.differences import Mutation, MutationDetector
+from declctl.objects.differences import Mutation
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, matched, projection_of, remaking
 from declctl.runtime.caching.managed_informer import (
     ManagedInformer,
@@ -37,6 +37,7 @@ from declctl.runtime.log import Log
 
 _REPROJECTED_AT_ONCE = 100  # records before the loop may do something else: 2 ms, or 5 with fields to drop
 _INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at before the loop breathes
+# Of the mutation detector.
 _EVERY = 1.0  # seconds, as in client-go
 _PART = 100  # objects of a cache that are looked at each time: some 3 ms
 _CHECKED_AT_ONCE = 20  # objects until the loop may do something else
@@ -129,6 +130,7 @@ async def widen(cached: ManagedInformer, users: Sequence[ResourceRequirement]) -
     """
     before = cached.informer.source.projection
     paths = paths_of(users)
+    # The usual case, decided without making a decoder.
     if paths <= _at_hand(before):
         return
     after = projection_of(cached.identity.watch, paths=paths, transform=cached.transform, codec=cached.codec)
@@ -139,6 +141,7 @@ async def widen(cached: ManagedInformer, users: Sequence[ResourceRequirement]) -
     try:
         await _completed(cached, reprojection)
     except BaseException:
+        # Also where it was cancelled: records of two layouts in one cache would stay that way for ever.
         if not reprojection.is_over:
             cached.informer.take_over(_begun(cached, cached.identity, before))
         raise
@@ -197,12 +200,12 @@ class InformerPool:
         self._tasks = tasks
         self._clock = clock
         self._log = log
+        # Every informer that exists, also one that lingers, by what it holds now.
         self._cached: dict[CacheIdentity, ManagedInformer] = {}
-        self._used: dict[
-            ResourceRequirement, tuple[ManagedInformer, ...]
-        ] = {}  # by every generation, the oldest first
-        self._staged = _Staged()
-        self._asking = RequestCounter()
+        # The informers of each requirement, of every generation that is alive, the oldest first.
+        self._used: dict[ResourceRequirement, tuple[ManagedInformer, ...]] = {}
+        self._staged = _Staged()  # empty while no generation is staged
+        self._requests = RequestCounter()  # since the last `prepare`
 
     def prepare(self, wanted: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, each counted once.
@@ -211,9 +214,10 @@ class InformerPool:
         one that has lost objects while it lingered is made anew. Returns those that are new, not started yet.
         """
         for cached in self.all():
+            # Its transform failed after its code was freed: the objects it lost would be missing for ever.
             if cached.is_spoiled:
                 self._close(cached)
-        self._asking = RequestCounter.begin(cached.informer for cached in self.all())
+        self._requests = RequestCounter(cached.informer for cached in self.all())
         wanted = tuple(wanted)
         by_identity = _by_identity(wanted)
         found = matched(self._cached, by_identity.keys())
@@ -230,8 +234,12 @@ class InformerPool:
         for identity, living in found.items():
             cached = serving[identity] = made[identity] if living is None else self._cached[living]
             if living is not None and living != identity:
+                # The generation that runs reads it as it is: it is converted at the commit.
                 staged.turns[cached] = _Conversion(identity)
-            _use(cached)
+            cached.users += 1
+            if cached.closing is not None:
+                cached.closing.cancel()  # it lingered, and is wanted again
+                cached.closing = None
         self._cached.update(made)
         for resource in wanted:
             self._used[resource] = tuple(serving[identity] for identity in resource.identities)
@@ -255,7 +263,11 @@ class InformerPool:
         """
         built, wanted = 0, tuple(wanted)
         for cached in self._of_all(wanted):
-            await self._renew(cached)
+            turn = self._staged.turns.get(cached)
+            if turn is None:
+                await widen(cached, self._users(cached))
+            else:
+                turn.reprojection = await become(cached, turn.identity, self._users(cached))
         for resource in wanted:
             for cached in self.of(resource):
                 for index in resource.indexes:
@@ -275,6 +287,7 @@ class InformerPool:
         staged = self._staged.indexes
         if index.internal in cached.informer.indexer.get_indexers() or (cached, index.internal) in staged:
             return False
+        # A function is foreign code that has never run here: a thread asks it, beside the loop.
         if not isinstance(index.function, FieldIndex):
             staged[cached, index.internal] = StagedIndexBuild(cached, index, resource=resource.plan.name)
             return True
@@ -292,6 +305,7 @@ class InformerPool:
         if not self._is_staged(tuple(wanted)):
             return
         staged, self._staged = self._staged, _Staged()
+        # Indexes first: handlers of the new generation read them from this moment on.
         for index in staged.indexes.values():
             index.publish()
         for cached in staged.fresh:
@@ -322,9 +336,11 @@ class InformerPool:
         until = asyncio.get_running_loop().time() + linger
         for cached in released:
             cached.users -= 1
+            # A generation that was never committed takes nothing from the time that the one before left.
             if not was_staged:
                 cached.lingers_until = until
             if cached.users:
+                # The code of the generation that goes is freed: functions of those that stay take over.
                 cached.call_those_of(self._users(cached))
             else:
                 cached.failed_before = cached.failed
@@ -367,7 +383,7 @@ class InformerPool:
 
     def asked(self) -> RequestCounts:
         """What was asked of the server since `prepare`, and what of it was not planned then."""
-        return self._asking.until_now(cached.informer for cached in self.all())
+        return self._requests.until_now(cached.informer for cached in self.all())
 
     def all(self) -> Sequence[ManagedInformer]:
         """Every informer that exists, lingering ones too."""
@@ -378,13 +394,6 @@ class InformerPool:
         for cached in self.all():
             self._close(cached)
         await asyncio.sleep(0)
-
-    async def _renew(self, cached: ManagedInformer) -> None:
-        turn = self._staged.turns.get(cached)
-        if turn is None:
-            await widen(cached, self._users(cached))
-        else:
-            turn.reprojection = await become(cached, turn.identity, self._users(cached))
 
     def _is_staged(self, wanted: Sequence[ResourceRequirement]) -> bool:
         return not self._staged.wanted.isdisjoint(wanted)
@@ -412,13 +421,6 @@ class InformerPool:
             cached.task.cancel()
 
 
-def _use(cached: ManagedInformer) -> None:
-    cached.users += 1
-    if cached.closing is not None:
-        cached.closing.cancel()
-        cached.closing = None
-
-
 def _by_identity(wanted: Iterable[ResourceRequirement]) -> dict[CacheIdentity, list[ResourceRequirement]]:
     users: dict[CacheIdentity, list[ResourceRequirement]] = {}
     for resource in wanted:
@@ -434,7 +436,7 @@ class MutationChecks:
         self._caches = caches
         self._clock = clock
         self._thorough = thorough
-        self._found: deque[Mutation] = deque(maxlen=_KEPT)
+        self._found: deque[Mutation] = deque(maxlen=_KEPT)  # the newest, the oldest first
 
     @property
     def found(self) -> Sequence[Mutation]:
@@ -450,15 +452,11 @@ class MutationChecks:
     async def look(self) -> None:
         """Look at a part of each cache, or at all of it."""
         for cached in self._caches.all():
-            if cached.mutations is not None:
-                await self._look_at(cached.mutations)
-
-    async def _look_at(self, detector: MutationDetector) -> None:
-        left = _PART
-        while left > 0:
-            self._found.extend(detector.look(_CHECKED_AT_ONCE))
-            if detector.at_end_of_round:
-                return
-            if not self._thorough:
-                left -= _CHECKED_AT_ONCE
-            await asyncio.sleep(0)
+            detector, left = cached.mutations, _PART
+            while detector is not None and left > 0:
+                self._found.extend(detector.look(_CHECKED_AT_ONCE))
+                if detector.at_end_of_round:
+                    break
+                if not self._thorough:
+                    left -= _CHECKED_AT_ONCE
+                await asyncio.sleep(0)  # events go first

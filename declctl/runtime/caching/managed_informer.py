@@ -10,11 +10,9 @@ the last few, the caches take in nothing for a moment, so that nothing is left t
 """
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from declctl.decoding import Transform
@@ -23,7 +21,6 @@ from declctl.informer import (
     FieldIndex,
     FunctionIndex,
     IndexFunc,
-    InformerStatistics,
     ReflectorOptions,
     SharedIndexInformer,
     SourceProvider,
@@ -31,7 +28,6 @@ from declctl.informer import (
 )
 from declctl.informer.source import DecodesElsewhere
 from declctl.kit import Clock
-from declctl.kit.callbacks import foreign_place
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec
@@ -39,14 +35,17 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
-from declctl.runtime.threads import in_thread
+from declctl.runtime.threads import ForeignCall
 
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
-BATCH = 1000  # objects that a thread is asked about at once; to take in the answers takes about 0.5 ms
-_MOST_BATCHES = 10  # of what has changed meanwhile; then caches are held, so that it comes to an end
-_LONGEST_HOLD = 1.0  # seconds
+# Objects that a thread is asked about at once: the loop takes in their answers in about 0.5 ms.
+BATCH = 1000
+# Batches of objects that changed meanwhile. After these the caches are held: objects that change faster than
+# foreign code answers would keep a reload from ever ending.
+_MOST_BATCHES = 10
+_LONGEST_HOLD = 1.0  # seconds that a cache takes in nothing; its events wait in the socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,57 +61,39 @@ class RequestCounts:
     unplanned: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class RequestCounter:
-    """The figures of the caches that lived when a generation was prepared."""
+    """Counts the LISTs and WATCHes of all caches since it was made, when the `living` ones existed."""
 
-    before: Mapping[SharedIndexInformer, InformerStatistics] = field(
-        default_factory=dict[SharedIndexInformer, InformerStatistics]
-    )
-
-    @classmethod
-    def begin(cls, living: Iterable[SharedIndexInformer]) -> "RequestCounter":
-        """Look at what lives on."""
-        return cls({informer: informer.statistics() for informer in living})
+    def __init__(self, living: Iterable[SharedIndexInformer] = ()) -> None:
+        # The figures of each informer that goes on, as they were then; one that is not here is new.
+        self._before = {informer: informer.statistics() for informer in living}
 
     def until_now(self, informers: Iterable[SharedIndexInformer]) -> RequestCounts:
-        """What was asked since; `informers` are those that there are now."""
+        """The requests since then; `informers` are those that exist now."""
         lists, watches, unplanned = 0, 0, list[str]()
         for informer in informers:
-            figures, before = informer.statistics(), self.before.get(informer)
-            then = _counts(before) if before is not None else (0, 0)
-            more = tuple(now - earlier for now, earlier in zip(_counts(figures), then, strict=True))
-            lists, watches = lists + more[0], watches + more[1]
-            planned = (0, 0) if before is not None else _of_a_first_list(figures)
-            if _relists_requested(figures) > (_relists_requested(before) if before is not None else 0):
-                planned = more
-            unplanned += (f"{informer.name}: {what}" for what in _differences(more, planned))
+            now, before = informer.statistics(), self._before.get(informer)
+            new_lists = now.lists - (before.lists if before is not None else 0)
+            new_watches = now.watches - (before.watches if before is not None else 0)
+            requested = now.reflector.relists_requested
+            if before is not None:
+                requested -= before.reflector.relists_requested
+            if requested > 0 or (before is None and now.missing):
+                # A relist was asked for, or the server lacks the kind, which is asked for until it appears.
+                planned = (new_lists, new_watches)
+            elif before is not None:
+                planned = (0, 0)
+            else:
+                # A streaming list and its watch may be one request; a server that cannot stream a list has
+                # refused one WATCH before.
+                planned = (1, 1 + (not now.reflector.streams and now.watches > 1))
+            for name, count, expected in zip(
+                ("LIST", "WATCH"), (new_lists, new_watches), planned, strict=True
+            ):
+                if count != expected:
+                    unplanned.append(f"{informer.name}: {count} {name} instead of {expected}")
+            lists, watches = lists + new_lists, watches + new_watches
         return RequestCounts(lists, watches, tuple(unplanned))
-
-
-def _counts(figures: InformerStatistics) -> tuple[int, int]:
-    return figures.lists, figures.watches
-
-
-def _relists_requested(figures: InformerStatistics) -> int:
-    return figures.reflector.relists_requested
-
-
-def _of_a_first_list(figures: InformerStatistics) -> tuple[int, int]:
-    """One LIST and one WATCH, which may be one request; a server that can't do that has refused one before.
-
-    A kind that the server does not have is asked for until it appears.
-    """
-    if figures.missing:
-        return _counts(figures)
-    refused = not figures.reflector.streams and figures.watches > 1
-    return 1, 1 + refused
-
-
-def _differences(found: tuple[int, ...], planned: tuple[int, ...]) -> Iterator[str]:
-    for name, count, expected in zip(("LIST", "WATCH"), found, planned, strict=True):
-        if count != expected:
-            yield f"{count} {name} instead of {expected}"
 
 
 class Exchangeable(Generic[A, R]):
@@ -137,74 +118,52 @@ def exchange(there: IndexFunc, function: IndexFunc) -> None:
         there.function = function.function
 
 
-class _GivenUp(BaseException):
-    """Ends a thread that nobody waits for, before the next object. No `except Exception` stops it."""
-
-
-class _Work(Generic[T]):
-    """One piece of work for a thread. `done` is called where it has begun, when it is over."""
-
-    def __init__(
-        self, work: Callable[[], T], *, begins: Callable[[], None], done: Callable[[], None]
-    ) -> None:
-        self._work, self._begins, self._done = work, begins, done
-        self._deciding = threading.Lock()
-        self._has_begun = False
-        self.given_up = False
-
-    def __call__(self) -> T:
-        with self._deciding:
-            if self.given_up:
-                raise _GivenUp
-            self._has_begun = True
-        self._begins()
-        try:
-            return self._work()
-        finally:
-            self._done()
-
-    def give_up(self) -> bool:
-        """Nobody waits for it any longer; returns whether it has not begun, so that it never will."""
-        with self._deciding:
-            self.given_up = True
-            return not self._has_begun
-
-
 class StagedTransform:
-    """The transform of a cache that fills for a staged generation: what it is asked for runs in a thread.
+    """The transform of a cache that fills for a staged generation: `run` decodes in a thread.
 
-    It is called in the place of `transform`, within `run`. What runs was given up where nobody waits for it
-    any longer: then it ends after the object that it is at, and touches nothing.
+    It takes the place of `transform`, and is called within `run` alone. When a `run` is cancelled, its
+    thread ends with the object at hand, and changes nothing after that.
     """
 
     def __init__(self, transform: Transform, *, what: str) -> None:
         self._transform = transform
-        self._what = what
-        self._turn = asyncio.Lock()  # a thread that was left behind has it until it returns
-        self._thread: int | None = None  # the one that runs, or was left behind
-        self._current: _Work[Any] | None = None  # what has the turn
-        self._at = ""  # the key of the object that was transformed last
+        self._what = what  # what is called, for the status and for messages
+        self._turn = asyncio.Lock()  # held by the thread that decodes, until it returns; also if abandoned
+        self._call = self._new_call()  # of the `run` that has the turn, or had it last
 
     def __call__(self, obj: KubeObject) -> KubeObject | None:
         """What the transform makes of an object."""
         metadata = mapping(obj.get("metadata"))
-        self._at = key_of(metadata.get("namespace"), str(metadata.get("name")))
-        self._go_on()
+        call = self._call
+        call.note(key_of(metadata.get("namespace"), str(metadata.get("name"))))
         try:
             return self._transform(obj)
         finally:
-            self._go_on()
+            # It may have been given up while foreign code ran: nothing of its result may reach the cache.
+            call.go_on()
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, in a thread. One after the other: a decoder is for one thread."""
         await self._turn.acquire()
-        done = partial(self._over, asyncio.get_running_loop())
-        asked = self._current = _Work(work, begins=self._begun, done=done)
+        loop, call = asyncio.get_running_loop(), self._new_call()
+        self._call = call
+        # The thread and the one who cancels race for this one item: whoever gets it gives the turn back.
+        unbegun = [True]
+
+        def decode() -> T:
+            unbegun.pop()  # IndexError, which nobody hears, where the wait is over already
+            try:
+                return work()
+            finally:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits for the turn
+                    loop.call_soon_threadsafe(self._turn.release)
+
         try:
-            return await in_thread(asked, name="declctl-transform", what=self._what)
+            return await call.run(decode)
         except BaseException:
-            if asked.give_up():  # there was no thread for it
-                self._turn.release()
+            with suppress(IndexError):
+                unbegun.pop()
+                self._turn.release()  # no thread has begun, and none will
             raise
 
     @property
@@ -213,26 +172,11 @@ class StagedTransform:
         return self._turn.locked()
 
     def refusal(self, why: str) -> ReloadRefused:
-        """TransformTimeout, with the function and the object that it was asked about last."""
-        place = foreign_place(self._thread)
-        return ReloadRefused("TransformTimeout", f"{self._what} {why}{asked_last(self._at, place)}")
+        """TransformTimeout, with the function and the object that it was called with last."""
+        return ReloadRefused("TransformTimeout", self._call.fault(why))
 
-    def _begun(self) -> None:
-        self._thread = threading.get_ident()
-
-    def _over(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._thread = None
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits for the turn any longer
-            loop.call_soon_threadsafe(self._turn.release)
-
-    def _go_on(self) -> None:
-        if self._current is not None and self._current.given_up:
-            raise _GivenUp
-
-
-def asked_last(key: str, place: str) -> str:
-    """The end of a sentence about foreign code: the object that it was asked about last, and where it is."""
-    return "".join([f"; it was asked about {key} last" if key else "", f", at {place}" if place else ""])
+    def _new_call(self) -> ForeignCall:
+        return ForeignCall(name="declctl-transform", what=self._what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,24 +204,24 @@ class ResourceRequirement:
 
 @dataclass(eq=False)
 class ManagedInformer:
-    """One informer, its task, and who uses it. `mutations` looks at objects that its readers share.
+    """One informer, its task, and the number of its users.
 
-    `lingers_until` is the time of the loop until which it was to be kept by the last generation that
-    went, for one that may come back; `closing` is set while nobody uses it. `transform` and the index
-    functions are of a generation that uses it. `staged` is there until the commit of the generation that it
-    was made for by a reload: it keeps the transform off the loop.
+    Used on the machinery loop; the pool writes the fields.
     """
 
-    identity: CacheIdentity
+    identity: CacheIdentity  # changes at a commit that keeps its records in another way
     informer: SharedIndexInformer
-    codec: Codec
+    codec: Codec  # how its records are kept
+    # The function in it belongs to a generation that uses the cache, as index functions do.
     transform: Exchangeable[KubeObject, KubeObject | None] | None = None
-    mutations: MutationDetector | None = None
-    task: asyncio.Task[None] | None = None
-    users: int = 0
+    mutations: MutationDetector | None = None  # looks at objects that readers share; None for frames
+    task: asyncio.Task[None] | None = None  # None until it is started
+    users: int = 0  # requirements that it serves, of all generations
+    # Until when the last generation that was committed and released wanted it kept, by the loop's time.
     lingers_until: float = 0.0
-    closing: asyncio.TimerHandle | None = None
-    started_at: float = 0.0
+    closing: asyncio.TimerHandle | None = None  # set while nobody uses it
+    started_at: float = 0.0  # by the clock, in seconds
+    # Keeps the transform off the loop, from a reload that made this cache until the commit.
     staged: StagedTransform | None = None
     failed_before: int = 0  # objects that the transform had failed on when the last user went
 
@@ -315,6 +259,7 @@ class ManagedInformer:
         transform = transform_of(users)
         if self.transform is not None and transform is not None:
             self.transform.function = transform
+        # Reversed: of two functions under one name, that of the oldest user is written last, and stays.
         wanted = {index.internal: index.function for user in reversed(users) for index in user.indexes}
         for name, function in self.informer.indexer.get_indexers().items():
             if name in wanted:
@@ -335,6 +280,7 @@ def make_informer(
     indexes by functions, which are built when it has synced, and a thread transforms what it lists.
     """
     watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
+    # The decoder keeps this object, so that the function of the next generation can take its place.
     latest = Exchangeable(transform) if transform is not None else None
     source = cluster.source(
         GroupVersionKind.of(watch.api_version, watch.kind),
@@ -348,6 +294,7 @@ def make_informer(
         source,
         name=str(watch),
         clock=clock,
+        # The strictest of its users is the one to serve.
         options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
         indexers={
             index.internal: exchangeable(index.function)
@@ -420,6 +367,7 @@ async def ask(questions: Iterable[Question], *, timeout: float) -> None:
             for question in questions:
                 late = 0  # batches of what has changed meanwhile
                 while question.stale and late < _MOST_BATCHES:
+                    # Less than a whole batch is left: from here on it is what has changed meanwhile.
                     late += question.stale < BATCH
                     await question.ask_some()
     except TimeoutError as error:
@@ -434,6 +382,7 @@ async def ask_the_rest(questions: Sequence[Question]) -> None:
     """
     question: Question | None = None
     with ExitStack() as held:
+        # Only what is asked about is held; all other caches go on.
         for cached in dict.fromkeys(c for question in questions if question.stale for c in question.caches):
             held.enter_context(cached.informer.held())
         try:
@@ -456,10 +405,8 @@ class StagedIndexBuild:
     def __init__(self, cached: ManagedInformer, index: ResourceIndex, *, resource: str) -> None:
         self.caches = (cached,)
         self.internal = index.internal
-        self._what = f"the index {index.name} of {resource}"
         self._build = cached.informer.build_index(index.internal, exchangeable(index.function))
-        self._thread: int | None = None  # of the last question
-        self._place = ""  # where in foreign code that was when nobody waited for it any longer
+        self._call = ForeignCall(name="declctl-index", what=f"the index {index.name} of {resource}")
 
     @property
     def stale(self) -> int:
@@ -469,22 +416,19 @@ class StagedIndexBuild:
     async def ask_some(self) -> None:
         """Index some of them. Cancelling gives the index up."""
         unasked = self._build.unasked(BATCH)
-
-        def ask() -> Sequence[str | tuple[str, ...]]:
-            self._thread = threading.get_ident()
-            return self._build.ask(unasked)
-
         try:
-            values = await in_thread(ask, name="declctl-index", what=self._what)
+            values = await self._call.run(lambda: self._build.ask(unasked, each=self._each))
         except asyncio.CancelledError:
-            self._place = foreign_place(self._thread)
             self._build.give_up()
             raise
         self._build.enter(unasked, values)
 
     def refusal(self, why: str) -> ReloadRefused:
-        """IndexTimeout, with the function and the object that it was asked about last."""
-        return ReloadRefused("IndexTimeout", f"{self._what} {why}{asked_last(self._build.at, self._place)}")
+        """IndexTimeout, with the function and the object that it was called with last."""
+        return ReloadRefused("IndexTimeout", self._call.fault(why))
+
+    def _each(self, keys: Iterable[str]) -> Iterator[str]:
+        return self._call.objects(keys, str)
 
     def publish(self) -> None:
         """Let it be read, at the commit. Nothing is computed where nothing is stale."""

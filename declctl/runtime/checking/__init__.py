@@ -1,4 +1,4 @@
-"""From files to a plan and code that has been tried: read once, checked, imported aside in a child process.
+"""From files to a plan and code that has been tried: read once, checked, imported in a child process.
 
-This front is empty on purpose, as the one above: children's process imports `answering` alone.
+It imports nothing, as `runtime` does: the process of the children imports `fork_server` alone.
 """

@@ -20,7 +20,7 @@ from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Place
-from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson, PluginSpec
+from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.loaded_code import (
     Declaration,
@@ -144,6 +144,7 @@ async def import_in_child(checked: Checked, children: PreflightPool) -> Checked:
     Cancelling ends the child, and returns when nothing of it is left.
     """
     if not checked.has_to_be_imported:
+        # A manifest with faults is mended soon, and may need the process then.
         if not checked.errors:
             await asyncio.to_thread(children.close)
         return checked
@@ -154,6 +155,7 @@ async def import_in_child(checked: Checked, children: PreflightPool) -> Checked:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             preflight.give_up()
+            # The thread closes the child: whoever cancels may count on its end.
             await asyncio.wait([work])
             raise
 
@@ -196,7 +198,12 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         folder=os.fsencode(inputs.bundle.folder),
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
-        plugins=tuple(_plugin(spec, configs[spec.name]) for spec in controller.plugins),
+        plugins=tuple(
+            DeclaredPlugin(
+                spec.name, spec.version, spec.on_error == "Disable", configs[spec.name].canonical, spec.path
+            )
+            for spec in controller.plugins
+        ),
     )
 
 
@@ -232,6 +239,7 @@ def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
     configs: dict[str, FrozenJson] = {}
     faults: list[Fault] = []
     for plugin in inputs.loaded.controller.plugins:
+        # A config that is no mapping has been reported by the manifest's checks.
         config = plugin.config.value()
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
@@ -265,7 +273,7 @@ def _entries(controller: Controller) -> Iterable[DeclaredEntry]:
             use="handler",
             name=handler.name,
             resource=handler.resource,
-            entry_point=_text(handler.entry_point),
+            entry_point=None if handler.entry_point is None else str(handler.entry_point),
             plugin=handler.plugin,
             path=(*handler.path, field),
         )
@@ -289,14 +297,6 @@ def _entries(controller: Controller) -> Iterable[DeclaredEntry]:
 
 def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> DeclaredEntry:
     return DeclaredEntry(use, name, resource, str(entry_point), None, path)
-
-
-def _plugin(spec: PluginSpec, config: FrozenJson) -> DeclaredPlugin:
-    return DeclaredPlugin(spec.name, spec.version, spec.on_error == "Disable", config.canonical, spec.path)
-
-
-def _text(entry_point: EntryPoint | None) -> str | None:
-    return None if entry_point is None else str(entry_point)
 
 
 def _source_line(bundle: Bundle, file: str, line: int) -> str | None:

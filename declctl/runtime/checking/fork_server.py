@@ -41,9 +41,9 @@ _FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_
 
 @dataclass(eq=False)
 class _Child:
-    pid: int
-    fate: socket.socket
-    unwanted: bool = False
+    pid: int  # also the id of its process group
+    fate: socket.socket  # readable once its end is asked for, or the controller is gone
+    unwanted: bool = False  # it was killed because of that
 
 
 class ForkServer:
@@ -57,6 +57,7 @@ class ForkServer:
         self._answer = answer
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
+        # A child's end (SIGCHLD) writes a byte into this pair, which `select` can wait for.
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -139,6 +140,7 @@ class ForkServer:
             while self._woken.recv(4096):
                 pass
         for child in list(self._children.values()):
+            # WNOWAIT leaves the zombie, and with it the id of the group, until the group is killed.
             if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
             _kill(child.pid)  # whoever is left of its group, while the id is nobody else's

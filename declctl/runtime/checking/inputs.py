@@ -147,6 +147,7 @@ class InputFiles:
                 if self._behind() == behind:
                     raise
                 continue  # the folder was swapped, and what it had is gone: no fault of what is there now
+            # The link did not move: all that was read is of one version.
             if self._behind() == behind:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
@@ -158,6 +159,7 @@ class InputFiles:
         try:
             behind, source = self._behind(), self._source()
         except ManifestErrors as error:
+            # Where the process lacks descriptors or memory, nothing is known of the files.
             if error.__cause__ is not None and is_exhausted(error.__cause__):
                 raise error.__cause__ from error
             return f"faulty {error}"
@@ -197,7 +199,8 @@ class InputFiles:
         return self._stdin or ManifestSource.read(self.manifest, at=self._at)
 
     def _read(self, behind: Path) -> Inputs:
-        rest = Breath()
+        rest = Breath()  # between two pieces of work, so that events get through
+        # Kept although the read may fail: what was looked for and missing is watched, too.
         self._lookups = lookups = Lookups()
         source = self._source()
         rest()
@@ -252,6 +255,7 @@ class InputFiles:
     def _place(self, root: Path, name: str, lookups: Lookups) -> Path:
         """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
         inside = root / name
+        # A swapped volume has its files behind the link; a file beside it, or above it, has only the folder.
         is_inside = ".." not in inside.parts and lookups.kind(inside) is not Kind.NOTHING
         return inside if is_inside else self.root / name
 
@@ -305,7 +309,11 @@ def entry_points(controller: Controller) -> Iterable[EntryPoint]:
         if resource.transform.entry_point:
             yield resource.transform.entry_point
         yield from (indexer.entry_point for indexer in resource.indexers if indexer.entry_point)
-    yield from (handler.entry_point for handler in controller.handlers if handler.entry_point)
+    for handler in controller.handlers:
+        if handler.entry_point:
+            yield handler.entry_point
+        if handler.filter is not None and handler.filter.entry_point is not None:
+            yield handler.filter.entry_point
     for step in (*controller.lifecycle.startup, *controller.lifecycle.shutdown):
         yield step.entry_point
 

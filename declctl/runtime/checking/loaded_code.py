@@ -223,15 +223,18 @@ class LoadedCode:
     def __init__(self, namespace: GenerationNamespace, table: GenerationPlugins) -> None:
         self._namespace = namespace
         self._table = table
-        self._steps: dict[str, list[Implementation]] = {}
+        self._steps: dict[str, list[Implementation]] = {}  # of the manifest, by the hook they stand for
+        # By the handler's name.
         self.targets: dict[str, EventTarget] = {}
-        self.configs: dict[str, Mapping[str, Any]] = {}
-        self.plugin_configs: dict[str, Mapping[str, Any]] = {}
+        self.configs: dict[str, Mapping[str, Any]] = {}  # of handlers that are plugins
         self.filters: dict[str, Predicate] = {}
-        self.transforms: dict[str, Transform] = {}
+        # By the plugin's name, also of plugins that could not be loaded.
+        self.plugin_configs: dict[str, Mapping[str, Any]] = {}
+        # By the resource's name: from the manifest and from hooks.
+        self.transforms: dict[str, Transform] = {}  # several are one, in the order of the manifest
         self.indexers: dict[str, list[ForeignIndexer]] = {}
-        self.from_hooks = FromHooks()
-        self.plugins: list[LoadedPlugin] = []
+        self.from_hooks = FromHooks()  # which of those are from hooks
+        self.plugins: list[LoadedPlugin] = []  # in the order of the manifest
         self.registrations = Registrations()  # by its import
         self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
 
@@ -309,6 +312,7 @@ def load_code(
         at(index)
         builder.entry(entry)
     rest()
+    # Last: it asks the plugins and files that entries have added to the table.
     builder.hooks_of_resources()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.foreign.close()
@@ -355,6 +359,7 @@ class _Builder:
             left_out = f"{fault.message}; it is left out (onError: Disable), and its handlers are not called"
             fault = msgspec.structs.replace(fault, message=left_out, severity="warning")
         self.faults.append(fault)
+        # Handlers that name the plugin find it here, and are loaded with nothing to call.
         self._disabled[declared.name] = error.message
         self._table.discard(declared.name)
         self.foreign.plugins.append(
@@ -364,6 +369,7 @@ class _Builder:
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
         found = find(declared.name, declared.version)
         plugin = load(found)
+        # Python imports a distribution once: after an upgrade, the older version may still be loaded.
         require_loaded(found, declared.version)
         version = loaded_version(found)  # a newer one may be installed by now: it needs a new process
         self._table.add_plugin(declared.name, plugin)
@@ -381,14 +387,17 @@ class _Builder:
                 found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
                 self.foreign.filters[entry.name] = found
             elif entry.use == "transform":
-                self._transform(entry)
+                self._compose(entry.resource, self._function(entry))
             elif entry.use == "indexer":
                 function = self._function(entry)
                 self._add_indexer(
                     entry.resource, ForeignIndexer(entry.name, str(entry.entry_point), function)
                 )
             else:
-                self._step(entry)
+                # The function may take ctx or nothing, as the hook of that name does.
+                hook = f"declctl_{entry.use}"
+                made = self._table.implement(hook, str(entry.entry_point), self._function(entry))
+                self.foreign.add_step(hook, made)
         except EntryPointError as error:
             self.faults.append(Fault.of(error, entry.path))
 
@@ -408,17 +417,6 @@ class _Builder:
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
             serving.append(name)
-
-    def _transform(self, entry: DeclaredEntry) -> None:
-        function = self._function(entry)
-        self._compose(entry.resource, function)
-
-    def _step(self, entry: DeclaredEntry) -> None:
-        hook = f"declctl_{entry.use}"
-        function = self._function(entry)
-        # The function may take ctx or nothing, as the hook of that name does.
-        made = self._table.implement(hook, str(entry.entry_point), function)
-        self.foreign.add_step(hook, made)
 
     def _function(self, entry: DeclaredEntry) -> Callable[..., Any]:
         target = self._namespace.resolve(str(entry.entry_point))

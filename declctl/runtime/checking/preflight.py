@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from declctl.hooks import parser
-from declctl.hooks.plugins import InstalledPlugin, installed
+from declctl.hooks.plugins import installed
 from declctl.kit.breathing import REST_SECONDS
 from declctl.runtime.checking.loaded_code import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
@@ -59,7 +59,7 @@ class Preflight:
 
     def __init__(self, begin: Callable[[], PreflightProcess]) -> None:
         self._begin = begin
-        self._child: PreflightProcess | None = None
+        self._child: PreflightProcess | None = None  # the last one; written by `run`'s thread
         self._given_up = threading.Event()
         self._stack: Sequence[_Frame] = ()  # of an import that did not end well, the innermost first
 
@@ -70,6 +70,7 @@ class Preflight:
         child ends before it has begun, another takes its place. Raises OSError if no process can be started.
         """
         report, ending = self._ask(declaration, timeout)
+        # It was killed before it began, maybe with the process it was forked from: the code is not to blame.
         if report is None and not ending.closed:
             report, ending = self._ask(declaration, timeout)
         return _result_of(declaration, report, ending, timeout, self._stack)
@@ -84,6 +85,7 @@ class Preflight:
         """What the child has said last, None if it never began, and how it has ended."""
         asked = msgspec.json.encode(declaration)
         child = self._child = self._begin()
+        # `give_up` may have come before there was a child to close.
         if self._given_up.is_set():
             child.close()
         time.sleep(REST_SECONDS)
@@ -131,6 +133,7 @@ def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], wh
     if is_compiling:
         message = f"{fault.message}; a large source was being compiled {when}"
         fault = structs.replace(fault, message=message, suggestion=parser.TooCostly.suggestion)
+    # The innermost line of the user's own files is where to look; code that it calls is named otherwise.
     own = {declaration.bundle.display(path) for path in declaration.files}
     inside = next((frame for frame in stack if frame.file in own), None)
     if inside is not None:
@@ -180,13 +183,18 @@ def list_plugins(
         known = _listed(lines)
         found += known
         if len(known) < len(waiting):
-            found.append(_quarantined(waiting[len(known)], _why(ending, limit)))
+            # Plugins are imported in order: the first without a report is the one that ended the child.
+            culprit, reason = (
+                waiting[len(known)],
+                f"importing it ended the process ({how_it_ended(ending.status)})",
+            )
+            if ending.closed:
+                reason = f"importing it took longer than {limit:g} s"
+            found.append(
+                ListedPlugin(culprit.name, culprit.distribution, culprit.version, (), "Quarantined", reason)
+            )
         waiting = waiting[len(known) + 1 :]
     return found
-
-
-def _quarantined(plugin: InstalledPlugin, reason: str) -> ListedPlugin:
-    return ListedPlugin(plugin.name, plugin.distribution, plugin.version, (), "Quarantined", reason)
 
 
 def _listed(lines: Sequence[bytes]) -> list[ListedPlugin]:
@@ -200,9 +208,3 @@ def _listed(lines: Sequence[bytes]) -> list[ListedPlugin]:
         if report.plugin is not None:
             found.append(report.plugin)
     return found
-
-
-def _why(ending: Ending, limit: float) -> str:
-    if ending.closed:
-        return f"importing it took longer than {limit:g} s"
-    return f"importing it ended the process ({how_it_ended(ending.status)})"

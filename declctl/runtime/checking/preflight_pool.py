@@ -53,10 +53,10 @@ class PreflightProcess:
     """
 
     def __init__(self, talk: socket.socket, fate: socket.socket) -> None:
-        self._talk = talk
-        self._fate = fate
-        self._said = b""
-        self._closed = False
+        self._talk = talk  # the declaration goes out, reports come back
+        self._fate = fate  # shut down to end the child; its status comes back
+        self._said = b""  # all it has reported, written by the thread of `ask`
+        self._closed = False  # set by any thread, never reset
 
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
         """Give it the declaration; returns its reports, a line each, and how it has ended. Blocks.
@@ -117,6 +117,7 @@ class PreflightProcess:
     def _end(self) -> Ending:
         """How it ends: by itself soon, or else because it has to."""
         status = self._status(_LAST_WORDS_SECONDS)
+        # Its reports are over, and it lives: exit functions or threads of the import keep it.
         if status is None:
             with suppress(OSError):
                 self._fate.shutdown(socket.SHUT_WR)
@@ -153,10 +154,10 @@ class PreflightPool:
 
     def __init__(self, inherited: Callable[[], object] = _environment) -> None:
         self._inherited = inherited
-        self._server: _Server | None = None
+        self._server: _Server | None = None  # replaced under the lock
         self._changing = threading.Lock()
         self._wanted = False  # since `linger` has looked last
-        self._using = 0
+        self._using = 0  # imports under way; written by the loop
 
     def warm(self) -> None:
         """Let there be a process to fork from: a child is wanted soon.

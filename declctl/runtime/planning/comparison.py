@@ -6,7 +6,7 @@ select. What only the API server or the user's code can say is not guessed: the 
 number.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ def out_of_scope(
     was, now = old.handlers[handler], new.handlers[handler]
     if matching is None or known is None:
         return OutOfScope(None)
+    # The handler does not ask for what would be delivered.
     if ChangeType.DELETED not in now.events:
         return OutOfScope(0)
     before, after = old.resources[was.resource], new.resources[now.resource]
@@ -73,10 +74,12 @@ def out_of_scope(
         )
     ]
     counts.append(matching(ObjectSelection(before.name, labels=heard)) if heard else known)
+    # One count without an answer makes the difference unknown.
     found = [count for count in counts if count is not None]
     if len(found) < len(counts):
         return OutOfScope(None, "the running process does not tell how many of its cached objects match")
     *staying, all_heard = found
+    # Watches of a resource may overlap, so that more seem to stay than there are.
     gone = max(0, all_heard - sum(staying))
     asked = _functions(was, now)
     if asked and (gone or judges_otherwise(old, new, handler)):
@@ -119,19 +122,16 @@ def _not_cached(before: ResourcePlan, after: ResourcePlan, *, transformed: bool)
     watch = before.watches[0]
     dropped = [FieldPath.parse(path).steps for path in watch.transform.drop_fields]
     changed = transformed or watch.transform.entry_point is not None
-    for path in _fields(after):
+    selectors = (FieldSelector.parse(each.field_selector) for each in after.watches)
+    for path in (path for selector in selectors for path, _, _ in selector.conditions):
         steps = FieldPath.parse(path).steps
+        # Every record has these, whatever is dropped.
         if steps in (("metadata", "name"), ("metadata", "namespace")):
             continue
         cut = any(steps[: len(each)] == each for each in dropped)
         if changed or cut or (watch.cache is CacheMode.METADATA_ONLY and steps[0] != "metadata"):
             return path
     return ""
-
-
-def _fields(resource: ResourcePlan) -> Iterable[str]:
-    selectors = (FieldSelector.parse(watch.field_selector) for watch in resource.watches)
-    return (path for selector in selectors for path, _, _ in selector.conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +279,13 @@ def compare_plans(
     living: Sequence[CacheIdentity]
     if isinstance(against, RunningPlan):
         plan_of_new = masked(against.scoped(new.plan))
+        # The process knows kinds without namespaces, and has digests in the place of configs of plugins.
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
         living = [cache.identity for cache in against.caches]
     else:
-        old = _side(against) if against is not None else PlanSnapshot(_nothing_of(new.plan), "")
+        # Compared with nothing: the same manifest before anything was written into it.
+        nothing = replace(new.plan, watches=(), resources=(), handlers=(), plugins=())
+        old = _side(against) if against is not None else PlanSnapshot(nothing, "")
         living = old.all_identities()
     if checked.hooks is None:  # what was not imported is taken for what it was
         new = replace(new, transformed=old.transformed)
@@ -299,7 +302,9 @@ def compare_plans(
             PlannedResource(each, _costs(each, new.plan, checked.hooks), counts.get(each.name))
             for each in new.plan.resources
         ],
-        hooks_known=checked.hooks is not None or not _has_handlers(checked),
+        hooks_known=checked.hooks is not None
+        or checked.declaration is None
+        or not checked.declaration.is_foreign,
         replays=()
         if against is None
         else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching)),
@@ -370,6 +375,7 @@ def _replays(
             if handler.initial_sync is InitialSync.DELIVER:
                 yield PlannedReplay(name, count)
         elif name in recoded:
+            # Other code hears everything, so what differs is part of it.
             yield PlannedReplay(name, count)
         elif subject in moved or f"resource {handler.resource}" in moved or judges_otherwise(old, new, name):
             known = objects.get(old.handlers[name].resource)
@@ -424,12 +430,3 @@ def _side(checked: Checked) -> PlanSnapshot:
 def _plan_of(checked: Checked) -> Plan:
     assert checked.inputs is not None
     return plan(checked.inputs.loaded.controller)
-
-
-def _nothing_of(new: Plan) -> Plan:
-    """The same manifest before anything was written into it."""
-    return replace(new, watches=(), resources=(), handlers=(), plugins=())
-
-
-def _has_handlers(checked: Checked) -> bool:
-    return checked.declaration is not None and checked.declaration.is_foreign

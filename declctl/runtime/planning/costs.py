@@ -161,6 +161,7 @@ def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
     projection = Projection(api_version="v1", kind="Object", paths=paths, codec=_Sealed())
     record = projection.record(_object_with(path))
     assert record is not None
+    # The codec refuses to open the frame, so a field that needs it gives itself away.
     try:
         record.field(path)
     except _Decoded:
@@ -170,6 +171,7 @@ def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
 
 def _price_of_dropping(path: FieldPath) -> Price:
     projection = Projection(api_version="v1", kind="Object", drop_fields=[path])
+    # Bytes can be cut out without decoding for some types of a value, and not for others.
     values: Sequence[Any] = ("x", ["x"], {"x": "x"})  # it is not known what the kind has there
     for value in values:
         projection.record(_object_with(path, value))

@@ -32,27 +32,20 @@ class RunningCache(msgspec.Struct, frozen=True):
 
 
 class RunningPlan(msgspec.Struct, frozen=True):
-    """A generation, as far as another manifest is compared with it.
-
-    `transformed` names the resources whose objects a hook transforms, `modules` has digests of what entry
-    points name, `cluster_scoped` has the API versions
-    and kinds that are known to have no namespaces, `handler_code` a digest of the code of each handler,
-    `restarts` the plugins of which another version is installed than is loaded, and `waiting` how many
-    changes wait for each handler. `began_as` and `listens_at` are the name and the admin address with which
-    the process was started, which a reload doesn't change.
-    """
+    """A generation, as far as another manifest is compared with it."""
 
     generation: int
-    code: str
-    plan: Plan
-    transformed: tuple[str, ...]
-    cluster_scoped: tuple[tuple[str, str], ...]
+    code: str  # a digest of the handler files
+    plan: Plan  # with digests in the place of the configs of plugins
+    transformed: tuple[str, ...]  # the resources whose objects a hook transforms
+    cluster_scoped: tuple[tuple[str, str], ...]  # API version and kind of what has no namespaces
     caches: tuple[RunningCache, ...]
-    objects: Mapping[str, int]
-    handler_code: Mapping[str, str] = {}
-    modules: Mapping[str, str] = {}
-    restarts: tuple[Step, ...] = ()
-    waiting: Mapping[str, int] = {}
+    objects: Mapping[str, int]  # cached objects by the name of the resource
+    handler_code: Mapping[str, str] = {}  # by handler, a digest of its code
+    modules: Mapping[str, str] = {}  # by module that an entry point names, a digest of its files
+    restarts: tuple[Step, ...] = ()  # plugins of which another version is installed than is loaded
+    waiting: Mapping[str, int] = {}  # by handler, the changes that wait for it
+    # The name and the admin address with which the process was started; a reload does not change them.
     began_as: str | None = None
     listens_at: Address | None = None
 

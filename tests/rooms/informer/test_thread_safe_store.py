@@ -177,15 +177,15 @@ def test_a_build_asks_nothing_again_that_was_put_meanwhile():
 
 def test_a_thread_asks_and_the_loop_writes_meanwhile():
     """What changes while a thread asks is asked of again: no answer about an old state is taken."""
-    made, asked = store(**dict.fromkeys("abcd", "n1")), []
+    made, asked, keys = store(**dict.fromkeys("abcd", "n1")), [], []
     build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
     unasked = build.unasked(3)
-    answers = build.ask(unasked)
+    answers = build.ask(unasked, each=lambda some: (keys.append(key) or key for key in some))
     made.update("demo/a", record("a", 2))
     made.delete("demo/b")
     made.add("demo/e", record("e"))
     build.enter(unasked, answers)
-    assert (build.stale, build.at) == (3, "demo/c")
+    assert (build.stale, keys) == (3, ["demo/a", "demo/b", "demo/c"])
     build.enter(rest := build.unasked(9), build.ask(rest))
     asked.clear()
     build.finish()

@@ -223,6 +223,19 @@ def test_a_filter_that_cannot_be_asked_is_a_fault(what, bundle) -> None:
     assert (fault.file.rsplit("/", 1)[-1], fault.line) == (file, line), fault
 
 
+def test_a_filter_may_be_in_a_module_that_nothing_else_names(bundle) -> None:
+    """Its file is part of the bundle, as those of handlers are, and an edit of it is seen."""
+    path = _write(bundle)
+    bundle.edit("manifest.yaml", 'notify"}', 'notify", filter: {entryPoint: "wishes:wanted"}}')
+    bundle.write("handlers.py", "def notify(change): ...\n")
+    bundle.write("wishes.py", "def wanted(obj):\n    return True\n")
+    files = InputFiles(path)
+    before = files.digest()
+    assert check(path).errors == ()
+    bundle.write("wishes.py", "def wanted(obj):\n    return False\n")
+    assert files.digest() != before
+
+
 @pytest.mark.parametrize(
     "code", ["def wanted(obj): return True\n", "def wanted(pod, /, *rest, x=1): ...\n", "wanted = len\n"]
 )
