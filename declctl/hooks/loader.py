@@ -45,7 +45,7 @@ _counting = threading.Lock()
 _made: Counter[int] = Counter()  # by its number, how many generations this process has made
 _VARIABLE = "DECLCTL_GENERATIONS"
 # Where a source has one of these, its functions may be given to other processes.
-_WORDS = (b"multiprocessing", b"ProcessPoolExecutor", b"joblib", b"loky")
+PROCESS_WORDS = (b"multiprocessing", b"ProcessPoolExecutor", b"joblib", b"loky")
 _folder: tempfile.TemporaryDirectory[str] | None = None  # of this process; it is removed at its end
 
 
@@ -396,7 +396,7 @@ def share(prefix: str, bundle: Bundle) -> None:
     says so. `prefix` is the private package of the generation. Blocks; not from two threads at once.
     """
     global _folder  # noqa: PLW0603 - the environment, which names it, is of the process as well
-    if not any(word in source for source in bundle.files.values() for word in _WORDS):
+    if not any(word in source for source in bundle.files.values() for word in PROCESS_WORDS):
         return
     with suppress(OSError):
         if _folder is None or not Path(_folder.name).is_dir():  # something may clean up old folders

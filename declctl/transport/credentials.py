@@ -136,11 +136,6 @@ def _is_exempt(host: str, no_proxy: str) -> bool:
     return False
 
 
-def asks_loopback(configuration: OfficialConfiguration) -> bool:
-    """Whether the server is on this machine: `localhost`, or a loopback address."""
-    return ServerUrl.of(configuration.host).is_loopback
-
-
 def take_token(target: OfficialConfiguration, source: OfficialConfiguration) -> None:
     """Replace the token of one configuration by that of another, in a form that fits into a header."""
     tokens = {name: token.strip() for name, token in source.api_key.items()}  # files end in newlines
@@ -159,7 +154,7 @@ class Login(Protocol):
         ...
 
     def good_for(self, now: datetime) -> timedelta:
-        """How long what was loaded may be used before `load` is called again."""
+        """How long the loaded credentials may be used before `load` is called again."""
         ...
 
 
@@ -180,13 +175,13 @@ class Credentials:
 
     def __init__(self, configuration: OfficialConfiguration, *, login: Login | None, clock: Clock) -> None:
         self.configuration = configuration
-        self.fault: str | None = None
+        self.fault: str | None = None  # why the last login has failed
         self._login = login
         self._clock = clock
-        self._lock = asyncio.Lock()
-        self._files = _files(configuration)
-        self._due: datetime | None = None if login is None else self._next()
-        self._forced_at: float | None = None
+        self._lock = asyncio.Lock()  # held while one task logs in for all
+        self._files = _files(configuration)  # their state at the last login
+        self._due: datetime | None = None if login is None else self._next()  # of the next login
+        self._forced_at: float | None = None  # monotonic time of the last login that a refusal has forced
 
     async def proof(self) -> Proof:
         """What to show now, renewed if it was due.
@@ -200,7 +195,8 @@ class Credentials:
         """Log in again if it is time to; never raises for a login that fails."""
         if self._is_due():
             async with self._lock:
-                if self._is_due():  # somebody else may have done it while this waited
+                # Another task may have logged in while this one waited for the lock.
+                if self._is_due():
                     await self._load(afresh=False)
 
     async def renew(self, refused: Proof) -> bool:
@@ -210,8 +206,10 @@ class Credentials:
         many requests were refused. Raises Unauthorized when the login itself fails.
         """
         async with self._lock:
+            # Another request was refused, too, and has logged in already.
             if await self._shows_other_than(refused):
                 return True
+            # A server that refuses every token must not make us log in for each request.
             now = self._clock.monotonic()
             if self._login is None or (self._forced_at is not None and now - self._forced_at < AGAIN_SECONDS):
                 return False
@@ -271,8 +269,8 @@ async def first_login(login: Login, configuration: OfficialConfiguration) -> Non
 
 
 def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], ...]:
-    # Mounted certificates rotate under the same name: their state tells whether the TLS context
-    # is still theirs.
+    # Mounted certificates rotate under the same name: by their state it is seen whether the TLS context has
+    # loaded the current ones.
     found: list[tuple[str, int, int]] = []
     for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
         if not name:

@@ -64,19 +64,19 @@ class ServerHealth:
         self._url = url
         self._clock = clock
         self._asking: asyncio.Task[None] | None = None  # until it is known whether the server is there
-        self._asked_at = self._rolled_back_at = float("-inf")
-        self._since: datetime | None = None
-        self._error: str | None = None
+        self._asked_at = self._rolled_back_at = float("-inf")  # monotonic times
+        self._since: datetime | None = None  # when the current outage was found
+        self._error: str | None = None  # why the last question had no answer
         self._outages = self._returns = self._rollbacks = 0
         self._changed = asyncio.Event()  # another one after each change
         self._closed = False
-        self._waiting = 0
-        # Since the last return of the server: how many waits have their slot, and how many there were then.
+        self._waiting = 0  # calls of `wait` that have not returned
+        # Since the last return of the server: how many waits have their slot, and how many waited then.
         self._slots = (0, 0)
         self._on_rollback: dict[Callable[[str], None], None] = {}
 
     def status(self) -> ServerStatus:
-        """How it is now."""
+        """The state at this moment."""
         return ServerStatus(self._url, self._since, self._error, self._outages, self._rollbacks)
 
     def suspect(self) -> None:
@@ -100,6 +100,7 @@ class ServerHealth:
         self._waiting += 1
         try:
             while True:
+                # The server is back: from here on the slot decides, and not the `seconds`.
                 if self._returns != returns:
                     returns, came_back = self._returns, True
                     timer.cancel()
@@ -166,7 +167,7 @@ class ServerHealth:
         self._tell()
 
     async def _fault(self) -> Exception | None:
-        """Why it does not answer; None if it does."""
+        """Why the server does not answer; None if it does."""
         self._asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE):

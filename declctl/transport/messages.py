@@ -37,7 +37,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """What is asked. It is counted as `verb`; a WATCH has `watch_seconds`, after which it is over."""
+    """One request. It is counted as `verb`; a WATCH has `watch_seconds`, after which the server ends it."""
 
     verb: str
     path: str
@@ -54,15 +54,15 @@ class BrokenBody(ValueError):
 
 
 class Sink(Protocol):
-    """What takes the bytes of a body."""
+    """Takes the bytes of a body."""
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes, at least one. Their memory is used again afterwards: what is kept is copied."""
+        """Take the next bytes, at least one. Their memory is used again: bytes to be kept are copied."""
         ...
 
 
 class Channel(Protocol):
-    """The body of one LIST or WATCH, as it comes."""
+    """The body of one LIST or WATCH, while it comes."""
 
     async def read(self) -> bool:
         """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
@@ -112,7 +112,7 @@ def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: dat
 def redirect_error(code: int, headers: Mapping[str, str], *, server: str) -> StatusError | None:
     """The error of an answer that points elsewhere; None for one that does not.
 
-    Nobody follows it: what a kubeconfig says of an address, its credentials among it, is for that address.
+    Redirects are not followed: the credentials of a kubeconfig are for the address that it names.
     """
     where = headers.get("Location")
     if not 300 <= code < 400 or not where:
@@ -125,7 +125,7 @@ def redirect_error(code: int, headers: Mapping[str, str], *, server: str) -> Sta
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """The seconds of a Retry-After header, a number or an HTTP date; None if it is of no use."""
+    """The seconds of a Retry-After header, a number or an HTTP date; None if it can't be read or is past."""
     if not value:
         return None
     try:
@@ -193,7 +193,7 @@ class TransportStatistics:
 
 
 class TransportCounters:
-    """The figures as they grow; only the rooms of this folder write them, on the client's loop."""
+    """The figures while they grow. Only this room writes them, on the client's loop."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()

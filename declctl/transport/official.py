@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from declctl.errors import UsageError
-from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials, asks_loopback
+from declctl.kit.hosts import ServerUrl
+from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
@@ -27,8 +28,8 @@ _SHARED = (
 class OfficialClients:
     """Makes official clients and closes them.
 
-    `given` is one that is somebody else's, which is handed on and never closed. An asyncio client
-    belongs to the loop that it was asked for on; there is one for each.
+    `given` is a client of the caller, which is handed on and never closed. There is one asyncio client for
+    each loop, made on that loop; the synchronous client is for any thread.
     """
 
     def __init__(self, credentials: Credentials, *, given: Any, user_agent: str) -> None:
@@ -37,7 +38,7 @@ class OfficialClients:
         self._user_agent = user_agent
         self._by_loop: dict[asyncio.AbstractEventLoop, Any] = {}
         self._synchronous: Any = None
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._home: asyncio.AbstractEventLoop | None = None  # the loop on which credentials are renewed
         if given is None:
             # In the configuration, so that clients which a handler makes from it have it as well.
             ours = credentials.configuration
@@ -86,7 +87,7 @@ class OfficialClients:
                 theirs.proxy = ours.proxy
                 theirs.proxy_headers = ours.proxy_headers
                 theirs.no_proxy = ""  # it has read NO_PROXY, which is not about the proxy of a kubeconfig
-            elif asks_loopback(ours):
+            elif ServerUrl.of(ours.host).is_loopback:
                 theirs.proxy = None  # it has read HTTP_PROXY
             for name, key in ours.api_key.items():
                 prefix = ours.api_key_prefix.get(name)

@@ -34,21 +34,22 @@ _EVERYTHING = ListOptions()
 
 
 class LineSplitter:
-    """Feed it parts as they come, and take the lines that are complete.
+    """A sink that cuts the body of a WATCH into lines, without their newlines; empty lines are left out.
 
-    They come without their newlines. The result is the same however the bytes were cut into parts.
-    Empty lines are left out. What comes as one part, as API servers write it, is copied once.
+    The lines are the same however the bytes were cut into parts. A line that comes as one part, as API
+    servers write it, is copied once.
     """
 
     def __init__(self, *, longest: int = answers.OBJECT_BYTES) -> None:
         self._longest = longest
-        self._lines: list[bytes] = []
-        # What is here of the line that is not complete yet. One buffer and no list of pieces: a server
-        # that sends single bytes would make each of them an object of fifty.
+        self._lines: list[bytes] = []  # complete, and not taken yet
+        # The beginning of the line that is not complete yet. One buffer and no list of pieces, because a
+        # server that sends single bytes would make each of them an object of fifty bytes.
         self._held = bytearray()
 
     def feed(self, part: memoryview) -> None:
         """The next bytes; raises MalformedAnswer for a line that is too long."""
+        # The usual part is one whole line. It is copied here, and not by the slow path below.
         if self._held or part[-1] != _NEWLINE:
             self._cut(bytes(part))
             return
@@ -76,7 +77,8 @@ class LineSplitter:
         while (end := part.find(b"\n", begin)) >= 0:  # bytes.split is a tenth as fast
             line = part[begin:end]
             if self._held:
-                line = self._completed(line)
+                self._hold(line)
+                line, self._held = bytes(self._held), bytearray()
             elif len(line) > self._longest:
                 raise self._too_long()
             if line:
@@ -84,11 +86,6 @@ class LineSplitter:
             begin = end + 1
         if begin < len(part):
             self._hold(part[begin:])
-
-    def _completed(self, end: bytes) -> bytes:
-        self._hold(end)
-        line, self._held = bytes(self._held), bytearray()
-        return line
 
     def _hold(self, piece: bytes) -> None:
         self._held += piece
@@ -103,7 +100,7 @@ class LineSplitter:
 
 
 class SourceClient(Protocol):
-    """What a source needs of a client."""
+    """The part of a client that a source needs."""
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         """The resource of a kind."""
@@ -125,12 +122,11 @@ class SourceClient(Protocol):
 
 
 class ResourceSource:
-    """One resource, all of it or what a namespace and selectors leave of it.
+    """LIST and WATCH of one resource, or of the part that a namespace and selectors select. Used on one loop.
 
-    The resource is discovered on first use, and again after the server has said that it isn't
-    there: a CRD that appears, vanishes or moves is followed. `metadata_only` asks for
-    PartialObjectMetadata, which a server that can't do it refuses (InvalidRequest). `description`
-    is for logs: `pods in team-a`.
+    The resource is discovered on first use, and again after the server has answered that it isn't there: a
+    CRD that appears, vanishes or moves is followed. `metadata_only` asks for PartialObjectMetadata; a server
+    that can't answer so refuses the request (InvalidRequest).
     """
 
     def __init__(
@@ -151,13 +147,13 @@ class ResourceSource:
         self._field_selector = field_selector
         self._metadata_only = metadata_only
         self.projection = projection
-        # What decodes in another thread, one at a time (`DecodesElsewhere`); None where the loop does.
+        # Runs a function in another thread, one at a time (`DecodesElsewhere`); None where the loop decodes.
         self.elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
         self._name = str(gvk)
 
     @property
     def description(self) -> str:
-        """What people call it: `pods in team-a`, or the kind until it is discovered."""
+        """A name for logs, such as `pods in team-a`; the kind until the resource is discovered."""
         scope = f" in {self._namespace}" if self._namespace else ""
         selectors = (self._label_selector, self._field_selector)
         selected = "".join(f" with {text}" for text in selectors if text)
@@ -186,8 +182,8 @@ class ResourceSource:
     ) -> ListPage:
         """One page, by default of everything; raises the ApiError family.
 
-        `known` tells what the cache holds of a key. `progress` is called whenever more of the answer has
-        come.
+        `known` returns the record that the cache holds for a key, so that an unchanged object is not decoded
+        again. `progress` is called whenever more of the answer has come.
         """
         path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
@@ -205,6 +201,7 @@ class ResourceSource:
         try:
             while await channel.read():
                 progress()
+                # Items are cut out while the answer comes, so that its body is never in memory as a whole.
                 if elsewhere is None or parts is None:
                     cutter.cut()
                 else:
@@ -213,6 +210,7 @@ class ResourceSource:
             channel.close()
         if elsewhere is not None:
             return await elsewhere(cutter.page)
+        # Usually nothing is left to be decoded; a long rest would hold up the watches of this loop.
         if cutter.held > _MUCH:
             return await asyncio.to_thread(cutter.page)
         return cutter.page()
@@ -222,11 +220,11 @@ class ResourceSource:
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events in batches, as reads of the socket bring them, until the server ends the watch.
 
-        The first batch is empty: it says that the server has opened the watch. `known` is as for
-        `list`, for a streaming list.
+        The first batch is empty: it says that the server has opened the watch. `known` is as for `list`, for
+        a streaming list.
 
-        Raises the ApiError family; events before a fault are given first. Whoever consumes it
-        closes it (`contextlib.aclosing`), which closes the connection at once.
+        Raises the ApiError family; events before a fault are given first. The consumer closes the generator
+        (`contextlib.aclosing`), which closes the connection at once.
         """
         path = await self._path("watch")
         lines = LineSplitter()
@@ -249,10 +247,12 @@ class ResourceSource:
                     else:
                         read = partial(self.projection.events, batch, known=known or nothing_known)
                         events, fault = await self.elsewhere(read)
+                    # An error of the server, such as 410, is a line of the watch behind the last event.
                     if events:
                         yield events
                     if fault is not None:
                         raise fault
+                    # A flood of events must not keep other watches and the timers of the loop waiting.
                     if len(batch) == MOST_EVENTS:
                         await asyncio.sleep(0)
             lines.close()
@@ -263,11 +263,12 @@ class ResourceSource:
         try:
             return await self._client.wire.open(request, sink)
         except NotFound:
+            # The CRD may be gone, or serve another version now.
             self._client.forget(self._gvk)
             raise
 
     def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:
-        """What both the source and the options leave of it."""
+        """The parameters for the selectors of the source and of the options, which both have to match."""
         params: dict[str, str] = {}
         for name, own, asked in (
             ("labelSelector", self._label_selector, options.label_selector),
@@ -288,7 +289,7 @@ class ResourceSource:
 
 
 class _PartBuffer:
-    """Holds what comes of a LIST until it is taken, as a thread may be cutting what came before."""
+    """A sink that holds the parts of a LIST until they are taken, while a thread cuts the parts before."""
 
     def __init__(self, cutter: ItemCutter) -> None:
         self._cutter = cutter
@@ -299,7 +300,7 @@ class _PartBuffer:
         self._parts.append(bytes(part))
 
     def take(self) -> Callable[[], None]:
-        """What gives the cutter all that has come, and lets it cut; for the thread that decodes."""
+        """A function for the thread that decodes: it gives the cutter all parts and lets it cut."""
         parts, self._parts = self._parts, []
 
         def cut() -> None:

@@ -99,7 +99,7 @@ def test_a_bundle_without_processes_writes_nothing(rig, monkeypatch) -> None:
 
 def test_a_process_that_can_not_import_says_why(rig, config_map, monkeypatch, capfd) -> None:
     """Nowhere to write: the process ends at once, and its traceback says what is missing."""
-    monkeypatch.setattr("declctl.hooks.loader._WORDS", ())
+    monkeypatch.setattr("declctl.hooks.loader.PROCESS_WORDS", ())
     rig.handler("tell")
     running = rig.run(PROCESS.replace("{method}", "spawn"), objects=[config_map("one")])
     running.wait_idle(60)

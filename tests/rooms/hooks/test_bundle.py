@@ -152,8 +152,8 @@ def test_a_mere_folder_does_not_hide_an_installed_package(folder):
 def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
     """To parse a source keeps events waiting; one that is new is seen all the same."""
     parsed = []
-    parse = bundle._statements
-    monkeypatch.setattr(bundle, "_statements", lambda source, s: parsed.append(source) or parse(source, s))
+    scan = bundle.scan
+    monkeypatch.setattr(bundle, "scan", lambda source: parsed.append(source) or scan(source))
     root = folder({"pods.py": "import rules  # known by nobody yet", "rules.py": "# nor is this"})
     first = closure(root, ["pods"])
     assert len(parsed) == 2
