@@ -119,6 +119,7 @@ class Refusals:
         """Something was refused, or a connection ended."""
         self.counts[reason] += 1
         now = self._clock.monotonic()
+        # One line a minute: a scanner must not fill the log.
         if now < self._quiet_until:
             self._left_out[reason] = self._left_out.get(reason, 0) + 1
             return
@@ -295,6 +296,7 @@ class Access:
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        # compare_digest: the time of the answer must not tell how much of a guess is right.
         return (
             bool(self._token)
             and scheme.lower() == _BEARER

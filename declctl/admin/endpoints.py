@@ -7,17 +7,19 @@ serve say so, with 501.
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from declctl.admin.access import answer, redacted, refusal, type_name
 from declctl.errors import MalformedAnswer
+from declctl.informer import Lister
 from declctl.kit.text import one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
-from declctl.runtime.reloading.changes import STOPPING
+from declctl.runtime.planning.running import Running
+from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -26,58 +28,11 @@ _GET = ("/queue/{handler}", "/events")
 _POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
 
 
-class Reading(Protocol):
-    """A view of a cache; any thread may ask it."""
-
-    def get(self, key: str) -> ObjectView | None:
-        """The object of a key."""
-        ...
-
-    def keys(self) -> Sequence[ObjectKey]:
-        """Every key."""
-        ...
-
-    def list(self, *, namespace: str | None = None, selector: str | None = None) -> Sequence[ObjectView]:
-        """The objects of a namespace, or that a label selector matches."""
-        ...
-
-    def by_index(self, name: str, value: str) -> Sequence[ObjectView]:
-        """The objects under a value of an index; raises UnknownIndex."""
-        ...
-
-    def index_values(self, name: str) -> Iterable[str]:
-        """The values of an index; raises UnknownIndex."""
-        ...
-
-
-class Told(Protocol):
-    """What became of a reload."""
-
-    @property
-    def result(self) -> str:
-        """Applied, Unchanged, Refused or RolledBack."""
-        ...
-
-    @property
-    def line(self) -> str:
-        """The outcome as one line."""
-        ...
-
-    def document(self) -> dict[str, Any]:
-        """The outcome as JSON has it."""
-        ...
-
-
-class Running(Protocol):
-    """What another manifest can be compared with."""
-
-    def document(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        ...
-
-
 class Controlled(Protocol):
-    """A running controller. Asked on the machinery loop."""
+    """A running controller, as this room needs it: `Runtime`, or a fake in a test.
+
+    Called on the machinery loop.
+    """
 
     @property
     def plan(self) -> Plan:
@@ -92,15 +47,15 @@ class Controlled(Protocol):
         """What runs, to be compared with another manifest; None while nothing does."""
         ...
 
-    def lister(self, resource: str) -> Reading | None:
+    def lister(self, resource: str) -> Lister | None:
         """The cache of a resource; None if there is no such resource."""
         ...
 
-    async def reload(self, *, asked: bool = True, force: bool = False) -> Told:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Read the files again; with `force` make all code anew, although they have not changed."""
         ...
 
-    async def rollback(self, number: int | None = None) -> Told:
+    async def rollback(self, number: int | None = None) -> Outcome:
         """Let the generation before run again, or the one of that number."""
         ...
 
@@ -131,19 +86,24 @@ class Probes:
         document = self._runtime.status().document()
         return answer(document if texts else redacted(document))
 
+    async def plan(self, _request: web.Request) -> web.StreamResponse:
+        """The plan that runs, for `declctl plan --against running`; 503 while there is no generation yet."""
+        running = self._runtime.running()
+        if running is None:
+            return refusal(503, "The process is starting, and nothing runs yet; ask again in a moment.")
+        # A document of thousands of objects' costs takes longer than an event may wait.
+        return answer(await asyncio.to_thread(running.document))
+
 
 def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
     """Why a controller is not ready: conditions, then resources; without `texts`, by types alone."""
-    told = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
+    lines = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
     for r in status.resources:
         if not r.synced:
+            listed = f", {r.items_listed:,} objects so far" if r.items_listed else ""
             error = r.error if texts else type_name(r.error_type)
-            told.append(one_line(f"{r.name}: {error or _progress(r.items_listed)}"))
-    return told
-
-
-def _progress(items_listed: int) -> str:
-    return f"not synced yet, {items_listed:,} objects so far" if items_listed else "not synced yet"
+            lines.append(one_line(f"{r.name}: {error or f'not synced yet{listed}'}"))
+    return lines
 
 
 class CacheReads:
@@ -167,6 +127,7 @@ class CacheReads:
         except ValueError as error:
             return refusal(400, f"fieldSelector: {error}")
         try:
+            # In a thread: a large cache takes longer to list than an event may wait.
             found = await asyncio.to_thread(_keys, lister, namespace, labels, fields)
         except ValueError as error:  # the selector
             return refusal(400, f"labelSelector: {error}")
@@ -178,10 +139,10 @@ class CacheReads:
         lister = self._runtime.lister(name)
         if lister is None:
             return self._no_resource(name)
-        found = await asyncio.to_thread(_object, lister, key)
+        found = await asyncio.to_thread(lister.get, key)
         if found is None:
             return refusal(404, f"The cache of {name} has no {key}; a key is namespace/name, or name.")
-        return answer(found)
+        return answer(await asyncio.to_thread(found.to_dict))
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         """The keys under a value of an index; without a value, the values that there are."""
@@ -191,8 +152,9 @@ class CacheReads:
             return self._no_resource(name)
         head = {"resource": name, "index": index}
         if not value:
-            return answer({**head, "values": await asyncio.to_thread(_values, lister, index)})
-        found = await asyncio.to_thread(_indexed, lister, index, value)
+            values = await asyncio.to_thread(lambda: sorted(lister.index_values(index)))
+            return answer({**head, "values": values})
+        found = await asyncio.to_thread(lambda: _sorted(v.key for v in lister.by_index(index, value)))
         return answer({**head, "value": value, "count": len(found), "keys": found})
 
     def _no_resource(self, name: str) -> web.Response:
@@ -200,7 +162,7 @@ class CacheReads:
         return refusal(404, f"No resource is named {name}; the manifest declares {known or 'none'}.")
 
 
-def _keys(lister: Reading, namespace: str | None, labels: str | None, fields: FieldSelector) -> list[str]:
+def _keys(lister: Lister, namespace: str | None, labels: str | None, fields: FieldSelector) -> list[str]:
     if namespace is None and labels is None and not fields.conditions:
         return _sorted(lister.keys())
     views = lister.list(namespace=namespace, selector=labels)
@@ -216,29 +178,16 @@ def _has(view: ObjectView, fields: FieldSelector) -> bool:
         return False
 
 
-def _object(lister: Reading, key: str) -> dict[str, Any] | None:
-    found = lister.get(key)
-    return None if found is None else found.to_dict()
-
-
-def _values(lister: Reading, index: str) -> list[str]:
-    return sorted(lister.index_values(index))
-
-
-def _indexed(lister: Reading, index: str, value: str) -> list[str]:
-    return _sorted(view.key for view in lister.by_index(index, value))
-
-
 def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
     return sorted(str(key) for key in keys)
 
 
-class Reloads:
+class ReloadOrders:
     """Asks for reloads, and keeps those that nobody waits for."""
 
     def __init__(self, runtime: Controlled) -> None:
         self._runtime = runtime
-        self._running: set[asyncio.Task[object]] = set()
+        self._running: set[asyncio.Task[object]] = set()  # the loop itself holds tasks weakly
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
         """Reload; with `?wait=false` only begin to, with `?force=true` make all code anew.
@@ -250,11 +199,12 @@ class Reloads:
         if not self._runtime.status().generation:
             return _starting()
         wait, force = _flag(request, "wait", default=True), _flag(request, "force", default=False)
+        # A task: the reload goes on when the client goes away.
         task = asyncio.create_task(self._runtime.reload(asked=True, force=force), name="reload asked for")
         self._keep(task)
         if not wait:
             return answer({"message": "reloading; `declctl status` will say what became of it"}, status=202)
-        return _told(await asyncio.shield(task))
+        return _outcome(await asyncio.shield(task))
 
     async def rollback(self, request: web.Request) -> web.StreamResponse:
         """Let the generation before run again; with `?generation=N` the one of that number.
@@ -269,7 +219,7 @@ class Reloads:
         number = None if named is None else int(named)
         task = asyncio.create_task(self._runtime.rollback(number), name="rollback asked for")
         self._keep(task)
-        return _told(await asyncio.shield(task))
+        return _outcome(await asyncio.shield(task))
 
     def history(self, _: web.Request, texts: bool) -> web.StreamResponse:
         """What became of the newest attempts."""
@@ -294,7 +244,7 @@ def _flag(request: web.Request, name: str, *, default: bool) -> bool:
     return said in ("true", "1", "yes") or (default and said not in ("false", "0", "no"))
 
 
-def _told(outcome: Told) -> web.Response:
+def _outcome(outcome: Outcome) -> web.Response:
     document = {**outcome.document(), "line": outcome.line}
     status = 503 if document.get("reason") == STOPPING else _STATUS.get(str(outcome.result), 200)
     return answer(document, status=status)
@@ -302,20 +252,6 @@ def _told(outcome: Told) -> web.Response:
 
 def _starting() -> web.Response:
     return refusal(503, "The process is starting and reads its files by itself; ask again in a moment.")
-
-
-class RunningPlan:
-    """`GET /plan`: what `declctl plan --against running` compares a manifest with."""
-
-    def __init__(self, runtime: Controlled) -> None:
-        self._runtime = runtime
-
-    async def plan(self, _: web.Request) -> web.StreamResponse:
-        """The plan that runs, and its caches; 503 while the first generation is being made."""
-        running = self._runtime.running()
-        if running is None:
-            return refusal(503, "The process is starting, and nothing runs yet; ask again in a moment.")
-        return answer(await asyncio.to_thread(running.document))
 
 
 def not_yet(router: web.UrlDispatcher) -> None:

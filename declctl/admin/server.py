@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
-from declctl.admin.endpoints import CacheReads, Controlled, Probes, Reloads, RunningPlan, not_yet
+from declctl.admin.endpoints import CacheReads, Controlled, Probes, ReloadOrders, not_yet
 from declctl.admin.page import page
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
@@ -65,7 +65,7 @@ class Connection:
         self.unsent = 0  # bytes that the peer had not taken at the last look
 
 
-class Connections:
+class ConnectionTable:
     """All open connections of one address. Used on one loop.
 
     When there are too many, the connection is closed that has waited longest, among those of the peer that
@@ -85,6 +85,7 @@ class Connections:
     def opened(self, transport: Transport, whose: str) -> None:
         """A peer has connected."""
         self._open[transport] = Connection(transport, whose, self._clock.monotonic())
+        # The peer that holds most loses one: one that opens hundreds can not shut out a kubelet.
         if len(self._open) > self._most:
             waiting = [each for each in self._open.values() if not each.requests]
             held = Counter(each.whose for each in waiting)
@@ -98,6 +99,7 @@ class Connections:
     def received(self, transport: Transport) -> None:
         """Bytes came in."""
         one = self._open.get(transport)
+        # Only the first bytes set the deadline: a head that comes a byte at a time does not extend it.
         if one is not None and not one.requests and not one.waits_for_head:
             one.waits_for_head = True
             one.deadline = self._clock.monotonic() + HEAD_SECONDS
@@ -112,6 +114,7 @@ class Connections:
         one = self._open.get(request.transport)
         if one is not None:
             one.requests += 1
+        # Probes are always answered: a busy address must not make a kubelet restart the process.
         counts = request.path not in PROBES
         self._answering += counts
         try:
@@ -164,7 +167,7 @@ class Connections:
 class Accounted(asyncio.Protocol):
     """A connection of aiohttp's server, with its account kept in a table."""
 
-    def __init__(self, inner: asyncio.Protocol, table: Connections) -> None:
+    def __init__(self, inner: asyncio.Protocol, table: ConnectionTable) -> None:
         self._inner = inner
         self._table = table
         self._transport: asyncio.Transport | None = None
@@ -194,7 +197,7 @@ class Accounted(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
 
-def accounted(make: Callable[[], asyncio.Protocol], table: Connections) -> Callable[[], asyncio.Protocol]:
+def accounted(make: Callable[[], asyncio.Protocol], table: ConnectionTable) -> Callable[[], asyncio.Protocol]:
     """A factory of protocols whose connections are in the table."""
     return lambda: Accounted(make(), table)
 
@@ -215,7 +218,7 @@ async def serve(
     """
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
-    connections = Connections(clock, refusals)
+    connections = ConnectionTable(clock, refusals)
     access = Access(
         address,
         token=token,
@@ -223,7 +226,7 @@ async def serve(
         allowed=lambda: runtime.plan.admin.allowed_hosts,
         refusals=refusals,
     )
-    reloads = Reloads(runtime)
+    reloads = ReloadOrders(runtime)
     app = application(runtime, access, reloads, connections=connections, refusals=refusals)
     runner = web.AppRunner(
         app,
@@ -237,6 +240,7 @@ async def serve(
     )
     await runner.setup()
     assert runner.server is not None
+    # aiohttp has no hook before it looks at Expect.
     runner.server.request_handler = _without_wishes(runner.server.request_handler)
     sweeper = asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")
     try:
@@ -267,7 +271,7 @@ def _without_wishes(handle: RequestHandler) -> RequestHandler:
     return checked
 
 
-async def _sweep(connections: Connections, refusals: Refusals, clock: Clock) -> None:
+async def _sweep(connections: ConnectionTable, refusals: Refusals, clock: Clock) -> None:
     while True:
         await clock.sleep(SWEEP_SECONDS)
         connections.sweep()
@@ -292,7 +296,12 @@ def front(
 
 
 def application(
-    runtime: Controlled, access: Access, reloads: Reloads, *, connections: Connections, refusals: Refusals
+    runtime: Controlled,
+    access: Access,
+    reloads: ReloadOrders,
+    *,
+    connections: ConnectionTable,
+    refusals: Refusals,
 ) -> web.Application:
     """The routes. What shows objects or changes state is behind `access.guarded`.
 
@@ -305,7 +314,7 @@ def application(
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))
     app.router.add_get("/metrics", _metrics(runtime, refusals))
-    app.router.add_get("/plan", access.guarded(RunningPlan(runtime).plan))
+    app.router.add_get("/plan", access.guarded(probes.plan))
     app.router.add_get("/cache/{resource}", access.guarded(reads.keys))
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))
@@ -330,7 +339,7 @@ def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
     return scrape
 
 
-async def _listen(runner: web.AppRunner, connections: Connections, address: Address) -> asyncio.Server:
+async def _listen(runner: web.AppRunner, connections: ConnectionTable, address: Address) -> asyncio.Server:
     assert runner.server is not None
     factory = accounted(runner.server, connections)
     try:

@@ -48,7 +48,7 @@ def definitions(plan: Plan, samples: Sequence[KubeObject]) -> Iterator[KubeObjec
             yield _definition(GroupVersionKind.of(*named))
 
 
-class Maker:
+class ObjectMaker:
     """Makes objects of one resource, each under a name of its own, as far as names can be chosen.
 
     Each is one of the samples of its kind, or, where there is none, little more than metadata. Namespaces
@@ -78,6 +78,7 @@ class Maker:
         metadata = {k: v for k, v in (made.get("metadata") or {}).items() if k not in _OF_THE_SERVER}
         made["metadata"] = metadata
         metadata["name"] = name
+        # Spread over the namespaces that the resource watches, so that each watch has events.
         if namespace := self._namespaces[number % len(self._namespaces)]:
             metadata["namespace"] = namespace
         metadata["labels"] = {
@@ -161,7 +162,7 @@ _CYCLE: Final = ("Modified", "Modified", "Modified", "Added", "Deleted")
 _YOUNG: Final = 10  # of what is created; older ones are deleted, when all have heard of them
 
 
-class Made(msgspec.Struct, frozen=True):
+class RecordedChange(msgspec.Struct, frozen=True):
     """One change: of what, when it was made (monotonic seconds), and which version the object had then."""
 
     type: str
@@ -171,7 +172,7 @@ class Made(msgspec.Struct, frozen=True):
     at: float
 
 
-class Churn:
+class LoadGenerator:
     """`rate` changes a second: most to objects that are there, some objects come, and some of these go.
 
     They are made in the length of a with statement, of which there may be several, one after the other.
@@ -182,11 +183,11 @@ class Churn:
         self,
         server: SandboxThread,
         objects: Sequence[tuple[str, KubeObject]],
-        makers: Sequence[Maker],
+        makers: Sequence[ObjectMaker],
         *,
         rate: float,
     ) -> None:
-        self.made: list[Made] = []
+        self.made: list[RecordedChange] = []
         self._server = server
         self._objects = objects
         self._makers = makers
@@ -225,6 +226,7 @@ class Churn:
     def _run(self) -> None:
         due = time.monotonic()
         try:
+            # A due time instead of a pause: the rate is the same, however long a change takes.
             while not self._ended.wait(max(0.0, due - time.monotonic())):
                 self.step()
                 due += self._pause
@@ -261,7 +263,7 @@ class Churn:
     def _note(self, kind: str, resource: str, obj: KubeObject, at: float) -> None:
         metadata = obj["metadata"]
         key = key_of(metadata.get("namespace"), metadata["name"])
-        self.made.append(Made(kind, resource, key, int(metadata["resourceVersion"]), at))
+        self.made.append(RecordedChange(kind, resource, key, int(metadata["resourceVersion"]), at))
 
 
 def label(server: SandboxThread, obj: KubeObject, name: str, value: str | None) -> KubeObject:
@@ -280,10 +282,10 @@ def _word(obj: KubeObject) -> str:
 CHANGES_PER_SECOND = 100.0
 """How often it changes, while it does."""
 
-_APART = 20  # objects at most that `Churn` leaves alone, for those on which handlers fail
+_APART = 20  # objects at most that `LoadGenerator` leaves alone, for those on which handlers fail
 
 
-class Cluster:
+class BenchCluster:
     """The API server, which must run, with objects of each resource of a plan, as many of one as of another.
 
     `kubeconfig` is a file that leads to it. `objects` is how many it has of them.
@@ -293,19 +295,20 @@ class Cluster:
         self, server: SandboxThread, plan: Plan, samples: Sequence[KubeObject], *, objects: int, folder: Path
     ) -> None:
         self._server = server
-        self._makers = [Maker(resource, samples) for resource in plan.resources]
+        self._makers = [ObjectMaker(resource, samples) for resource in plan.resources]
         server.load(definitions(plan, samples))
         filled = list(_taken(self._makers, objects))
         server.load(obj for _, obj in filled)
         self.objects = len(filled)
+        # Not changed: a change would take the place of the retry that is counted.
         apart = min(_APART, len(filled) // 2)
         self._apart, self._changing = filled[:apart], filled[apart:]
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), "utf-8")
 
-    def churn(self) -> Churn:
+    def churn(self) -> LoadGenerator:
         """Changes to it, which have not begun."""
-        return Churn(self._server, self._changing, self._makers, rate=CHANGES_PER_SECOND)
+        return LoadGenerator(self._server, self._changing, self._makers, rate=CHANGES_PER_SECOND)
 
     @contextmanager
     def labelled(self, name: str) -> Generator[int]:
@@ -323,7 +326,7 @@ class Cluster:
         return self._server.ledger.requests()
 
 
-def _taken(makers: Iterable[Maker], number: int) -> Iterator[tuple[str, KubeObject]]:
+def _taken(makers: Iterable[ObjectMaker], number: int) -> Iterator[tuple[str, KubeObject]]:
     """Objects with the names of their resources, one of each resource in turn, as long as there are any."""
     left = list(makers)
     while left and number > 0:

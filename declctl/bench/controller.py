@@ -61,7 +61,7 @@ _STOP_SECONDS = 60.0  # it drains for 25 at most
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class BenchFiles:
     """Files by their paths below one folder. `edited` are those that the edit changes, as they are then.
 
     `fails` is the label of objects on which the handlers fail before the edit; empty if there is none.
@@ -83,14 +83,14 @@ class Bundle:
         _save(folder, self.edited)
 
 
-def built_in(handlers: int) -> Bundle:
+def built_in(handlers: int) -> BenchFiles:
     """A manifest with that many handlers of all pods.
 
     They remember each object in `ctx.memo`, and fail on objects that are labelled so. The edit mends that.
     """
     text = _MANIFEST + "".join(_HANDLER.format(number=number + 1) for number in range(handlers))
     name, data = "manifest.yaml", text.encode()
-    return Bundle(
+    return BenchFiles(
         manifest=name,
         files={name: data, "handlers.py": _HANDLERS.encode()},
         edited={"handlers.py": _MENDED.encode()},
@@ -99,7 +99,7 @@ def built_in(handlers: int) -> Bundle:
     )
 
 
-def copied(inputs: Inputs) -> Bundle:
+def copied(inputs: Inputs) -> BenchFiles:
     """A copy of what was read of somebody's manifest; the edit adds a comment to each handler file.
 
     Raises UsageError if there is no handler file to edit, or if a file that a plugin's config names is not
@@ -115,7 +115,7 @@ def copied(inputs: Inputs) -> Bundle:
             )
     source = inputs.loaded.document.source
     manifest = "manifest.yaml" if source.name == "<stdin>" else PurePath(source.name).name
-    return Bundle(
+    return BenchFiles(
         manifest=manifest,
         files={manifest: source.text.encode(), **code, **inputs.config_files},
         edited={name: data + _NOTE for name, data in code.items()},
@@ -145,7 +145,7 @@ def until(
     return value
 
 
-class Controller:
+class ControllerProcess:
     """One process, from the moment that it is made to the end of the with statement.
 
     It knows no cluster but that of `kubeconfig`, whoever asks. What its handlers are told is appended to
@@ -195,6 +195,7 @@ class Controller:
 
     def let_go(self) -> None:
         """Let it end as if this process had: the pipe that it looks at is closed."""
+        # The child ends when its standard input does, also where this process is killed.
         if self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -224,6 +225,7 @@ class Controller:
             raise DeclctlError(f"the controller has ended with {self._process.returncode}:\n{words}")
 
     def _address(self) -> str | None:
+        # Port 0 was asked for: the log line of the admin server has the port that was taken.
         if self._admin is None:
             self.require_alive()
             entries = (_entry(text) for text in self._log.read_text("utf-8", "replace").splitlines())

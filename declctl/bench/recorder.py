@@ -29,7 +29,7 @@ _ENCODER = msgspec.json.Encoder()
 Write = Callable[[bytes], object]
 
 
-class Call(msgspec.Struct, array_like=True, frozen=True):
+class RecordedCall(msgspec.Struct, array_like=True, frozen=True):
     """One call of one hook implementation for one change.
 
     `process` is the process id, `version` the object's resource version. `initial` says that the change
@@ -55,27 +55,28 @@ class Call(msgspec.Struct, array_like=True, frozen=True):
     memo_after: bool | None = None
 
 
-_DECODER = msgspec.json.Decoder(Call)
+_DECODER = msgspec.json.Decoder(RecordedCall)
 
 
-def line(call: Call) -> bytes:
+def line(call: RecordedCall) -> bytes:
     """One call as a line."""
     return _ENCODER.encode(call) + b"\n"
 
 
-class Calls:
+class CallLog:
     """The calls in a file that other processes append to; every look reads what is new."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.all: list[Call] = []
+        self.all: list[RecordedCall] = []
         self._offset = 0
         path.touch()
 
-    def read(self) -> list[Call]:
+    def read(self) -> list[RecordedCall]:
         """The calls that have been written down since the last look."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
+            # Only what is new: the file has a line for each call.
             data = file.read()
         whole, _, _ = data.rpartition(b"\n")  # a line may be half written
         if not whole:
@@ -117,7 +118,7 @@ def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write)
         failed = False
     finally:
         version = change.obj.resource_version
-        call = Call(
+        call = RecordedCall(
             process=os.getpid(),
             generation=change.generation,
             handler=ctx.handler,

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from declctl.bench.cluster import Cluster, Made
-from declctl.bench.controller import Bundle, Controller, until
-from declctl.bench.recorder import Call, Calls
+from declctl.bench.cluster import BenchCluster, RecordedChange
+from declctl.bench.controller import BenchFiles, ControllerProcess, until
+from declctl.bench.recorder import CallLog, RecordedCall
 from declctl.errors import DeclctlError
 from declctl.manifest.model import OnFailure
 from declctl.objects import KubeObject
@@ -31,7 +31,7 @@ _MANY = 0.25  # of the calls: whoever fails so often has not met the objects tha
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ReloadCost:
     """What one change of the code cost. Times are in seconds.
 
     `lists` and `watches` are those asked of the API server after the edit was saved; a list that is
@@ -59,7 +59,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Recording:
     """Everything that was written down about one change of the code.
 
     `saved` is when the edit was saved, in monotonic seconds; `old` is the process and the generation that
@@ -69,34 +69,34 @@ class Observed:
 
     saved: float
     old: tuple[int, int]
-    calls: Sequence[Call]
-    changes: Sequence[Made]
+    calls: Sequence[RecordedCall]
+    changes: Sequence[RecordedChange]
     requests: Sequence[LedgerEntry]
-    hearing: "Hearing"
+    hearing: "Subscriptions"
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
 
-    def before(self) -> Iterator[Call]:
+    def before(self) -> Iterator[RecordedCall]:
         """The calls of the old code that began before the edit was saved."""
         return (call for call in self.calls if call.began < self.saved and not self.is_new(call))
 
-    def after(self) -> Iterator[Call]:
+    def after(self) -> Iterator[RecordedCall]:
         """The calls of the new code."""
         return (call for call in self.calls if self.is_new(call))
 
-    def is_new(self, call: Call) -> bool:
+    def is_new(self, call: RecordedCall) -> bool:
         """Whether it was the new code that was called."""
         return (call.process, call.generation) != self.old
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class Subscriptions:
     """Which handlers hear of which types of changes, of which resource: learnt from what they were told."""
 
     types: Mapping[str, frozenset[str]]
     resources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, calls: Iterable[Call], changes: Iterable[Made]) -> "Hearing":
+    def of(cls, calls: Iterable[RecordedCall], changes: Iterable[RecordedChange]) -> "Subscriptions":
         """From calls for changes that were made on purpose: what is told at a start is none."""
         made = {(change.type, change.resource, change.key) for change in changes}
         types: dict[str, set[str]] = defaultdict(set)
@@ -113,7 +113,7 @@ class Hearing:
         return frozenset(self.types)
 
 
-def figures(observed: Observed) -> Figures:
+def figures(observed: Recording) -> ReloadCost:
     """What it cost; raises ValueError if a handler's new code was never told a change."""
     asked = [r for r in observed.requests if r.time >= observed.saved and r.user_agent.startswith(_OURS)]
     retries, lost = _retries(observed)
@@ -122,7 +122,7 @@ def figures(observed: Observed) -> Figures:
     missing = ", ".join(sorted(observed.hearing.handlers - effects.keys()))
     if missing:
         raise ValueError(f"the new code of {missing} was told no change")
-    return Figures(
+    return ReloadCost(
         lists=sum(_is_list(request) for request in asked),
         watches=sum(request.verb == "watch" for request in asked),
         told_again=_told_again(observed),
@@ -144,13 +144,13 @@ def _is_list(request: LedgerEntry) -> bool:
     return request.verb == "list" and not request.params.get("continue")
 
 
-def _told_again(observed: Observed) -> int:
+def _told_again(observed: Recording) -> int:
     known = {(call.handler, call.key) for call in observed.before()}
     told = {(c.handler, c.key) for c in observed.after() if c.initial and c.type == "Added"}
     return len(known & told)
 
 
-def _retries(observed: Observed) -> tuple[int, int]:
+def _retries(observed: Recording) -> tuple[int, int]:
     """How many waited when the edit was saved, and how many of these were lost.
 
     A change that is tried again was received when it was received the first time. One that has not been
@@ -159,13 +159,14 @@ def _retries(observed: Observed) -> tuple[int, int]:
     waiting = _waiting(observed)
     later = [call for call in observed.calls if call.began >= observed.saved]
     left = waiting - {(call.handler, call.key, call.received) for call in later}
+    # A new process knows nothing of the retries of the old one.
     if any(call.process != observed.old[0] for call in later):
         return len(waiting), len(left)
     anew = {(call.handler, call.key) for call in later}
     return len(waiting), sum((handler, key) in anew for handler, key, _ in left)
 
 
-def _waiting(observed: Observed) -> set[tuple[str, str, float]]:
+def _waiting(observed: Recording) -> set[tuple[str, str, float]]:
     """The changes that had failed when the edit was saved, and were not given up."""
     attempts: dict[tuple[str, str, float], int] = defaultdict(int)
     for call in observed.before():
@@ -178,20 +179,21 @@ def _waiting(observed: Observed) -> set[tuple[str, str, float]]:
     return {change for change, made in attempts.items() if made < limits.get(change[0], math.inf)}
 
 
-def _memos(observed: Observed) -> tuple[int, int]:
+def _memos(observed: Recording) -> tuple[int, int]:
     known = {(call.handler, call.uid): bool(call.memo_after) for call in observed.before()}
-    first: dict[tuple[str, str], Call] = {}
+    first: dict[tuple[str, str], RecordedCall] = {}
     for call in observed.after():
         if known.get((call.handler, call.uid)):
             first.setdefault((call.handler, call.uid), call)
     return len(first), sum(not call.memo for call in first.values())
 
 
-def _waits(observed: Observed) -> tuple[list[float], int, dict[str, float]]:
+def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
     """How long each change waited for each handler, how many were never heard, and the first of new code."""
-    told: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    told: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
     for call in sorted(observed.calls, key=lambda call: call.began):
         told[call.handler, call.key].append(call)
+    # After a restart the old process holds nothing any more.
     latest = max(observed.calls, key=lambda call: call.began).process
     waits: list[float] = []
     effects: dict[str, float] = {}
@@ -207,12 +209,12 @@ def _waits(observed: Observed) -> tuple[list[float], int, dict[str, float]]:
     return waits, unheard, effects
 
 
-def _is_held(calls: Sequence[Call], process: int) -> bool:
+def _is_held(calls: Sequence[RecordedCall], process: int) -> bool:
     """Whether changes of this object wait in the process that runs, behind one that is tried again."""
     return bool(calls) and calls[-1].failed and calls[-1].process == process
 
 
-def _expected(observed: Observed) -> Iterator[tuple[Made, str]]:
+def _expected(observed: Recording) -> Iterator[tuple[RecordedChange, str]]:
     hearing = observed.hearing
     for change in observed.changes:
         if change.at >= observed.saved:
@@ -221,7 +223,8 @@ def _expected(observed: Observed) -> Iterator[tuple[Made, str]]:
                     yield change, handler
 
 
-def _tells(call: Call, change: Made) -> bool:
+# A later state tells an earlier change as well; a deletion is told by itself only.
+def _tells(call: RecordedCall, change: RecordedChange) -> bool:
     if call.type == "Deleted" or change.type == "Deleted":
         return call.type == change.type
     return call.version >= change.version
@@ -233,12 +236,12 @@ class Comparison:
 
     objects: int
     handlers: int
-    restart: Figures
-    reload: Figures
+    restart: ReloadCost
+    reload: ReloadCost
 
 
 def compare(
-    bundle: Bundle, samples: Sequence[KubeObject], *, objects: int, tell: Callable[[str], object]
+    bundle: BenchFiles, samples: Sequence[KubeObject], *, objects: int, tell: Callable[[str], object]
 ) -> Comparison:
     """Measure both ways; takes some seconds, and `tell` is told what is being done.
 
@@ -249,32 +252,33 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="declctl-bench-") as folder, SandboxThread() as server:
         home = Path(folder)
         tell(f"an API server with {objects:,} objects")
-        cluster = Cluster(server, bundle.plan, samples, objects=objects, folder=home)
+        cluster = BenchCluster(server, bundle.plan, samples, objects=objects, folder=home)
         tell("reload: `declctl run`, and a file is saved")
-        reload = _Way(cluster, bundle, home / "reload", restart=False)
+        # The reload goes first: what it leaves warm (page cache, bytecode) helps the restart, not itself.
+        reload = _Measurement(cluster, bundle, home / "reload", restart=False)
         reloaded = reload.go()
         if reload.failed > _MANY:
             tell(f"{reload.failed:.0%} of the calls failed: handlers may need objects like yours (--samples)")
         tell("restart: `declctl run`, a file is saved, SIGTERM, `declctl run`")
-        restarted = _Way(cluster, bundle, home / "restart", restart=True).go()
+        restarted = _Measurement(cluster, bundle, home / "restart", restart=True).go()
         return Comparison(cluster.objects, len(reload.hearing.handlers), restarted, reloaded)
 
 
-class _Way:
+class _Measurement:
     """One way to make the edit: a controller from its start until the edited code has settled."""
 
-    def __init__(self, cluster: Cluster, bundle: Bundle, folder: Path, *, restart: bool) -> None:
+    def __init__(self, cluster: BenchCluster, bundle: BenchFiles, folder: Path, *, restart: bool) -> None:
         folder.mkdir()
-        self.hearing = Hearing({})
+        self.hearing = Subscriptions({})
         self._cluster = cluster
         self._bundle = bundle
         self._folder = folder
         self._restart = restart
         self._manifest = bundle.write(folder / "bundle")
-        self._calls = Calls(folder / "calls")
+        self._calls = CallLog(folder / "calls")
         self._churn = cluster.churn()
 
-    def go(self) -> Figures:
+    def go(self) -> ReloadCost:
         """Start it, make the edit while the cluster changes, wait until all is told, and end it."""
         with ExitStack() as stack:
             controller = stack.enter_context(self._start())
@@ -301,7 +305,7 @@ class _Way:
             if handler.on_failure is not OnFailure.RETRY
         }
         return figures(
-            Observed(saved, old, self._calls.all, self._churn.made, requests, self.hearing, limits)
+            Recording(saved, old, self._calls.all, self._churn.made, requests, self.hearing, limits)
         )
 
     @property
@@ -309,8 +313,8 @@ class _Way:
         """The share of the calls that have failed."""
         return sum(call.failed for call in self._calls.all) / max(1, len(self._calls.all))
 
-    def _start(self) -> Controller:
-        return Controller(
+    def _start(self) -> ControllerProcess:
+        return ControllerProcess(
             self._manifest,
             kubeconfig=self._cluster.kubeconfig,
             calls=self._calls.path,
@@ -318,18 +322,18 @@ class _Way:
             watch=not self._restart,
         )
 
-    def _learn(self, controller: Controller) -> None:
+    def _learn(self, controller: ControllerProcess) -> None:
         """Which handlers hear of what is found by changing things."""
         with self._churn:
             self._churn.wait(_LEARN_SECONDS)
         self._settle(controller)
-        self.hearing = Hearing.of(self._calls.all, self._churn.made)
+        self.hearing = Subscriptions.of(self._calls.all, self._churn.made)
         if not self.hearing.handlers:
             raise DeclctlError(
                 "no handler hears of it when objects come, go, or get another label: there is nothing to time"
             )
 
-    def _until_failed(self, controller: Controller, objects: int) -> None:
+    def _until_failed(self, controller: ControllerProcess, objects: int) -> None:
         """Every handler has failed on every object on which it shall."""
         wanted = objects * len(self._bundle.plan.handlers)
 
@@ -340,7 +344,7 @@ class _Way:
 
         until("the handlers fail where they shall", failed)
 
-    def _until_effective(self, controller: Controller, version: int, old: tuple[int, int]) -> None:
+    def _until_effective(self, controller: ControllerProcess, version: int, old: tuple[int, int]) -> None:
         """Every handler's new code was told of a newer version, and of all that it is told at a start."""
         left = set(self.hearing.handlers)
         heard = asked = time.monotonic()
@@ -369,7 +373,7 @@ class _Way:
 
         until("the edited code has been told of every object", told, pause=_LOOK_SECONDS)
 
-    def _settle(self, controller: Controller) -> None:
+    def _settle(self, controller: ControllerProcess) -> None:
         """Everything is told: nothing waits or runs, or whatever waits does so for its next attempt."""
         heard = time.monotonic()
 

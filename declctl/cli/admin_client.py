@@ -23,7 +23,7 @@ _OK = 200
 _WITHOUT_TOKEN = (401, 403)
 
 
-class Target(msgspec.Struct, frozen=True):
+class AdminAddress(msgspec.Struct, frozen=True):
     """An address that is asked, and whether the user has named it (`--admin`).
 
     The token goes to a named address and to loopback. Any other was found in a manifest, which may have been
@@ -42,7 +42,7 @@ class Target(msgspec.Struct, frozen=True):
         return str(self.address)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AdminAnswer(msgspec.Struct, frozen=True):
     """An answer of the admin address: its HTTP status, and its JSON."""
 
     status: int
@@ -57,7 +57,7 @@ def parse_admin(text: str) -> Address:
         raise UsageError(f"--admin: {error}; {error.suggestion}.") from error
 
 
-def admin_address(given: str | None, *, manifest: Address | None = None) -> Target:
+def admin_address(given: str | None, *, manifest: Address | None = None) -> AdminAddress:
     """Where to ask: `given`, else what the manifest says, else the default.
 
     `manifest` is what a manifest has that was read already; by default the one in the current folder is.
@@ -71,10 +71,10 @@ def admin_address(given: str | None, *, manifest: Address | None = None) -> Targ
             f"The admin address is {address}, which takes any free port; say with --admin which one it is. "
             "The log of `declctl run` names it."
         )
-    return Target(Address(_ANY_HOST.get(address.host, address.host), address.port), named=bool(given))
+    return AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port), named=bool(given))
 
 
-def another_answers(target: Target, name: object) -> str | None:
+def another_answers(target: AdminAddress, name: object) -> str | None:
     """What to say where a process of another name answers than the manifest of this folder has; else None.
 
     None, too, where the user has named the address, or where no manifest is here that can be read.
@@ -93,12 +93,13 @@ def another_answers(target: Target, name: object) -> str | None:
     )
 
 
-def ask(target: Target, method: str, path: str, *, timeout: float = _SECONDS) -> Answer:
+def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECONDS) -> AdminAnswer:
     """One request, with the token if the target may have it, and never through a proxy.
 
     Raises UsageError if nothing answers, or if what answers is something else, or does not tell us.
     """
     address, token = target.address, _token()
+    # http.client and not urllib: it knows no proxies, so that the token never goes to one.
     connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
     shown = token if target.gets_token else None
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {shown}"} if shown else {})}
@@ -116,15 +117,16 @@ def ask(target: Target, method: str, path: str, *, timeout: float = _SECONDS) ->
         document = None
     if not isinstance(document, dict):
         raise UsageError(f"What answers at {address} is not declctl; name another address with --admin.")
+    # The user has a token and wonders why it does not help: say why it stayed here.
     if answer.status in _WITHOUT_TOKEN and token and shown is None:
         raise UsageError(
             f"{address} asks for a token. It was not sent, as only a manifest names it: write "
             f"--admin {address} if it may have the token."
         )
-    return Answer(answer.status, cast("dict[str, Any]", document))
+    return AdminAnswer(answer.status, cast("dict[str, Any]", document))
 
 
-def told(answer: Answer, *fields: str) -> dict[str, Any]:
+def told(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
     """The document of an answer with these fields; raises UsageError with what is said instead."""
     if answer.status == _OK and all(field in answer.document for field in fields):
         return answer.document

@@ -13,8 +13,8 @@ from declctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from declctl.bench.controller import Bundle
-    from declctl.bench.reload import Comparison, Figures
+    from declctl.bench.controller import BenchFiles
+    from declctl.bench.reload import Comparison, ReloadCost
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -100,7 +100,7 @@ def _say(sentence: str) -> None:
     line(sentence, err=True)
 
 
-def _bundle(manifest: str | None, handlers: int) -> "Bundle":
+def _bundle(manifest: str | None, handlers: int) -> "BenchFiles":
     from declctl.bench.controller import built_in, copied
 
     if manifest is None:
@@ -125,7 +125,7 @@ def _document(found: "Comparison", manifest: str | None) -> dict[str, Any]:
     }
 
 
-def _figures(one: "Figures") -> dict[str, Any]:
+def _figures(one: "ReloadCost") -> dict[str, Any]:
     return {
         "lists": one.lists,
         "watches": one.watches,
@@ -153,7 +153,7 @@ def _print(found: "Comparison") -> None:
     )
 
 
-def _rows(one: "Figures") -> "Iterator[tuple[str, str]]":
+def _rows(one: "ReloadCost") -> "Iterator[tuple[str, str]]":
     yield "LISTs asked of the API server", f"{one.lists:,}"
     yield "WATCHes asked of the API server", f"{one.watches:,}"
     yield "objects told to handlers again (Added)", f"{one.told_again:,}"

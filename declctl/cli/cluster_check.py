@@ -72,6 +72,7 @@ async def _faults(
         )
         yield loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message, suggestion=advice)
         return
+    # A kind without namespaces is watched once, whatever namespaces the manifest names.
     watches = resource.watches if kind.namespaced else resource.without_namespaces().watches
     for namespace in dict.fromkeys(watch.namespace for watch in watches):
         refused = [verb for verb in _VERBS if not await _may(server, kind, verb, namespace)]

@@ -3,24 +3,33 @@
 Handlers and libraries may use `ctx.log`, structlog or the logging module, under any logger name. All of it
 goes to stderr, from `--log-level` on; what handlers `print` goes to stdout, untouched. A log entry becomes a
 line: a sentence for people, JSON for programs. Both are the last processor of structlog's chain.
+
+A `Screen` is a stream that log lines and a passing progress line share: to write a line, the progress line is
+taken away, and put back below. Any thread may write. A stream that is closed at the other end stops the
+writing, not the process: a controller goes on when its log goes nowhere.
 """
 
+import asyncio
 import json
 import logging
 import re
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from textwrap import indent
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from declctl.cli.options import LogFormat, LogLevel
-from declctl.cli.terminal import Screen
+from declctl.cli.terminal import has_colour
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
 from declctl.kit.text import escaped, one_line, visible
 from declctl.manifest import Diagnostic, render_json, render_text
+from declctl.runtime.reporting.status import ResourceStatus
+from declctl.runtime.runtime import Runtime
 
 Entry = MutableMapping[str, Any]
 
@@ -37,6 +46,85 @@ _OUR_OWN = frozenset(
 """The fields of declctl's own lines, whose sentences mostly say the same."""
 
 _BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
+
+
+_ERASE = "\r\x1b[2K"
+_EVERY = 0.25  # seconds
+_PATIENCE = 1.0  # seconds before anything is shown: most lists are in by then
+
+
+class Screen:
+    """A stream of whole lines, with at most one line below them that comes and goes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.is_terminal = stream.isatty()
+        self.has_colour = has_colour(stream)
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._progress = ""
+
+    def line(self, text: str) -> None:
+        """Write a line, or several."""
+        with self._lock:
+            self._write(f"{_ERASE if self._progress else ''}{text}\n{self._progress}")
+
+    def progress(self, text: str) -> None:
+        """Show a passing line, in place of the one that is there; an empty one takes it away.
+
+        Only terminals show it. The cursor stays at its beginning, so that what others print starts in
+        column 1.
+        """
+        if not self.is_terminal:
+            return
+        with self._lock:
+            if not (text or self._progress):
+                return
+            self._progress = f"{text}\r" if text else ""
+            self._write(f"{_ERASE}{self._progress}")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # closed, or a pipe without a reader
+            return
+
+
+def progress_line(resources: Iterable[ResourceStatus]) -> str:
+    """`pods: 12,500 listed…` for each resource whose list is under way; empty when there is none."""
+    listing = [f"{r.name}: {r.items_listed:,} listed…" for r in resources if not r.synced and r.items_listed]
+    return "  ".join(listing)
+
+
+def progress(screen: Screen, clock: Clock) -> Callable[[Runtime], AbstractAsyncContextManager[None]]:
+    """A front that keeps the progress line, until everything is synced for the first time."""
+
+    @asynccontextmanager
+    async def front(runtime: Runtime) -> AsyncGenerator[None, None]:
+        task = asyncio.create_task(_follow(runtime, screen, clock), name="progress line")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            screen.progress("")
+
+    return front
+
+
+async def _follow(runtime: Runtime, screen: Screen, clock: Clock) -> None:
+    # Most lists are in before: a line that flashes up says nothing.
+    await clock.sleep(_PATIENCE)
+    shown = ""
+    while True:
+        figures = runtime.status()
+        line = progress_line(figures.resources)
+        if line != shown:
+            screen.progress(line)
+            shown = line
+        if figures.generation and all(resource.synced for resource in figures.resources):
+            return
+        await clock.sleep(_EVERY)
 
 
 class TextLines:
@@ -260,6 +348,7 @@ def set_up_logs(
     )
     log = structlog.get_logger()
     root = logging.getLogger()
+    # In place: a handler that another library has added would write lines of its own.
     root.handlers[:] = [LibraryLogs(log)]
     root.setLevel(lowest)
     logging.getLogger(_CLIENT).setLevel(max(lowest, logging.INFO))

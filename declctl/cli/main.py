@@ -14,7 +14,7 @@ from typing import NoReturn
 from declctl.errors import ApiError, DeclctlError, Located, ManifestErrors, UsageError
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     """The exit statuses of the contract."""
 
     DONE = 0
@@ -41,7 +41,7 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(given)
     except SystemExit as ended:
-        return _flushed(ended.code if isinstance(ended.code, int) else Status.DONE)
+        return _flushed(ended.code if isinstance(ended.code, int) else ExitStatus.DONE)
     except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is shown whole, with whom to tell
         return _told(_only(error))
     return _flushed(status)
@@ -53,23 +53,23 @@ def _run(arguments: Sequence[str]) -> int:
         from declctl.cli.version import version
 
         version()
-        return Status.DONE
+        return ExitStatus.DONE
     from declctl.cli.app import invoke
 
     return invoke(arguments)
 
 
-def _told(error: Exception) -> Status:
+def _told(error: Exception) -> ExitStatus:
     match error:
         case ManifestErrors():
             _show(error.diagnostics)
-            return Status.FAILED
+            return ExitStatus.FAILED
         case UsageError() | ApiError():  # the cluster that is configured doesn't answer, or not to us
             _say(error)
-            return Status.USAGE
+            return ExitStatus.USAGE
         case DeclctlError():
             _say(error)
-            return Status.FAILED
+            return ExitStatus.FAILED
         case BrokenPipeError():
             return _deaf()
         case _:
@@ -95,7 +95,7 @@ def _say(error: Exception) -> None:
     line(f"declctl: {error}", err=True)
 
 
-def _internal(error: Exception) -> Status:
+def _internal(error: Exception) -> ExitStatus:
     import traceback
     from textwrap import indent
 
@@ -105,7 +105,7 @@ def _internal(error: Exception) -> Status:
     block(indent("".join(traceback.format_exception(error)), "  "), err=True)
     line(err=True)
     line(f"declctl: {_REPORT}", err=True)
-    return Status.INTERNAL
+    return ExitStatus.INTERNAL
 
 
 def _flushed(status: int) -> int:
@@ -116,7 +116,8 @@ def _flushed(status: int) -> int:
     return status
 
 
-def _deaf() -> Status:
+def _deaf() -> ExitStatus:
     """Nobody reads any longer (`declctl schema | head`): end quietly, Python's own last flush included."""
+    # Python flushes stdout once more at its end, and would complain of the pipe there.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return Status.DONE
+    return ExitStatus.DONE

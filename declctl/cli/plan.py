@@ -8,7 +8,7 @@ from declctl.cli.options import AdminOption, ManifestArgument, Output, OutputOpt
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.cli.admin_client import Target
+    from declctl.cli.admin_client import AdminAddress
     from declctl.runtime.checking.check import Checked
     from declctl.runtime.planning.comparison import (
         MatchCounter,
@@ -123,7 +123,7 @@ def _matching(checked: "Checked", admin: str | None) -> "MatchCounter":
     return count
 
 
-def _target(checked: "Checked", admin: str | None) -> "Target":
+def _target(checked: "Checked", admin: str | None) -> "AdminAddress":
     from declctl.cli.admin_client import admin_address
 
     assert checked.inputs is not None
@@ -138,6 +138,7 @@ def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller
     bound = controller.admin.bind_address
+    # Port 0 of the manifest: nobody knows the port, and without --admin there is nobody to ask.
     if admin is None and not bound.port:
         return {}
     try:
@@ -146,6 +147,7 @@ def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
         if admin is not None:
             raise
         return {}
+    # Another controller answers there: its numbers say nothing about this manifest.
     if document.get("name") != controller.name:
         return {}
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}

@@ -104,6 +104,7 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
     from declctl.cli.admin_client import admin_address, another_answers, ask
 
     target = admin_address(admin)
+    # The order changes something: a process of another name must not get it by accident.
     if not target.named:
         other = another_answers(target, ask(target, "GET", "/status").document.get("name"))
         if other is not None:

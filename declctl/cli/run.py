@@ -31,8 +31,7 @@ from declctl.cli.options import (
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.cli.logging import ControllerName
-    from declctl.cli.terminal import Screen
+    from declctl.cli.logging import ControllerName, Screen
     from declctl.runtime.runtime import Front, Runtime
     from declctl.transport import Client
 
@@ -98,6 +97,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         connect = _then_collect_garbage(connect)
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
         status = runtime.run()
+    # A run that has failed is not started again: its supervisor decides.
     if runtime.restarts and not status:
         from declctl.hooks.loader import withdraw_all
 
@@ -227,7 +227,7 @@ def _named(name: "ControllerName") -> "Front":
 def _fronts(admin: str | None, screen: "Screen", *, once: bool, log: Any) -> "Sequence[Front]":
     from declctl.admin import TOKEN_VARIABLE, front
     from declctl.cli.admin_client import parse_admin
-    from declctl.cli.terminal import progress
+    from declctl.cli.logging import progress
     from declctl.kit import SystemClock
 
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []

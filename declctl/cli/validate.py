@@ -107,6 +107,7 @@ def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]")
         show_faults(faults)
         if faults:
             line(count(faults), err=True)
+        # A manifest that the cluster refuses is not called valid.
         wrong = {fault.file for fault in faults if fault.severity == "error"}
         for one in checked:
             if one.inputs is not None and not one.errors and one.inputs.loaded.document.path not in wrong:

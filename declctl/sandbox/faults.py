@@ -95,7 +95,7 @@ class Ledger:
         self._requests.clear()
 
 
-class OpenWatch(Protocol):
+class WatchHandle(Protocol):
     """What can be done to an open watch."""
 
     @property
@@ -187,7 +187,7 @@ class Faults:
     watch_list: WatchListMode = "on"
     expired_watch: ExpiredWatch = "event"
     withhold_initial_events_end: bool = False
-    streams: list[OpenWatch] = field(default_factory=list[OpenWatch])
+    streams: list[WatchHandle] = field(default_factory=list[WatchHandle])
     _silent: set[str | None] = field(default_factory=set[str | None])
 
     def refuse(
@@ -218,6 +218,7 @@ class Faults:
         """
         wait, refusal = 0.0, None
         for rule in self._fitting(verb, resource, namespace):
+            # A pause is for answers (`pace`). Of two refusals one is sent; the other waits for a request.
             if rule.pause or (refusal and rule.refusal):
                 continue
             rule.hits += 1
@@ -326,7 +327,7 @@ class Faults:
         self.rules.append(rule)
         return rule
 
-    def _order(self, resource: str | None, order: Callable[[OpenWatch], None]) -> int:
+    def _order(self, resource: str | None, order: Callable[[WatchHandle], None]) -> int:
         concerned = [stream for stream in self.streams if resource in (None, stream.resource)]
         for stream in concerned:
             order(stream)

@@ -40,6 +40,7 @@ class Stored:
     @classmethod
     def of(cls, obj: KubeObject, version: int) -> "Stored":
         """Encode `obj` as of `version`; `obj` itself is not changed."""
+        # Encoded once, with its version: lists, watches and history share these bytes.
         metadata: KubeObject = {**obj["metadata"], "resourceVersion": str(version)}
         body = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
         namespace, name = metadata.get("namespace", ""), metadata["name"]
@@ -131,10 +132,12 @@ class Collection:
             del self.objects[key]
         else:
             self.objects[key] = change.new
+        # The set of keys is as it was after a modification, and so is its order.
         if change.type != "MODIFIED":
             self._sorted = None
         self._log.append(change)
         if len(self._log) > self._limit:
+            # Half at a time, so that a full log does not cost a copy for each change.
             self.compact(self._log[len(self._log) // 2].version)
 
     def copy(self) -> "Collection":
@@ -171,6 +174,7 @@ class Collection:
             return self.present(version)
         if self._past is None or self._past.version != version:
             objects = dict(self.objects)
+            # Undo what came later, the newest first.
             for change in reversed(newer):
                 if change.old is None:
                     objects.pop(change.new.key, None)
@@ -265,5 +269,6 @@ class EtcdHistory:
     def _commit(self, resource: ResourceId, change: StoreEvent) -> None:
         self.version = change.version
         self.collection(resource).apply(change)
+        # A subscriber may end its subscription when it is called.
         for call in tuple(self._subscribers):
             call(resource, change)

@@ -248,6 +248,7 @@ def kinds_of(crd: KubeObject) -> tuple[ServedKind, ...]:
     One for each served version, the storage version first.
     """
     versions = [version for version in crd["spec"]["versions"] if version.get("served", True)]
+    # Where no version is named, `Registry.find` takes the first.
     versions.sort(key=lambda version: not version.get("storage"))
     return tuple(_custom_kind(crd["spec"], version) for version in versions)
 

@@ -250,6 +250,7 @@ def list_page(history: EtcdHistory, resource: ResourceId, options: ListQuery) ->
         items.append(stored)
         if limit and len(items) == limit:
             break
+    # One more is looked for: a page that ends with the last object has no token.
     more = next(matching, None) if limit else None
     if more is None:
         return Page(snapshot.version, items)
@@ -268,6 +269,7 @@ def _snapshot(history: EtcdHistory, resource: ResourceId, options: ListQuery) ->
     collection = history.collection(resource)
     if options.token:
         token = Token.decode(options.token)
+        # The client took the token of a 410 and accepts that the list is inconsistent.
         if token.version == CURRENT:
             return collection.present(history.version), token.key
         try:

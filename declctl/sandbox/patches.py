@@ -99,6 +99,7 @@ def _merge_field(field: str, merged: KubeObject, patch: Mapping[str, Any]) -> An
         return strategic_merge(base, cast("Mapping[str, Any]", new))
     if not isinstance(new, list):
         return new
+    # A list: merged by value, by key, or replaced, as the field says.
     base_list = cast("list[Any]", old) if isinstance(old, list) else []
     if merges_as_set(field):
         return [*base_list, *(value for value in cast("list[Any]", new) if value not in base_list)]

@@ -69,6 +69,7 @@ class Remover:
         self._history = history
         self._registry = registry
         self._clock = clock
+        # What was deleted and is still held, by group, plural and key.
         self._leaving: dict[tuple[str, str, str], Target] = {}
 
     def delete(self, target: Target, deletion: Deletion) -> tuple[KubeObject, bool]:
@@ -86,6 +87,7 @@ class Remover:
         if "deletionTimestamp" not in obj["metadata"] and self._leaves_slowly(target.kind, obj, deletion):
             obj = self._mark(target.kind, obj, deletion)
         self._leaving[*target.kind.resource, target.key] = target
+        # Contents go at once: there is no kubelet whose grace could be waited for.
         for content in tuple(self._contents(target.kind, obj)):
             self.delete(content, _AT_ONCE)
         self.settle()
@@ -119,6 +121,7 @@ class Remover:
         if self._history.get(target.kind.resource, target.key) is None:
             return
         last = self._history.drop(target.kind.resource, target.key)
+        # A kind is served no more from the moment that its definition is gone.
         if kinds.is_definition(target.kind):
             resource = kinds.resource_of(last.decode())
             self._registry.remove(resource)
@@ -163,6 +166,7 @@ class Remover:
                     yield Target(served, space, stored.name)
         elif kinds.is_definition(kind):
             resource = kinds.resource_of(obj)
+            # All versions of a kind show the same objects: one is enough.
             for served in self._registry.versions(resource)[:1]:
                 for stored in self._history.collection(resource).objects.values():
                     yield Target(served, stored.namespace, stored.name)

@@ -113,6 +113,7 @@ class Sandbox:
 
         Versions go back, and are given again to other changes. Definitions of custom kinds stay as they are.
         """
+        # As after a restore of etcd: a watch that stayed open would show versions that never were.
         self.faults.cut_watches()
         self.store.history.restore(backup)
 
@@ -136,6 +137,7 @@ class Sandbox:
         life.begin()
         due = self._clock.monotonic()
         while True:
+            # A due time instead of a pause: the rate holds, however long a step takes.
             life.step()
             due += 1 / rate
             await self._clock.sleep(due - self._clock.monotonic())

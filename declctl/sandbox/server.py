@@ -90,10 +90,12 @@ class Api:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._check_sender(request)
+        # Raw: an escaped slash in a name must not become a separator.
         path, params = request.rel_url.raw_path, dict(request.query)
         if path.startswith("/sandbox/"):
             return await self._control(request, path, params)
         registry = self._store.registry
+        # Before the ledger and the faults: discovery and health are not about a resource.
         found = static_answer(request.method, path, request.headers.get("Accept", ""), registry)
         if found is not None:
             return web.Response(
@@ -106,11 +108,13 @@ class Api:
         if call is None:
             return web.Response(text="404 page not found\n", status=404)
         self._record(request, call)
+        # Recorded first: a test counts the requests that a fault refuses, too.
         wait, refusal = self._faults.meet(call.verb, call.resource, call.namespace)
         if wait:
             await self._clock.sleep(wait)
         if refusal is not None:
             raise refusal
+        # Schemas are not checked, so that a field of a wrong type shows itself deep in the rules of its kind.
         with validation.readable(call.kind.kind):
             return await self._verbs[call.verb](request, call)
 
@@ -187,6 +191,7 @@ class Api:
             watcher.put(error_line(refusal))
             watcher.end()
         timeout = options.timeout
+        # Spread, as kube-apiserver spreads it: all watches that began together must not end together.
         if timeout is None:
             timeout = _SHORTEST_WATCH * (1 + self._clock.random())
         try:
@@ -229,6 +234,7 @@ class Api:
             raise status.unsupported_media_type(patches.accepted(call.kind))
         body = requests.read_patch(call, media_type, await request.read())
         write = requests.read_write(call, request.headers.get("User-Agent", ""))
+        # Server-side apply must name its manager: that of the user agent does not count.
         if media_type == patches.APPLY_PATCH:
             write = dataclasses.replace(write, manager=call.params.get("fieldManager", ""))
         patch = Patch(media_type, body, force=truth(call.params.get("force")))

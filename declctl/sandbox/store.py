@@ -131,6 +131,7 @@ class ObjectStore:
         name = (obj.get("metadata") or {}).get("name", "")
         target = Target(kind, namespace, name)
         identity = (*kind.resource, target.key)
+        # Two documents of one name in one load are a fault, and told by `create`.
         if name and identity not in done and self.history.get(kind.resource, target.key) is not None:
             stored = self.update(obj)
         else:
@@ -239,6 +240,7 @@ class Churn:
 
     def step(self) -> str:
         """One change; returns what it was, such as `demo/web-7d4b9c-x2k4v: running`."""
+        # A person may have deleted some with kubectl.
         self._lives = [life for life in self._lives if self._exists(life)]
         missing = [w for w in WORKLOADS if sum(life.workload is w for life in self._lives) < w.replicas]
         unsettled = [

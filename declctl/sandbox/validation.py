@@ -118,6 +118,7 @@ class _Bounds:
         elif event.anchor is not None:
             self._weights[event.anchor] = 1
         self._values += weight
+        # Counted with aliases expanded: a short text may stand for more than memory holds.
         if self._values > MAX_VALUES:
             self._refuse(event, f"it has more than {MAX_VALUES:,} values when its aliases are expanded")
 

@@ -84,6 +84,7 @@ class Watcher:
     def put(self, text: bytes) -> None:
         """Queue a line; ends the watch if nobody takes them."""
         self._outbox.append(text)
+        # A client that does not read must not fill the memory of the process.
         if len(self._outbox) > _LONGEST_OUTBOX:
             self.ended = True
         self._wake()
@@ -125,6 +126,7 @@ def seen(change: StoreEvent, subscription: Subscription, written: Written | None
     `written` keeps what was encoded for this change, so that it is done once for all who want the same.
     Who stops matching is DELETED, with its old content under the new version; who starts matching is ADDED.
     """
+    # Cheapest first: most changes in a large cluster are in another namespace.
     selection = subscription.selection
     if selection.namespace and change.new.namespace != selection.namespace:
         return None
@@ -170,6 +172,7 @@ class Hub:
             wanted = options.initial_events and options.bookmarks and initial_end
             watcher.begin(chain(self._initial(subscription), end if wanted else ()))
         elif options.version:
+            # It may be a version that the server has not reached yet: what comes up to it is left out.
             watcher.after = options.version
             missed = self._history.collection(subscription.kind.resource).since(options.version)
             watcher.begin(text for change in missed if (text := seen(change, subscription)) is not None)

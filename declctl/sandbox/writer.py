@@ -126,9 +126,11 @@ class Writer:
 
     def create(self, kind: ServedKind, namespace: str, given: KubeObject, write: Write) -> KubeObject:
         """Store a new object; returns it as stored. Refused with 400, 403, 404, 409 or 422."""
+        # The caller keeps its document: this one is changed below.
         obj = validation.check_shape(kind, copy.deepcopy(given))
         metadata: KubeObject = obj["metadata"]
         _settle_namespace(kind, namespace, metadata)
+        # 500 and no reason: the real server has no better word for it either.
         if metadata.pop("resourceVersion", None):
             raise status.Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and metadata.get("generateName"):
@@ -136,14 +138,17 @@ class Writer:
         validation.check(kind, obj)
         target = Target(kind, namespace, metadata["name"])
         self._check_namespace(target)
+        # A client that creates an object does not decide its status; programs of the sandbox may.
         if kind.status and not write.keep_status:
             obj.pop("status", None)
+        # What only a server sets is not taken from a client.
         for field in (*_KEPT, "selfLink"):
             metadata.pop(field, None)
         metadata |= {"uid": self._uid(), "creationTimestamp": self._now()}
         if kind.generations:
             metadata["generation"] = 1
         apply_defaults(kind, obj)
+        # Last, as in the real server: an invalid object is 422 also where the name is taken.
         if self._history.get(kind.resource, target.key) is not None:
             raise status.already_exists(kind, metadata["name"])
         return self._store(kind, obj, write)
@@ -224,14 +229,19 @@ class Writer:
         new = _combined(kind, old, given, write)
         apply_defaults(kind, new)
         validation.check(kind, new)
+        # Adding finalizers to an object that is being deleted would hold it for ever.
         validation.check_finalizers(kind, old, new)
+        # An apply has computed managedFields already; for all other writes they follow from the change.
         ownership = new["metadata"].get("managedFields")
         if ownership == old["metadata"].get("managedFields") or ownership in ([], [{}]):
             new = apply.track_update(old, new, kind=kind, author=self._author(write))
+        # Controllers compare observedGeneration with it: metadata and status must not count.
         if kind.generations and _spec(old) != _spec(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        # No version and no event for a write that changes nothing: controllers would hear themselves.
         if new == old:
             return old
+        # The write that takes the last finalizer away is the deletion.
         if not write.dry_run and not new["metadata"].get("finalizers") and self._remover.release(target):
             return new
         return self._store(kind, new, write)

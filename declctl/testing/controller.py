@@ -224,6 +224,7 @@ class ControllerUnderTest:
         try:
             if runtime is not None and thread is not None and thread.is_alive():
                 runtime.stop()
+                # A controller that hangs fails its own test instead of the next one.
                 thread.join(timeout)
                 if thread.is_alive():
                     raise AssertionError(f"the controller has not ended within {timeout:g} s")

@@ -141,7 +141,7 @@ class Cache:
 
 
 @dataclass
-class Told:
+class FakeOutcome:
     """What became of a reload."""
 
     result: str
@@ -195,20 +195,20 @@ class FakeRuntime:
     def lister(self, resource: str) -> Cache | None:
         return self.cache if resource == "pods" else None
 
-    async def rollback(self, number: int | None = None) -> Told:
+    async def rollback(self, number: int | None = None) -> FakeOutcome:
         self.rolled_back.append(number)
-        return Told(self.result)
+        return FakeOutcome(self.result)
 
     def history(self) -> dict[str, Any]:
         return self.told_history
 
-    async def reload(self, *, asked: bool = True, force: bool = False) -> Told:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> FakeOutcome:
         assert asked
         self.reloads += 1
         self.forced += force
         if self.gate is not None:
             await self.gate.wait()
-        return Told(self.result)
+        return FakeOutcome(self.result)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
 from declctl.admin.access import Reason, Refusals, ServerLog
-from declctl.admin.server import HEAD_SECONDS, IDLE_SECONDS, Connections
+from declctl.admin.server import HEAD_SECONDS, IDLE_SECONDS, ConnectionTable
 from declctl.kit import ManualClock
 
 
@@ -57,7 +57,7 @@ class Scene:
     def __init__(self, most: int = 3) -> None:
         self.clock, self.log = ManualClock(), Lines()
         self.refusals = Refusals(self.clock, self.log)
-        self.table = Connections(self.clock, self.refusals, most=most)
+        self.table = ConnectionTable(self.clock, self.refusals, most=most)
 
     def open(self, whose: str = "10.0.0.7") -> Pipe:
         pipe = Pipe()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from declctl.bench.cluster import Cluster, Maker, definitions
+from declctl.bench.cluster import BenchCluster, ObjectMaker, definitions
 from declctl.bench.controller import FAILS, built_in, copied
 from declctl.errors import SandboxError, UsageError
 from declctl.manifest import ManifestSource, Plan, load, plan
@@ -26,8 +26,8 @@ def planned(*resources: str) -> Plan:
     return plan(load(ManifestSource("manifest.yaml", text.encode())).controller)
 
 
-def maker(resource: str, *samples: dict) -> Maker:
-    return Maker(planned(resource).resources[0], samples)
+def maker(resource: str, *samples: dict) -> ObjectMaker:
+    return ObjectMaker(planned(resource).resources[0], samples)
 
 
 @pytest.fixture(name="server")
@@ -158,7 +158,7 @@ def test_a_custom_kind_is_served_whether_it_is_defined_or_not(server: SandboxThr
 
 def test_a_cluster_has_as_many_of_one_resource_as_of_another(server: SandboxThread, tmp_path: Path):
     """As many as were asked for, in all; its kubeconfig leads to it."""
-    cluster = Cluster(server, planned(WIDGETS, PODS), [], objects=5, folder=tmp_path)
+    cluster = BenchCluster(server, planned(WIDGETS, PODS), [], objects=5, folder=tmp_path)
     assert cluster.objects == 5
     assert (len(server.objects("Widget")), len(server.objects("Pod"))) == (3, 2)
     assert server.url in cluster.kubeconfig.read_text()
@@ -166,7 +166,7 @@ def test_a_cluster_has_as_many_of_one_resource_as_of_another(server: SandboxThre
 
 def test_changes_are_written_down_as_the_server_has_them(server: SandboxThread, tmp_path: Path):
     """Objects change, come and go; those that were there stay, and each state has a version of its own."""
-    cluster = Cluster(server, planned(PODS), [], objects=10, folder=tmp_path)
+    cluster = BenchCluster(server, planned(PODS), [], objects=10, folder=tmp_path)
     churn = cluster.churn()
     for _ in range(100):
         churn.step()
@@ -185,7 +185,7 @@ def test_changes_are_written_down_as_the_server_has_them(server: SandboxThread, 
 
 def test_a_second_churn_makes_changes_again(server: SandboxThread, tmp_path: Path):
     """What it sets differs from what the first has set: an update without a difference is none."""
-    cluster = Cluster(server, planned(PODS), [], objects=4, folder=tmp_path)
+    cluster = BenchCluster(server, planned(PODS), [], objects=4, folder=tmp_path)
     first, second = cluster.churn(), cluster.churn()
     for churn in (first, second):
         for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_second_churn_makes_changes_again(server: SandboxThread, tmp_path: Pat
 
 def test_a_fault_of_a_change_ends_the_context(server: SandboxThread, tmp_path: Path):
     """Nobody measures a cluster that has stopped changing."""
-    cluster = Cluster(server, planned(PODS), [], objects=1, folder=tmp_path)
+    cluster = BenchCluster(server, planned(PODS), [], objects=1, folder=tmp_path)
     server.delete("Pod", "bench-000000")
     churn = cluster.churn()
     with pytest.raises(SandboxError, match="bench-000000"), churn:
@@ -204,7 +204,7 @@ def test_a_fault_of_a_change_ends_the_context(server: SandboxThread, tmp_path: P
 
 def test_objects_are_labelled_for_a_while(server: SandboxThread, tmp_path: Path):
     """Some, that do not change otherwise meanwhile; afterwards none."""
-    cluster = Cluster(server, planned(PODS), [], objects=10, folder=tmp_path)
+    cluster = BenchCluster(server, planned(PODS), [], objects=10, folder=tmp_path)
 
     def labelled() -> set[str]:
         return {o["metadata"]["name"] for o in server.objects("Pod") if FAILS in o["metadata"]["labels"]}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from declctl.bench.cluster import Made
-from declctl.bench.recorder import Call
-from declctl.bench.reload import Hearing, Observed, figures
+from declctl.bench.cluster import RecordedChange
+from declctl.bench.recorder import RecordedCall
+from declctl.bench.reload import Recording, Subscriptions, figures
 from declctl.sandbox import LedgerEntry
 
 SAVED = 100.0
@@ -24,8 +24,8 @@ def call(
     failed: bool = False,
     received: float = 0.0,
     memo: tuple[bool, bool] | None = None,
-) -> Call:
-    return Call(
+) -> RecordedCall:
+    return RecordedCall(
         process=whose[0],
         generation=whose[1],
         handler=handler,
@@ -43,16 +43,16 @@ def call(
     )
 
 
-def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> Made:
-    return Made(kind, "pods", key, version, at)
+def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> RecordedChange:
+    return RecordedChange(kind, "pods", key, version, at)
 
 
 def request(at: float, verb: str, **params: str) -> LedgerEntry:
     return LedgerEntry(verb, "pods", "", "", params, at, 1, "declctl/0.1 (test)")
 
 
-HEARING = Hearing({"h": frozenset({"Added", "Modified", "Deleted"})}, {"h": "pods"})
-RELOADED = Observed(
+HEARING = Subscriptions({"h": frozenset({"Added", "Modified", "Deleted"})}, {"h": "pods"})
+RELOADED = Recording(
     saved=SAVED,
     old=OLD,
     calls=[call(), call(SAME, 101.0, version=9)],
@@ -62,14 +62,14 @@ RELOADED = Observed(
 )
 
 
-def with_calls(*calls: Call, observed: Observed = RELOADED) -> Observed:
+def with_calls(*calls: RecordedCall, observed: Recording = RELOADED) -> Recording:
     """The same with more calls, before and after those that are there."""
     return replace(observed, calls=[*observed.calls, *calls])
 
 
 def test_the_effect_is_that_of_the_slowest_handler():
     """A change counts for new code when it was made after the save and the new code was called for it."""
-    hearing = Hearing(
+    hearing = Subscriptions(
         {"h": frozenset({"Modified"}), "g": frozenset({"Modified"})}, {"h": "pods", "g": "pods"}
     )
     observed = with_calls(
@@ -192,8 +192,8 @@ def test_hearing_is_learnt_from_changes_that_were_made():
         made(1.0, 1, key="b", kind="Added"),
         made(1.0, 2, key="b", kind="Deleted"),
     ]
-    hearing = Hearing.of(calls, changes)
-    assert hearing == Hearing({"h": frozenset({"Added", "Deleted"})}, {"h": "pods"})
+    hearing = Subscriptions.of(calls, changes)
+    assert hearing == Subscriptions({"h": frozenset({"Added", "Deleted"})}, {"h": "pods"})
     assert hearing.handlers == {"h"}
 
 
@@ -201,9 +201,9 @@ def test_a_handler_is_expected_to_hear_what_it_hears_of():
     """Not of other types, and not of other resources."""
     changes = [
         made(100.1, 5, key="b", kind="Deleted"),
-        Made("Modified", "nodes", "n", 6, 100.2),
+        RecordedChange("Modified", "nodes", "n", 6, 100.2),
         made(100.5, 9),
     ]
-    hearing = Hearing({"h": frozenset({"Modified"})}, {"h": "pods"})
+    hearing = Subscriptions({"h": frozenset({"Modified"})}, {"h": "pods"})
     found = figures(replace(RELOADED, changes=changes, hearing=hearing))
     assert (found.changes, found.unheard) == (1, 0)

@@ -1,4 +1,4 @@
-"""Calls of handlers, written down while they are made."""
+"""CallLog of handlers, written down while they are made."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.bench.recorder import Call, Calls, line, observed
+from declctl.bench.recorder import CallLog, RecordedCall, line, observed
 from declctl.hooks.calls import Implementation, begin_async, call
 from declctl.testing import BundleDir, running
 
@@ -53,8 +53,8 @@ def told(
     return observed(plain, lines.append), lines
 
 
-def only(lines: list[bytes], folder: Path) -> Call:
-    calls = Calls(folder / "calls")
+def only(lines: list[bytes], folder: Path) -> RecordedCall:
+    calls = CallLog(folder / "calls")
     calls.path.write_bytes(b"".join(lines))
     (found,) = calls.read()
     return found
@@ -121,8 +121,8 @@ def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
 
 def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
     """Whoever looks meanwhile sees the whole ones, each once."""
-    calls = Calls(tmp_path / "calls")
-    one = Call(1, 1, "tell", "Added", "maps", "default/a", "u", 5, True, 1.0, 2.0, False)
+    calls = CallLog(tmp_path / "calls")
+    one = RecordedCall(1, 1, "tell", "Added", "maps", "default/a", "u", 5, True, 1.0, 2.0, False)
     text = line(one)
     with calls.path.open("ab") as file:
         file.write(text + text[:9])
@@ -152,7 +152,7 @@ def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypa
         assert controller.reload().result == "Applied"
         controller.sandbox.patch("ConfigMap", "a", {"data": {"k": "v"}})
         controller.wait_idle()
-    calls = Calls(tmp_path / "calls")
+    calls = CallLog(tmp_path / "calls")
     calls.path.write_bytes(b"".join(lines))
     found = [(c.generation, c.handler, c.type, c.key, c.initial) for c in calls.read()]
     assert found == [(1, "tell", "Added", "default/a", True), (2, "tell", "Modified", "default/a", False)]

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from declctl.bench import reload as measuring
-from declctl.bench.controller import Bundle
-from declctl.bench.reload import Comparison, Figures
+from declctl.bench.controller import BenchFiles
+from declctl.bench.reload import Comparison, ReloadCost
 from declctl.errors import DeclctlError
 
-RESTART = Figures(
+RESTART = ReloadCost(
     lists=1, watches=2, told_again=20_000, retries=80, retries_lost=80, memos=300, memos_lost=300,
     effect=1.4712345678, changes=1_376, unheard=168, longest_wait=2.5,
 )  # fmt: skip
-RELOAD = Figures(
+RELOAD = ReloadCost(
     lists=0, watches=0, told_again=0, retries=80, retries_lost=0, memos=0, memos_lost=0,
     effect=0.44, changes=184, unheard=0, longest_wait=0.0361,
 )  # fmt: skip
@@ -36,13 +36,13 @@ class Measured:
     """Stands for the measuring; remembers what it was asked for."""
 
     def __init__(self) -> None:
-        self.bundle: Bundle | None = None
+        self.bundle: BenchFiles | None = None
         self.samples: Sequence[Any] = ()
         self.objects = 0
         self.on_sigterm: Any = None
 
     def __call__(
-        self, bundle: Bundle, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
+        self, bundle: BenchFiles, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
     ) -> Comparison:
         self.bundle, self.samples, self.objects = bundle, samples, objects
         self.on_sigterm = signal.getsignal(signal.SIGTERM)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.logging import set_up_logs
+from declctl.cli.logging import Screen, set_up_logs
 from declctl.cli.options import LogFormat, LogLevel
-from declctl.cli.terminal import Screen
 from declctl.kit import ManualClock
 
 pytestmark = pytest.mark.usefixtures("logging_restored")

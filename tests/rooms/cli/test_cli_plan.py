@@ -277,7 +277,7 @@ def test_a_process_that_counts_too_slowly_costs_the_number_and_not_the_plan(
     process.answers(200, _running(guard))
     asked = []
 
-    def ask(target: admin_client.Target, method: str, path: str) -> admin_client.Answer:
+    def ask(target: admin_client.AdminAddress, method: str, path: str) -> admin_client.AdminAnswer:
         asked.append(path.partition("?")[0])
         if path.startswith("/cache/"):
             raise UsageError("Nothing answers at the admin address (it took too long).")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from declctl.cli.terminal import Screen, has_colour, progress, progress_line
+from declctl.cli.logging import Screen, progress, progress_line
+from declctl.cli.terminal import has_colour
 from declctl.kit import ManualClock
 
 ERASE = "\r\x1b[2K"
