@@ -18,7 +18,7 @@ from declctl.informer import Lister
 from declctl.kit.text import one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
-from declctl.runtime.planning.running import Running
+from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
 
@@ -43,7 +43,7 @@ class Controlled(Protocol):
         """The figures of this moment."""
         ...
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningSnapshot | None:
         """What runs, to be compared with another manifest; None while nothing does."""
         ...
 
