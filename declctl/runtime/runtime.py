@@ -244,11 +244,13 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         clock=clock,
         log=log,
     )
+    reloader.on_synced.append(observer.wake)
     announcer = Announcer(
         observer, history=history, call_hooks=reloader.call_reload_hooks, log=log, restart=restart
     )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
+        # A retry that is refused as before fills no log; a person who asks gets an answer all the same.
         if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
 
@@ -297,13 +299,13 @@ class Runtime:
         self.machinery = LoopThread("declctl-machinery")  # informers, reloads, status
         self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
         self._watchdog = Watchdog(self.machinery, self._log)
-        self._stop_asked = False
-        self._stopping = asyncio.Event()
-        self._hangup = asyncio.Event()
+        self._stop_asked = False  # set in any thread, as the machinery may be blocked
+        self._stopping = asyncio.Event()  # the same, on the machinery loop
+        self._hangup = asyncio.Event()  # SIGHUP has come
         self._children = children or PreflightPool()
         self._history = ReloadHistory(self._clock)
-        self._first_plan: Plan | None = None
-        self._parts: RuntimeParts | None = None
+        self._first_plan: Plan | None = None  # what the process was started with
+        self._parts: RuntimeParts | None = None  # once it has connected
         self.restarts = False  # it has ended to be started again
         self.client: Client | None = None
 
@@ -322,6 +324,7 @@ class Runtime:
         with self._signals():
             while not done.wait(LOOK_SECONDS):  # a wait without a limit would keep Python from seeing signals
                 self._watchdog.look()
+                # Code of the user blocks the machinery: nobody else can end the process in order.
                 if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
                     return self._left_blocked()
         self._children.close()
@@ -446,6 +449,8 @@ class Runtime:
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
+            # In this order: no new generation, no new call, then the hooks, which may still read caches and
+            # record events.
             await parts.attempts.close()
             await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.services, log=self._log)
             await parts.mutations.look()

@@ -212,6 +212,16 @@ class HandlerSlot:
         """Whether it was given all that its caches held first."""
         return all(registration.given.is_open for registration in self.registrations.values())
 
+    def notice_first_sync(self) -> None:
+        """Notice, now or later, when each of the caches has given the slot all that it held first."""
+        for registration in self.registrations.values():
+            registration.given.on_open(self._given)
+        self._given()  # there may be no cache
+
+    def _given(self) -> None:
+        if self.has_heard_all:
+            self.initial_complete()
+
     def cache_synced(self) -> None:
         """Some cache has synced: what backs off because it has read one that had not is due now.
 
@@ -341,6 +351,8 @@ class HandlerSlot:
     def _initial_dealt_with(self) -> None:
         with self._initial_lock:
             self._initial_left -= 1
+            # From now on no event is counted as one of the first sync.
+            self._synced = self._initial_complete and not self._initial_left
 
 
 def _no_workers() -> None:

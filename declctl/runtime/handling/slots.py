@@ -43,6 +43,7 @@ class Transfer:
         self.slot.add_all(differences)
         self.slot.attach(self.come, self.binding, initial=False)
         self.slot.attach(self.missing, self.binding)
+        self.slot.notice_first_sync()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ class Slots:
             if not self._held:
                 slot.connect()
             slot.attach(binding.informers, binding)
+            slot.notice_first_sync()
         self._slots = prepared.table
         return prepared.ended
 
@@ -259,12 +261,6 @@ class Slots:
     def get(self, name: str) -> HandlerSlot | None:
         """The slot of a handler; None if there is no such handler."""
         return self._slots.get(name)
-
-    def initial_complete(self) -> None:
-        """Note for each slot whose informers have all synced that no more initial changes will come."""
-        for slot in self._slots.values():
-            if slot.has_heard_all:
-                slot.initial_complete()
 
     def unheard(self) -> list[str]:
         """The handlers that have not heard of all that their caches held first."""

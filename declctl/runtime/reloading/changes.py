@@ -20,6 +20,7 @@ from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, matched
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
+# Every other field of a handler's plan: a difference in it swaps what is behind the slot.
 _POLICY = tuple(
     each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
 )
@@ -202,6 +203,7 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             continue
         previous = before[name]
         mine, theirs = old.identities(previous), new.identities(resource)
+        # Caches that become others without a new LIST: their records are only decoded in another way.
         turned = {served[identity] for identity in theirs if identity not in mine}
         if set(mine) != set(theirs):
             turns = bool(turned) and turned == set(mine) - set(theirs)
@@ -213,6 +215,7 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
         if previous.idle_timeout != resource.idle_timeout:
             yield Step(StepKind.SWAP, f"resource {name}", "idleTimeout")
         yield from _indexers(previous, resource, old, new)
+        # A cache that stays may have to hold more fields at hand, for an index that is new.
         lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
         if lacking:
             fields = ", ".join(sorted(map(str, lacking)))
@@ -254,6 +257,7 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
             yield Step(StepKind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
+    # Another order is one step, whatever number of handlers has moved.
     if [name for name in before if name in after] != [name for name in after if name in before]:
         yield Step(StepKind.SWAP, "handlers", "order")
 

@@ -161,6 +161,7 @@ class Lifecycle:
         try:
             done, _ = await asyncio.wait([work], timeout=timeout)
         except asyncio.CancelledError:
+            # A synchronous hook can't be cancelled: it is waited for, so that its undoing comes after it.
             if implementation.is_async:
                 work.cancel()
             await asyncio.wait([work], timeout=_CANCELLED_SECONDS)
@@ -186,7 +187,7 @@ class Lifecycle:
 
 
 def _looked_at(work: asyncio.Future[object]) -> None:
-    """What a hook raises after its time is over is nobody's business."""
+    """Read the exception that a hook raises after its time is over: asyncio would log it."""
     if not work.cancelled():
         work.exception()
 
@@ -200,27 +201,28 @@ class PluginLifetimes:
     def __init__(self, services: RuntimeServices, lifecycle: Lifecycle) -> None:
         self._services = services
         self._lifecycle = lifecycle
-        self._lifetimes: list[Generation] = []
+        self._generations: list[Generation] = []  # staged or committed, and not torn down; oldest first
         self._memos: dict[str, Memo] = {}  # by plugin or entry point
 
     def all(self) -> Sequence[Generation]:
         """Every one of them."""
-        return tuple(self._lifetimes)
+        return tuple(self._generations)
 
     def memo(self, name: str) -> Memo:
         """What a plugin or an entry point remembers in its life-cycle hooks."""
         return self._memos.setdefault(name, Memo())
 
     def enter(self, generation: Generation) -> None:
-        """It is being staged: what it uses is not torn down from now on."""
-        self._lifetimes.append(generation)
+        """Begin to stage a generation: what it uses is not torn down from now on."""
+        self._generations.append(generation)
 
     async def leave(self, generation: Generation, *, timeout: float) -> bool:
-        """It goes: tear down what nobody else uses, `timeout` seconds for each hook.
+        """End a generation: tear down what no other one uses, `timeout` seconds for each hook.
 
         Returns whether it was the last that used its code.
         """
-        self._lifetimes.remove(generation)
+        self._generations.remove(generation)
+        # A rollback made another generation of the same code: that one tears it down.
         if self._is_loaded(generation):
             return False
         kept = self._plugins_elsewhere(generation)
@@ -262,6 +264,7 @@ class PluginLifetimes:
         timeout, kept = new.plan.reload.warm_timeout, new.foreign.same_plugins(old.foreign)
         for importer in new.foreign.lifecycle("declctl_import_state"):
             exporter = exporters.get(importer.plugin)
+            # An installed plugin that stays is the same object: it has its state.
             if exporter is None or importer.plugin in kept:
                 continue
             try:
@@ -274,9 +277,9 @@ class PluginLifetimes:
                 raise ReloadRefused("StateNotImported", message) from error
 
     def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:
-        """Who is prepared already as this generation wants it.
+        """The plugins that are prepared already, with the config of this generation.
 
-        A plugin that was last prepared with another config is not, whoever had it with this one before.
+        A plugin whose config has changed since is not among them, even if an older generation had this config.
         """
         other = generation.foreign.reconfigured(after.foreign) if after is not None else frozenset[str]()
         if self._is_loaded(generation):
@@ -295,7 +298,7 @@ class PluginLifetimes:
         )
 
     def _others(self, generation: Generation) -> Sequence[Generation]:
-        return [other for other in self._lifetimes if other is not generation]
+        return [other for other in self._generations if other is not generation]
 
     def _arguments(self, implementation: Implementation, generation: Generation) -> dict[str, object]:
         name = implementation.plugin

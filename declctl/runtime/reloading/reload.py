@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from declctl.errors import NotFound, ReloadRefused
-from declctl.kit import Clock
+from declctl.kit import Clock, set_within
 from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
@@ -34,7 +34,14 @@ from declctl.runtime.reloading.generation import (
 )
 from declctl.runtime.reloading.probation import Conduct, Ruling, Trial
 from declctl.runtime.reloading.retirement import Retirement
-from declctl.runtime.reloading.stage import WARM_CHECK, Replays, Stage, StagedGeneration, outdated, refusal
+from declctl.runtime.reloading.stage import (
+    FAULT_LOOK_SECONDS,
+    Replays,
+    Stage,
+    StagedGeneration,
+    outdated,
+    refusal,
+)
 from declctl.runtime.threads import in_thread
 
 _LOOK_SECONDS = 0.25
@@ -59,16 +66,18 @@ class Reloader:
     ) -> None:
         self.active: Generation | None = None
         self.trial: Trial | None = None  # of the active generation, while the one before may come back
+        self.on_trial = asyncio.Event()  # set while there is a `trial`
+        self.on_synced: list[Callable[[], object]] = [slots.cache_synced]  # called when a cache has synced
         self._files = files
         self._services = services
         self._slots = slots
         self._children = children
         self._clock = clock
         self._log = log
-        self._next_number = 1
-        self._last_digest = ""
+        self._next_number = 1  # of the next generation that is committed
+        self._last_digest = ""  # of the files that were tried last, applied or refused
         self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
-        self._attempt = asyncio.Lock()
+        self._attempt = asyncio.Lock()  # held by a start, a reload or a rollback
         self._lifecycle = lifecycle
         self._lifetimes = PluginLifetimes(services, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
@@ -100,12 +109,13 @@ class Reloader:
     async def start(self, checked: Checked) -> Outcome:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
 
-        It is committed at once, so that whoever asks sees its caches fill. No handler is called
+        It is committed at once, so that the status shows how its caches fill. No handler is called
         before `first_sync`.
         """
         async with self._attempt:
             staged = await self._staging.first(checked)
             self._warnings = checked.diagnostics
+            # Handlers may read any cache: none begins before all have been filled (`first_sync`).
             self._slots.hold()
             self.commit(staged)
             new = staged.generation
@@ -119,12 +129,16 @@ class Reloader:
         A kind that the server does not serve is not waited for. Where a reload has come meanwhile, its
         caches count. What a later generation adds has synced before it is committed (`Stage`).
         """
-        began = self._clock.monotonic()
+        began, synced = self._clock.monotonic(), asyncio.Event()
+        self.on_synced.append(synced.set)
         while self._unsynced(missing=False):
             assert self.active is not None
             if self._clock.monotonic() - began >= self.active.plan.reload.warm_timeout:
                 break
-            await self._clock.sleep(WARM_CHECK)
+            # A kind that turns out not to be served gives no event: faults are looked at.
+            await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
+            synced.clear()
+        self.on_synced.remove(synced.set)
         for name, why in self._unsynced(missing=True).items():
             self._log.warning(
                 f"handlers begin without {name}, which has not synced ({why}); whoever reads it gets "
@@ -167,9 +181,11 @@ class Reloader:
                     checked, digest = await in_thread(self._read, name="declctl-read")
             except ReloadRefused as refused:
                 return self._refused(refused, settled or "", began)
+            # Files that change while they are read settle again, and begin an attempt of their own.
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
+            # A person asks again also to load a plugin that was disabled, as it could not be loaded.
             wants_anew = force or (asked and bool(self.active.foreign.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
@@ -179,6 +195,7 @@ class Reloader:
                 except ReloadRefused as refused:
                     return self._refused(refused, digest, began)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
+            # The same bytes fail the same way: they are tried again only if a person asks.
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
@@ -195,7 +212,7 @@ class Reloader:
             return self._applied(staged, began, warnings=new_among(checked.diagnostics, known))
 
     def forget(self, digest: str) -> None:
-        """Nobody was told that files of this digest were refused: try them again when they come back."""
+        """Try files of this digest again when they come back: that they were refused was not announced."""
         if self._last_digest == digest:
             self._last_digest = ""
 
@@ -210,6 +227,7 @@ class Reloader:
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
+            # The attempt that was waited for may have begun another trial: what was judged is gone.
             trial, active = self.trial, self.active
             if trial is not wanted and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
@@ -254,6 +272,7 @@ class Reloader:
         """The active generation stays: the one before is retired."""
         if self.trial is trial:
             self.trial = None
+            self.on_trial.clear()
             trial.released.set()
 
     async def drained(self) -> None:
@@ -261,7 +280,7 @@ class Reloader:
         await self._retiring.drained()
 
     async def close(self, *, timeout: float) -> None:
-        """Tear down every generation that has not been: the active one, and those that were to follow."""
+        """Tear down every generation, `timeout` seconds for each hook: the process ends."""
         self._replays.close()
         await self._retiring.cancel()
         for generation in self._lifetimes.all():
@@ -284,7 +303,10 @@ class Reloader:
 
     @contextmanager
     def _own_faults(self) -> Generator[None]:
-        """Refuse what nobody has foreseen, before the commit: what runs has not been touched, and goes on."""
+        """Turn an unforeseen exception into a refusal, before the commit: what runs was not touched.
+
+        Raises ReloadRefused, with the reason `ResourcesExhausted` or `InternalError`.
+        """
         try:
             yield
         except ReloadRefused:
@@ -302,12 +324,18 @@ class Reloader:
     def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
         """Between two deltas: no user code, no I/O, nothing to wait for."""
         old, new = self.active, staged.generation
+        # From this line on events go to the new bindings. The rest of the commit only keeps books.
         ended = self._slots.commit(staged.prepared)
         self._services.caches.reproject(new.wanted)
+        for wanted in new.wanted:
+            for cached in self._services.caches.of(wanted):
+                if not cached.informer.has_synced:
+                    cached.informer.synced.on_open(self._cache_synced)
         self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1
         self._retiring.alive[new.number] = new
+        # After a rollback the files are those that failed: they are not tried again until they change.
         if not back:
             self._last_digest = new.inputs.digest
         if old is not None:
@@ -316,15 +344,21 @@ class Reloader:
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             self._retiring.begin(old, policy, ended, self._next_trial(old, new, back=back))
 
+    def _cache_synced(self) -> None:
+        for call in tuple(self.on_synced):
+            call()
+
     def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> asyncio.Event | None:
         """Begin the probation of `new`; returns what releases `old`, if `old` is kept for it."""
         trial, self.trial = self.trial, None
+        self.on_trial.clear()
         policy = new.plan.reload
         if back or not policy.probation_period:
             if trial is not None:
                 trial.released.set()
             return None
         now = self._clock.monotonic()
+        self.on_trial.set()
         if trial is None:
             self.trial = Trial(old, policy, began=now)
             return self.trial.released
@@ -403,8 +437,9 @@ class Probation:
         self._clock = clock
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look again and again while a generation is on trial, until cancelled."""
         while True:
+            await self._reloader.on_trial.wait()
             await self.look()
             await self._clock.sleep(_LOOK_SECONDS)
 

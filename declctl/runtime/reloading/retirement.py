@@ -46,8 +46,6 @@ _SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few obje
 _MOST_WAITING = 3  # retired generations, which may hold much memory, that wait for such a sweep
 _UNKNOWN = "something that was not found"
 _FEW = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
-
-
 _MOST = 5  # holders that are named
 _CONTAINERS = (dict, list, tuple, set, frozenset, CellType, staticmethod, classmethod, property)
 _NO_HOLDERS = (
@@ -75,7 +73,7 @@ class RetiredCode(msgspec.Struct, frozen=True):
 def find_holders(
     code: RetiredCode, loops: Sequence[asyncio.AbstractEventLoop], *, everywhere: bool
 ) -> tuple[str, ...]:
-    """Who holds the code of a generation, five at most; none where none is found. In a thread.
+    """What holds the code of a generation, five at most; empty if nothing is found. In a thread.
 
     Threads, tasks of `loops`, logging, signals and other modules are looked at first: some 10 ms. If it is
     none of these, and `everywhere`, all objects of the process are: a second for a million of them, in which
@@ -91,6 +89,7 @@ def find_holders(
     ]
     if not found and code.trace.is_alive and code.registrations.at_exit:
         found = ["a function registered with atexit"]
+    # Last, as it takes long: what is named above explains itself, and a type in the heap hardly does.
     if not found and code.trace.is_alive and everywhere:
         found = _referrers(prefix)
     if len(found) > _MOST:
@@ -116,6 +115,7 @@ def _tasks(prefix: str, loops: Iterable[asyncio.AbstractEventLoop]) -> Iterator[
     for loop in loops:
         for task in asyncio.all_tasks(loop):
             waits: Any = task.get_coro()
+            # Down the chain of awaits: the outer coroutine is often a library's, the inner one the user's.
             while type(waits) is CoroutineType:
                 place = _place(waits.cr_frame, prefix, outer=False)
                 if place:
@@ -151,7 +151,7 @@ def _signals(prefix: str) -> Iterator[str]:
 
 
 def _modules(prefix: str) -> Iterator[str]:
-    """What somebody has put into a module that is not the generation's."""
+    """Attributes of modules of others that the generation has set."""
     for name, module in tuple(sys.modules.items()):
         if not name.startswith(prefix) and type(module) is ModuleType:
             for attribute, value in tuple(vars(module).items()):
@@ -249,17 +249,16 @@ class Retirement:
         self, services: RuntimeServices, lifetimes: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
     ) -> None:
         self.alive: dict[int, Generation] = {}  # committed and not retired
-        # By the prefix of their modules: those that no sweep has found gone, and those that it found alive.
-        self._retired: dict[str, RetiredCode] = {}
-        self._held: dict[str, OldGeneration] = {}
+        self._retired: dict[str, RetiredCode] = {}  # prefix of its modules → code that no sweep found gone
+        self._held: dict[str, OldGeneration] = {}  # the same prefix → what the last sweep found to hold it
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
         self._clock = clock
         self._log = log
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._sweeps: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each generation that is being retired
+        self._sweeping: asyncio.TimerHandle | None = None  # the next sweep
+        self._sweeps: set[asyncio.Task[None]] = set()  # under way, or waiting for `_one_sweep`
         self._one_sweep = asyncio.Lock()  # at a time
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
@@ -305,6 +304,7 @@ class Retirement:
                 generation.number, refused, trace, foreign.registrations
             )
             foreign.close()
+            # A full collection stops all threads: with many decoded objects several reloads share one.
             waiting = len(self._retired.keys() - self._held.keys())
             since = self._clock.monotonic() - self._swept_at
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
@@ -319,6 +319,7 @@ class Retirement:
             self._log.warning(_undrained(left, old.number, took), handler=left.handler)
         if not late:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
+        # Calls that `drainTimeout` did not wait for still use the old code: nothing is torn down under them.
         await self._slots.finished(ended)
         if released is not None:  # probation of the next generation may bring this one back
             await released.wait()
@@ -346,7 +347,7 @@ class Retirement:
         task.add_done_callback(self._sweeps.discard)
 
     async def _swept(self) -> None:
-        """Free what nobody refers to, and find out who refers to the rest; again a minute later."""
+        """Free code without references, and find the holders of the rest; again a minute later."""
         async with self._one_sweep:
             retired, before, loops = tuple(self._retired.values()), self._held, self._services.loops.all()
             everywhere = self._decoded() <= _FEW
@@ -399,7 +400,7 @@ def _held(
     loops: Sequence[asyncio.AbstractEventLoop],
     everywhere: bool,
 ) -> OldGeneration:
-    """Who holds the code of a generation now. All objects are looked at but once for it: that takes long."""
+    """What holds the code of a generation now. All objects are searched the first time only: it takes long."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
     known_holders = before.holders if before is not None else (_UNKNOWN,)

@@ -29,7 +29,7 @@ from declctl.errors import (
 from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.plugins import find
 from declctl.informer import field_index, function_index
-from declctl.kit import Breath, Clock, LoopThread, breathe, to_its_end
+from declctl.kit import Breath, Clock, LoopThread, breathe, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import Replay
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
@@ -66,7 +66,7 @@ _REASONS = {
 }
 _SLICE = 100
 _PAUSE_SECONDS = 0.01
-WARM_CHECK = 0.02  # seconds between two looks at a cache that is being filled
+FAULT_LOOK_SECONDS = 0.05  # between two looks at the faults of a cache that is being filled
 
 
 def outdated(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
@@ -171,6 +171,7 @@ class Replays:
         before = slot.replayed
         for cached in tuple(slot.registrations):
             for keys in _slices(list(cached.informer.indexer.known())):
+                # Newer changes go first. The queue has no event for it, and this is in no hurry.
                 while cached in slot.registrations and slot.queue.statistics().waiting:
                     await self._clock.sleep(_PAUSE_SECONDS)
                 if cached not in slot.registrations:
@@ -234,12 +235,13 @@ class _HandlerImport:
             foreign.share()
         with self._deciding:
             self._made = foreign
+            # The wait is over already: this is what ends the code that came too late.
             if self._given_up and foreign is not None:
                 foreign.close()
         return foreign, faults
 
     def give_up(self) -> None:
-        """Nobody waits for it any longer."""
+        """Forget what was imported, or will be; from any thread."""
         with self._deciding:
             self._given_up = True
             if self._made is not None:
@@ -481,11 +483,13 @@ class Stage:
         self._lifetimes.enter(new)
         try:
             await self._lifetimes.prepare(new, after=after)
+            # Before new caches are listed: a proof needs the versions that handlers had heard until then.
             proofs = self._slots.begin_proofs(new.bindings)
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
             await caches.build_indexes(new.wanted, timeout=timeout)
+            # Another version of a plugin may have been installed, which only a new process loads.
             plugins = new.foreign.plugins
             restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
@@ -500,6 +504,7 @@ class Stage:
             prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
             await self._follow(prepared, new, timeout)
         except BaseException:
+            # Also when cancelled: a newer attempt begins only after all of this one is undone.
             for proof in proofs:
                 proof.close()
             await to_its_end(self._undo(new))
@@ -519,7 +524,7 @@ class Stage:
 
     async def _warm(self, new: Generation, after: Generation, timeout: float) -> None:
         """Wait until all that a generation adds has synced; raises ReloadRefused for what can't."""
-        deadline = self._clock.monotonic() + timeout
+        deadline = self._clock.monotonic() + timeout  # one for all caches together
         moved = _moved_to(new, after)
         for wanted in new.wanted:
             name = wanted.plan.name
@@ -533,7 +538,8 @@ class Stage:
     async def _until_synced(
         self, cached: ManagedInformer, deadline: float, timeout: float, *, may_be_missing: bool
     ) -> None:
-        informer = cached.informer
+        informer, synced = cached.informer, asyncio.Event()
+        informer.synced.on_open(synced.set)  # from an informer that is released nothing calls it
         while not informer.has_synced:
             fault = informer.fault
             is_missing = isinstance(fault, NotFound)
@@ -541,13 +547,15 @@ class Stage:
             if is_missing and may_be_missing:
                 return  # the kind may appear later: that is accepted, as at a start
             is_late = self._clock.monotonic() >= deadline
+            # A transform that does not return keeps the cache from filling: it is named instead.
             if is_late and cached.staged is not None and cached.staged.is_running:
                 raise cached.staged.refusal(f"took longer than {timeout:g} s")
             if is_missing or is_forbidden or is_late:
                 why = informer.statistics().error or f"it did not sync within {timeout:g} s"
                 reason = "NotServed" if is_missing else "Forbidden" if is_forbidden else "NotSynced"
                 raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
-            await self._clock.sleep(WARM_CHECK)
+            # Faults give no event: they are looked at.
+            await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
 
     async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
         moves = prepared.moves

@@ -5,6 +5,7 @@ resource syncs, derives conditions, and makes the status document. `Announcer` h
 log and hooks.
 """
 
+import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from declctl.informer import InformerStatistics, RelistDifferences
-from declctl.kit import Clock, breathe
+from declctl.kit import Clock, breathe, set_within
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool, decoding_of
 from declctl.runtime.caching.managed_informer import ResourceRequirement
@@ -39,7 +40,7 @@ from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
 _KEPT = 100
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.05  # between two looks while something is being filled
 _LONGEST_LOOK_SECONDS = 1.0
 _SILENCE = 60.0  # seconds until the log says again that a resource has not synced
 _HOOK_SECONDS = 60.0
@@ -76,10 +77,10 @@ class ReloadHistory:
 
 
 class ResourceWarnings:
-    """Remembers what was told, so that what goes on all the time is a few lines and not a flood."""
+    """Which faults of resources are worth a line in the log: the first, and each doubling of their count."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str, str], int] = {}
+        self._logged: dict[tuple[str, str, str], int] = {}  # resource, informer, subject → count at that time
 
     def of(self, resource: ResourceStatus) -> Iterator[str]:
         """What is new and worth a line, each with its resource, what happened, how often and why."""
@@ -95,9 +96,9 @@ class ResourceWarnings:
                     yield f"{resource.name}: {text}"
 
     def _is_news(self, key: tuple[str, str, str], times: int) -> bool:
-        if not times or times < 2 * self._told.get(key, 0):
+        if not times or times < 2 * self._logged.get(key, 0):
             return False
-        self._told[key] = times
+        self._logged[key] = times
         return True
 
 
@@ -150,9 +151,9 @@ def _times(number: int) -> str:
 
 
 class StatusReporter:
-    """Asks everybody for figures.
+    """Reads the figures of all parts, states the conditions, and logs what is new. Changes no other part.
 
-    Changes nothing but the conditions, and tells slots that a first sync is over.
+    Used on the machinery loop.
     """
 
     def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
@@ -184,17 +185,18 @@ class StatusReporter:
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
+        self._woken = asyncio.Event()  # a cache has synced since the last look
         self._conditions.set("Ready", holds=False, reason="Starting", message="caches are being filled")
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
-        self._told: dict[str, tuple[object, str | None]] = {}
-        self._told_disabled: dict[str, str | None] = {}  # plugin → why
+        self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error
+        self._logged_disabled: dict[str, str | None] = {}  # plugin → why
         self._silent_until: dict[str, float] = {}  # on the clock, of resources that have not synced
         self._notes = ResourceWarnings()
-        self._reloads: dict[str, int] = {}
-        self._last_reload_seconds = 0.0
-        self._plan_mismatches = 0
-        self._started_with: Plan | None = None
+        self._reloads: dict[str, int] = {}  # result → attempts since the start
+        self._last_reload_seconds = 0.0  # of the last attempt that was applied
+        self._plan_mismatches = 0  # LISTs and WATCHes that reloads had not planned, since the start
+        self._started_with: Plan | None = None  # what needs a new process is compared with it
 
     async def run(self) -> None:
         """Look again and again, often while something is being filled, until cancelled."""
@@ -204,17 +206,23 @@ class StatusReporter:
             ready = self._conditions.get("Ready")
             settled = ready is not None and ready.status == "True"
             pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
-            await self._clock.sleep(pause)
+            # A cache that syncs is an event; the faults of all parts are not, and are looked at.
+            await set_within(self._woken, pause, clock=self._clock)
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Look now: a cache has synced."""
+        self._woken.set()
 
     def look(self) -> None:
         """Tell of resources that have synced or stopped working, and state the conditions."""
         active = self._active()
         if self._started_with is None and active is not None:
             self._started_with = active.plan
-        self._slots.initial_complete()
         resources = self.resources()
         for resource in resources:
-            self._tell(resource)
+            self._log_changes(resource)
+        # A kind that the server does not serve keeps nothing from being ready: it may come years later.
         waiting = [r.name for r in resources if not r.synced and r.state != "Missing"]
         broken = [f"{r.name}: {r.error}" for r in resources if r.error]
         if waiting:
@@ -223,7 +231,8 @@ class StatusReporter:
             )
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
-        disabled, server, blocked = self._tell_disabled(), self._server(), self._loops.blocked()
+        disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
+        # While the server is away every watch fails: that is one fault, and not one for each resource.
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
             self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
@@ -246,6 +255,7 @@ class StatusReporter:
         if outcome.reason in ("AttemptedBefore", STOPPING) or outcome.result is Result.SUPERSEDED:
             return  # nothing is known that was not known before
         self._plan_mismatches += len(outcome.unplanned)
+        # A rollback that was refused says nothing of the files, which the condition is about.
         if outcome.back and outcome.result is Result.REFUSED:
             self._not_rolled_back(outcome)
             return
@@ -359,22 +369,23 @@ class StatusReporter:
             decoding=decoding_of(parts, transformed=wanted.transform is not None),
         )
 
-    def _tell_disabled(self) -> list[str]:
+    def _log_disabled(self) -> list[str]:
         """The plugins that could not be loaded; one line for each when that begins, and when it ends."""
         generation = self._active()
         found = {} if generation is None else {p.name: p for p in generation.foreign.disabled}
-        if generation is None or not (found or self._told_disabled):
+        # Almost always there is none, and was none: no plan is looked through then.
+        if generation is None or not (found or self._logged_disabled):
             return []
         handlers = _handlers_of_plugins(generation.plan)
-        told, self._told_disabled = self._told_disabled, {name: p.reason for name, p in found.items()}
-        for name in told.keys() - found.keys():
+        logged, self._logged_disabled = self._logged_disabled, {name: p.reason for name, p in found.items()}
+        for name in logged.keys() - found.keys():
             if name in handlers:
                 self._log.info(
                     f"plugin {name} is loaded: its handlers {handlers[name]} hear all objects that are there",
                     plugin=name,
                 )
         for name, plugin in found.items():
-            if told.get(name) != plugin.reason:
+            if logged.get(name) != plugin.reason:
                 left_out = f"; its handlers {handlers[name]} are not called" if name in handlers else ""
                 self._log.warning(
                     f"plugin {name} is disabled (onError: Disable): {plugin.reason}{left_out}. "
@@ -384,16 +395,14 @@ class StatusReporter:
                 )
         return [f"plugin {name} is disabled: {plugin.reason}" for name, plugin in found.items()]
 
-    def _tell(self, resource: ResourceStatus) -> None:
+    def _log_changes(self, resource: ResourceStatus) -> None:
         for note in self._notes.of(resource):
             self._log.warning(note, resource=resource.name)
-        before = self._told.get(resource.name)
+        before = self._logged.get(resource.name)
         now = (resource.synced, resource.error)
-        self._told[resource.name] = now
-        if resource.synced and not (before and before[0]):
-            self._slots.cache_synced()
+        self._logged[resource.name] = now
         if not resource.synced:
-            self._tell_not_synced(resource, news=before != now and resource.error is not None)
+            self._log_not_synced(resource, news=before != now and resource.error is not None)
         elif before == now:
             return
         elif resource.error:
@@ -402,7 +411,7 @@ class StatusReporter:
             count = f"{resource.objects:,} object{'' if resource.objects == 1 else 's'}"
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
 
-    def _tell_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
+    def _log_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
         """Say it when there is another reason for it, and once a minute."""
         moment = self._clock.monotonic()
         if news or moment >= self._silent_until.setdefault(resource.name, moment + _SILENCE):
@@ -488,12 +497,9 @@ class Announcer:
         self._restart = restart
 
     async def attempted(self, outcome: Outcome, asked: bool) -> None:
-        """An attempt has ended; `asked` says whether somebody waits for it.
-
-        The observer hears of it before anything else can run: no status has the generation without its
-        condition.
-        """
+        """Announce the outcome of an attempt; `asked` says whether a person asked for it."""
         was_stale = self._observer.is_stale
+        # Before the first await: no status has the generation without its condition.
         self._observer.reloaded(outcome)
         self._history.add(outcome)
         await breathe()
@@ -501,8 +507,8 @@ class Announcer:
         if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
             number = outcome.generation
             self._log.info(f"generation {number} is what the files say again", generation=number)
-        told = (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK)
-        if outcome.result in told:
+        # Hooks are not called for attempts that came to nothing.
+        if outcome.result in (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK):
             await self._call_hooks(outcome, _HOOK_SECONDS)
         steps = [str(step) for step in outcome.steps if step.kind is StepKind.RESTART]
         if outcome.reason == "RestartRequired":
@@ -511,7 +517,7 @@ class Announcer:
             self._restart("; ".join(steps))
 
     def not_attempted(self, outcome: Outcome) -> None:
-        """Nothing was tried: who asked for it is told, and nobody else."""
+        """Log an outcome for which nothing was tried; status and hooks do not have it."""
         self._history.add(outcome)
         self._log.warning(outcome.line, reason=outcome.reason, suggestion=outcome.advice)
 
