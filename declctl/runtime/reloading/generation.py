@@ -279,7 +279,7 @@ class PluginLifetimes:
     def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:
         """The plugins that are prepared already, with the config of this generation.
 
-        A plugin whose config has changed since is not among them, even if an older generation had this config.
+        A plugin whose config has changed since is not among them, even if it had this one before.
         """
         other = generation.foreign.reconfigured(after.foreign) if after is not None else frozenset[str]()
         if self._is_loaded(generation):

@@ -400,7 +400,7 @@ def _held(
     loops: Sequence[asyncio.AbstractEventLoop],
     everywhere: bool,
 ) -> OldGeneration:
-    """What holds the code of a generation now. All objects are searched the first time only: it takes long."""
+    """What holds the code of a generation now. All objects are searched the first time only: that is slow."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
     known_holders = before.holders if before is not None else (_UNKNOWN,)
