@@ -352,7 +352,7 @@ class HandlerSlot:
         with self._initial_lock:
             self._initial_left -= 1
             # From now on no event is counted as one of the first sync.
-            self._synced = self._initial_complete and not self._initial_left
+            self._synced = self._synced or (self._initial_complete and not self._initial_left)
 
 
 def _no_workers() -> None:
