@@ -77,7 +77,7 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
 
     async def scenario():
         lifecycle = Lifecycle(log)
-        return await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.05)
+        return await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.5)
 
     failed = asyncio.run(scenario())
     gate.set()
