@@ -94,7 +94,7 @@ def decoding_of(parts: Sequence[InformerStatistics], *, transformed: bool) -> De
 
 
 def _ratio(parts: Sequence[InformerStatistics]) -> float:
-    """That of each watch, by how many objects it holds."""
+    """The mean of the watches' ratios, weighted by the number of objects."""
     known = [part for part in parts if part.projection.frames.ratio]
     objects = sum(part.objects for part in known)
     if not objects:

@@ -194,7 +194,7 @@ class ResourceIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceRequirement:
-    """What a generation wants of one resource. Two generations want the same in two of them."""
+    """What one generation needs of one resource. Each generation has its own, compared by identity."""
 
     plan: ResourcePlan
     identities: tuple[CacheIdentity, ...]
@@ -357,7 +357,7 @@ class Question(Protocol):
 
 
 async def ask(questions: Iterable[Question], *, timeout: float) -> None:
-    """Ask about all that is cached; little is left that has changed meanwhile.
+    """Ask about all cached objects. A few that have changed meanwhile may be left, for `ask_the_rest`.
 
     Raises ReloadRefused after `timeout` seconds in all, and what `ask_some` raises.
     """
@@ -376,9 +376,9 @@ async def ask(questions: Iterable[Question], *, timeout: float) -> None:
 
 
 async def ask_the_rest(questions: Sequence[Question]) -> None:
-    """Ask about all that is left, while the caches take in nothing: until the next turn of the loop.
+    """Ask about all objects that are left, while the caches take in nothing until the next turn of the loop.
 
-    So whoever commits in this turn, does so with nothing stale. Raises as `ask` does, after a second.
+    A commit in the same turn therefore finds nothing stale. Raises as `ask` does, after a second.
     """
     question: Question | None = None
     with ExitStack() as held:

@@ -133,6 +133,7 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
     try:
         result = preflight.run(declaration, timeout=policy.preflight_timeout)
     except OSError as error:
+        # A warning: a process that cannot fork still runs, as with preflight: Off.
         return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(result.faults, inputs.loaded.document, inputs.bundle)
     return Checked((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
@@ -164,6 +165,7 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
     """Faults as located diagnostics, each once: two handlers of one broken file give one."""
     found: list[Diagnostic] = []
     for fault in faults:
+        # Without a file of its own, a fault stands where the manifest names the code.
         if fault.file is None:
             found.append(
                 document.fault(
@@ -300,6 +302,7 @@ def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: Ma
 
 
 def _source_line(bundle: Bundle, file: str, line: int) -> str | None:
+    # A diagnostic shows a file as people know it, with the folder before the name in the bundle.
     for name, data in bundle.files.items():
         if file == name or file.endswith(f"/{name}"):
             lines = data.decode("utf-8", "replace").splitlines()

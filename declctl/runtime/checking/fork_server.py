@@ -68,6 +68,7 @@ class ForkServer:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ, None)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
+        # Without new orders it stays until the last child is reaped, so that its end means their end.
         wanted = True
         while wanted or self._children:
             for key, _ in self._selector.select():
@@ -98,7 +99,7 @@ class ForkServer:
             fate.close()
             return
         if not pid:
-            self._be_child(talk, fate)
+            self._be_child(talk, fate)  # which never returns
         talk.close()
         child = self._children[pid] = _Child(pid, fate)
         self._selector.register(fate, selectors.EVENT_READ, child)
@@ -106,6 +107,7 @@ class ForkServer:
     def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
         status = _FAILED
         try:
+            # A group of its own: one signal ends the child with what the import starts.
             os.setpgid(0, 0)
             self._forget(fate)
             # A crash writes the stack, too. It is written even where C code holds the interpreter lock.

@@ -27,7 +27,7 @@ from declctl.hooks.plugins import PluginConfigError, check_config, find, load, l
 from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.objects import KubeObject, ObjectView
 
-_LONGEST = 2000  # characters of a message: what foreign code raises may be of any length
+_LONGEST = 2000  # characters of a message: foreign code may raise one of any length
 Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
 ManifestPath = tuple[str | int, ...]
 _BAD_INDEXERS = "DCL049"
@@ -414,6 +414,7 @@ class _Builder:
             text = str(entry.entry_point)
             name = self._table.add_entry(text, self._namespace.resolve(text))
         self.foreign.targets[entry.name] = self._table.target(name)
+        # Hooks on a resource are called once for each plugin, however many handlers it has there.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
             serving.append(name)
@@ -431,6 +432,7 @@ class _Builder:
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():
             path = next((e.path for e in self._declaration.entries if e.resource == resource), ())
+            # The transform of the manifest stands first: hooks get what it leaves.
             for implementation in self._table.of("declctl_transform", names):
                 self._compose(resource, _transform_of(implementation, resource))
                 _append(self.foreign.from_hooks.transforms, resource, implementation.plugin)
@@ -461,6 +463,7 @@ class _Builder:
             _append(self.foreign.from_hooks.indexers, resource, name)
 
     def _add_indexer(self, resource: str, indexer: ForeignIndexer) -> None:
+        # Listers find an index by its name alone, so a second one would hide the first.
         indexers = self.foreign.indexers.setdefault(resource, [])
         other = next((i for i in indexers if i.name == indexer.name), None)
         if other is not None:

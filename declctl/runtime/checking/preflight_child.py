@@ -33,6 +33,7 @@ def answer(talk: socket.socket) -> None:
         limit, declared = asked.readline(), asked.read()
     if not declared:
         return
+    # The alarm ends the child also where the controller, which would end it, is gone.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     declaration = msgspec.json.decode(declared, type=Declaration)
@@ -46,6 +47,7 @@ def answer(talk: socket.socket) -> None:
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
+    # Modules that are loaded now are the host's; what comes after them is the doing of the import.
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()

@@ -30,9 +30,8 @@ _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
 _ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
 _MODULE = "declctl.runtime.checking.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
-_END_SECONDS = (
-    10.0  # to end by itself, and with it all that imports have started; milliseconds but on a busy machine
-)
+# For the server to end itself and all that imports have started: milliseconds, unless the machine is busy.
+_END_SECONDS = 10.0
 
 
 class Ending(NamedTuple):
@@ -204,6 +203,7 @@ class PreflightPool:
 
     def _renewed(self) -> "_Server":
         self._wanted = True
+        # A fork has the environment of its parent: after a change of ours, children would see the old one.
         server, inherited = self._server, self._inherited()
         if server is None or server.is_over or server.inherited != inherited:
             self._end()

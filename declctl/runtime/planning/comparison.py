@@ -61,6 +61,7 @@ def out_of_scope(
     if ChangeType.DELETED not in now.events:
         return OutOfScope(0)
     before, after = old.resources[was.resource], new.resources[now.resource]
+    # Objects that the API server no longer sends are judged here by the new field selector.
     narrower = {watch.field_selector for watch in before.watches} != {
         watch.field_selector for watch in after.watches
     }
@@ -287,7 +288,8 @@ def compare_plans(
         nothing = replace(new.plan, watches=(), resources=(), handlers=(), plugins=())
         old = _side(against) if against is not None else PlanSnapshot(nothing, "")
         living = old.all_identities()
-    if checked.hooks is None:  # what was not imported is taken for what it was
+    # Without an import it is not known which resources hooks transform: taken for unchanged.
+    if checked.hooks is None:
         new = replace(new, transformed=old.transformed)
     steps = (*_changes(against, old, new), *_restarts(against, new))
     # Of another kind under the same name it is not known how many there are.
@@ -339,6 +341,7 @@ def _removals(against: Checked | RunningPlan | None, new: PlanSnapshot) -> Itera
     """The handlers that are not there any more, and what waits for them in the process that runs."""
     if isinstance(against, RunningPlan):
         for name in against.side.handlers:
+            # On another kind it is a new handler with the old name: its queue goes with the old one.
             goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
             if goes and against.waiting.get(name):
                 yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)

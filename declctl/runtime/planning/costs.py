@@ -1,7 +1,7 @@
 """What a manifest costs in decoding: which of its indexes, dropped fields and transforms read whole objects.
 
-Nothing here is a list of rules that could be out of date: a projection that is made as the caches make
-it is given an object, and what it did is told. Times are about those of a pod of 4.5 KB on one core.
+The price of a field path is measured, not looked up in rules that could be out of date: a projection, made as
+the caches make it, decodes a sample object. Times are estimates for a pod of 4.5 KB on one core.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,6 +116,7 @@ def _indexes(resource: ResourcePlan, hooks: FromHooks) -> Iterator[Cost]:
     mode = resource.watches[0].cache
     paths = [FieldPath.parse(each.field_path) for each in resource.indexers if each.field_path is not None]
     for each in resource.indexers:
+        # A function may read anything; a field path is tried out.
         price = Price.DECODES
         if each.field_path is not None:
             price = _price_of_reading(FieldPath.parse(each.field_path), paths)
@@ -172,7 +173,7 @@ def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
 def _price_of_dropping(path: FieldPath) -> Price:
     projection = Projection(api_version="v1", kind="Object", drop_fields=[path])
     # Bytes can be cut out without decoding for some types of a value, and not for others.
-    values: Sequence[Any] = ("x", ["x"], {"x": "x"})  # it is not known what the kind has there
+    values: Sequence[Any] = ("x", ["x"], {"x": "x"})  # the type that the kind has there is not known
     for value in values:
         projection.record(_object_with(path, value))
     decoded = projection.statistics().decoded_whole

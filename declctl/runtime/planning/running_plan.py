@@ -79,7 +79,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunningSnapshot:
-    """A generation at one moment, of which the rest can be found out in another thread."""
+    """A generation at one moment. It is taken on the machinery loop; `plan` may be called in any thread."""
 
     known: RunningPlan
     bundle: Bundle
@@ -128,10 +128,12 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
     side, used = snapshot(generation), dict[CacheIdentity, CacheIdentity]()
     for wanted in generation.wanted:
         used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
+    # A cache knows the digest of its transform's code; a manifest is compared by its files' digest.
     found = [
         RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
         for cached in caches
     ]
+    # Resources may share caches, so that one cache counts for several of them.
     objects = {each.identity: each.objects for each in found}
     return RunningPlan(
         generation=generation.number,
