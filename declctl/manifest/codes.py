@@ -26,164 +26,141 @@ from typing import Final
 
 from declctl.errors import UsageError
 
-UNREADABLE: Final = "DCL000"
-SYNTAX: Final = "DCL001"
-TAB: Final = "DCL002"
-DUPLICATE_KEY: Final = "DCL003"
-UNREADABLE_TEXT: Final = "DCL004"
-NOT_A_MAPPING: Final = "DCL005"
-NO_CONTROLLER: Final = "DCL006"
-SECOND_CONTROLLER: Final = "DCL007"
-TRAP_KEY: Final = "DCL008"
-TRAP_VALUE: Final = "DCL009"
-
-WRONG_TYPE: Final = "DCL010"
-MISSING_FIELD: Final = "DCL011"
-UNKNOWN_FIELD: Final = "DCL012"
-NOT_A_CHOICE: Final = "DCL013"
-OUT_OF_RANGE: Final = "DCL014"
-EXACTLY_ONE: Final = "DCL015"
-WRONG_VERSION_OR_KIND: Final = "DCL016"
-CONTRADICTION: Final = "DCL017"
-
-UNKNOWN_REFERENCE: Final = "DCL020"
-DUPLICATE_NAME: Final = "DCL021"
-DUPLICATE_VALUE: Final = "DCL022"
-
-BAD_DURATION: Final = "DCL030"
-BAD_QUANTITY: Final = "DCL031"
-BAD_LABEL_SELECTOR: Final = "DCL032"
-BAD_FIELD_SELECTOR: Final = "DCL033"
-BAD_FIELD_PATH: Final = "DCL034"
-BAD_NAME: Final = "DCL035"
-BAD_ADDRESS: Final = "DCL036"
-BAD_ENTRY_POINT: Final = "DCL037"
-BAD_ENVIRONMENT_REFERENCE: Final = "DCL038"
-BAD_VERSION_RANGE: Final = "DCL039"
-
-MODULE_NOT_FOUND: Final = "DCL040"
-ATTRIBUTE_NOT_FOUND: Final = "DCL041"
-HANDLER_SYNTAX: Final = "DCL042"
-IMPORT_RAISED: Final = "DCL043"
-IMPORT_ENDED_PROCESS: Final = "DCL044"
-IMPORT_TOO_LONG: Final = "DCL045"
-UNKNOWN_PARAMETER: Final = "DCL046"
-NO_HOOK: Final = "DCL047"
-WRONG_KIND_OF_THING: Final = "DCL048"
-BAD_INDEX_DECLARATION: Final = "DCL049"
-
-UNKNOWN_KIND: Final = "DCL050"
-FORBIDDEN: Final = "DCL051"
-CLUSTER_UNREACHABLE: Final = "DCL052"
-UNKNOWN_NAMESPACE: Final = "DCL053"
-
-MODE_RECONCILE: Final = "DCL060"
-FILTER: Final = "DCL061"
-INCLUDE_SNAPSHOTS: Final = "DCL062"
-DEBOUNCE: Final = "DCL063"
-NAMED_QUEUE: Final = "DCL064"
-DEAD_LETTER: Final = "DCL065"
-SCHEDULES: Final = "DCL067"
-LEADER_ELECTION: Final = "DCL068"
-METRICS_ADDRESS: Final = "DCL069"
-NAMESPACE_SELECTOR: Final = "DCL071"
-SECRET_REFERENCE: Final = "DCL072"
-SHARDING: Final = "DCL074"
-HOOK_NOT_YET: Final = "DCL075"
-
-PLUGIN_NOT_INSTALLED: Final = "DCL080"
-PLUGIN_VERSION: Final = "DCL081"
-PLUGIN_CONFIG: Final = "DCL082"
-PLUGIN_LOAD_FAILED: Final = "DCL083"
-UNKNOWN_HOOK: Final = "DCL084"
-PLUGIN_HOOKSPEC_VERSION: Final = "DCL085"
-NO_CHILD_PROCESS: Final = "DCL086"
-PLUGIN_NEEDS_RESTART: Final = "DCL087"
-
-METRIC_AT_IMPORT: Final = "DCL090"
-PORT_AT_IMPORT: Final = "DCL091"
-ACTIVITY_AT_IMPORT: Final = "DCL092"
-PROCESS_STATE_AT_IMPORT: Final = "DCL093"
-ORDINARY_MODULE: Final = "DCL094"
-NAME_IN_TEXT: Final = "DCL095"
-
-CODES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        UNREADABLE: "The manifest can't be read: no such file, no permission, or no YAML file in the folder.",
-        SYNTAX: "The text is not YAML.",
-        TAB: "A tab is used for indentation, which YAML forbids.",
-        DUPLICATE_KEY: "A key stands twice in one mapping.",
-        UNREADABLE_TEXT: "The text is not UTF-8, holds control characters, or nests too deep.",
-        NOT_A_MAPPING: "The document is empty or not a mapping of fields.",
-        NO_CONTROLLER: "No document here is a Controller.",
-        SECOND_CONTROLLER: "There is more than one Controller, and one process runs one.",
-        TRAP_KEY: "YAML 1.1 reads a key as something else than text, such as `on` as true.",
-        TRAP_VALUE: "YAML 1.1 reads a value as something else than what is written, such as `10:00` as 600.",
-        WRONG_TYPE: "A field has a value of the wrong type.",
-        MISSING_FIELD: "A field that is needed is missing.",
-        UNKNOWN_FIELD: "A field is not known at this place.",
-        NOT_A_CHOICE: "A value is not one of those that the field allows.",
-        OUT_OF_RANGE: "A number is too small or too large, or a list or text is empty.",
-        EXACTLY_ONE: "Of two fields exactly one is needed, and there is none or there are both.",
-        WRONG_VERSION_OR_KIND: "The apiVersion or kind is not one that this version reads.",
-        CONTRADICTION: "Two fields contradict each other.",
-        UNKNOWN_REFERENCE: "A reference names something that is not declared.",
-        DUPLICATE_NAME: "Two things of the same kind have the same name.",
-        DUPLICATE_VALUE: "A list holds the same value twice.",
-        BAD_DURATION: "A duration is not written like 500ms, 10s, 5m or 1h30m, or is too short.",
-        BAD_QUANTITY: "A byte size is not a Kubernetes quantity such as 64Mi.",
-        BAD_LABEL_SELECTOR: "A label selector is wrong.",
-        BAD_FIELD_SELECTOR: "A field selector is wrong.",
-        BAD_FIELD_PATH: "A field path is wrong, or names a field that the cache can't do without.",
-        BAD_NAME: "A name, namespace, kind or apiVersion is not written as Kubernetes wants it.",
-        BAD_ADDRESS: "An address is not written as host:port.",
-        BAD_ENTRY_POINT: "An entry point is not written as module or module:attribute.",
-        BAD_ENVIRONMENT_REFERENCE: "A ${env:NAME} reference is malformed, or the variable is not set.",
-        BAD_VERSION_RANGE: "A version range is not written like >=1.2,<2.",
-        MODULE_NOT_FOUND: "The module of an entry point is neither beside the manifest nor installed.",
-        ATTRIBUTE_NOT_FOUND: "The module of an entry point has no such attribute.",
-        HANDLER_SYNTAX: "A handler file is not valid Python.",
-        IMPORT_RAISED: "A handler file raised an exception while it was imported.",
-        IMPORT_ENDED_PROCESS: "A handler file ended the process while it was imported.",
-        IMPORT_TOO_LONG: "Importing the handlers took longer than reload.preflightTimeout.",
-        UNKNOWN_PARAMETER: "A hook takes a parameter that it isn't offered.",
-        NO_HOOK: "An entry point is no hook, or a module or class has no hook in it.",
-        WRONG_KIND_OF_THING: "An entry point names something that can't be used at this place.",
-        BAD_INDEX_DECLARATION: "An index is declared without a function that returns texts, or twice.",
-        UNKNOWN_KIND: "The cluster doesn't serve this kind.",
-        FORBIDDEN: "The cluster doesn't allow to list and watch this resource.",
-        CLUSTER_UNREACHABLE: "The cluster didn't answer, so that kinds and permissions could not be checked.",
-        UNKNOWN_NAMESPACE: "A namespace of the manifest is not in the cluster (a warning).",
-        MODE_RECONCILE: "`mode: Reconcile` is not done yet by this version.",
-        FILTER: "`filter.expression` (CEL) is not done yet by this version.",
-        INCLUDE_SNAPSHOTS: "`includeSnapshotsFrom` is not done yet by this version.",
-        DEBOUNCE: "`debounce` is not done yet by this version.",
-        NAMED_QUEUE: "Queues other than `default` are not done yet by this version.",
-        DEAD_LETTER: "`onFailure: DeadLetter` is not done yet by this version.",
-        SCHEDULES: "`schedules` are not done yet by this version.",
-        LEADER_ELECTION: "`leaderElection` is not done yet by this version.",
-        METRICS_ADDRESS: "A metrics address of its own is not done yet by this version.",
-        NAMESPACE_SELECTOR: "Namespaces by label selector are not done yet by this version.",
-        SECRET_REFERENCE: "`secretKeyRef` is not done yet by this version.",
-        SHARDING: "`sharding` is not done yet by this version.",
-        HOOK_NOT_YET: "A function implements a hook that is not called yet by this version.",
-        PLUGIN_NOT_INSTALLED: "A plugin that the manifest lists is not installed.",
-        PLUGIN_VERSION: "The installed version of a plugin is outside the range that the manifest allows.",
-        PLUGIN_CONFIG: "A plugin's config doesn't match its schema, or a source of it can't be read.",
-        PLUGIN_LOAD_FAILED: "A plugin could not be loaded.",
-        UNKNOWN_HOOK: "A function is marked as a hook, and no hook has its name.",
-        PLUGIN_HOOKSPEC_VERSION: "A plugin is written for another version of the hooks.",
-        NO_CHILD_PROCESS: "The handlers could not be imported in a child process first (a warning).",
-        PLUGIN_NEEDS_RESTART: "A plugin was upgraded, but the process has loaded one that is out of range.",
-        METRIC_AT_IMPORT: "A handler file registers a metric with the process at import (a warning).",
-        PORT_AT_IMPORT: "A handler file opens a port at import (a warning).",
-        ACTIVITY_AT_IMPORT: "A handler file starts a thread, a process or a loop at import (a warning).",
-        PROCESS_STATE_AT_IMPORT: "A handler file changes the whole process at import (a warning).",
-        ORDINARY_MODULE: "A file beside the manifest is imported as an ordinary module (a warning).",
-        NAME_IN_TEXT: "A text names a module of the bundle, which has a private name (a warning).",
-    }
-)
+_meanings: dict[str, str] = {}
+CODES: Final[Mapping[str, str]] = MappingProxyType(_meanings)
 """Each code with its meaning in one sentence."""
+
+
+def _code(code: str, meaning: str) -> str:
+    """Enters a code in the table; each is declared once, and never means something else later."""
+    assert code not in _meanings, f"{code} is taken"
+    _meanings[code] = meaning
+    return code
+
+
+UNREADABLE: Final = _code(
+    "DCL000", "The manifest can't be read: no such file, no permission, or no YAML file in the folder."
+)
+SYNTAX: Final = _code("DCL001", "The text is not YAML.")
+TAB: Final = _code("DCL002", "A tab is used for indentation, which YAML forbids.")
+DUPLICATE_KEY: Final = _code("DCL003", "A key stands twice in one mapping.")
+UNREADABLE_TEXT: Final = _code(
+    "DCL004", "The text is not UTF-8, holds control characters, or nests too deep."
+)
+NOT_A_MAPPING: Final = _code("DCL005", "The document is empty or not a mapping of fields.")
+NO_CONTROLLER: Final = _code("DCL006", "No document here is a Controller.")
+SECOND_CONTROLLER: Final = _code("DCL007", "There is more than one Controller, and one process runs one.")
+TRAP_KEY: Final = _code("DCL008", "YAML 1.1 reads a key as something else than text, such as `on` as true.")
+TRAP_VALUE: Final = _code(
+    "DCL009", "YAML 1.1 reads a value as something else than what is written, such as `10:00` as 600."
+)
+
+WRONG_TYPE: Final = _code("DCL010", "A field has a value of the wrong type.")
+MISSING_FIELD: Final = _code("DCL011", "A field that is needed is missing.")
+UNKNOWN_FIELD: Final = _code("DCL012", "A field is not known at this place.")
+NOT_A_CHOICE: Final = _code("DCL013", "A value is not one of those that the field allows.")
+OUT_OF_RANGE: Final = _code("DCL014", "A number is too small or too large, or a list or text is empty.")
+EXACTLY_ONE: Final = _code(
+    "DCL015", "Of two fields exactly one is needed, and there is none or there are both."
+)
+WRONG_VERSION_OR_KIND: Final = _code("DCL016", "The apiVersion or kind is not one that this version reads.")
+CONTRADICTION: Final = _code("DCL017", "Two fields contradict each other.")
+
+UNKNOWN_REFERENCE: Final = _code("DCL020", "A reference names something that is not declared.")
+DUPLICATE_NAME: Final = _code("DCL021", "Two things of the same kind have the same name.")
+DUPLICATE_VALUE: Final = _code("DCL022", "A list holds the same value twice.")
+
+BAD_DURATION: Final = _code(
+    "DCL030", "A duration is not written like 500ms, 10s, 5m or 1h30m, or is too short."
+)
+BAD_QUANTITY: Final = _code("DCL031", "A byte size is not a Kubernetes quantity such as 64Mi.")
+BAD_LABEL_SELECTOR: Final = _code("DCL032", "A label selector is wrong.")
+BAD_FIELD_SELECTOR: Final = _code("DCL033", "A field selector is wrong.")
+BAD_FIELD_PATH: Final = _code(
+    "DCL034", "A field path is wrong, or names a field that the cache can't do without."
+)
+BAD_NAME: Final = _code(
+    "DCL035", "A name, namespace, kind or apiVersion is not written as Kubernetes wants it."
+)
+BAD_ADDRESS: Final = _code("DCL036", "An address is not written as host:port.")
+BAD_ENTRY_POINT: Final = _code("DCL037", "An entry point is not written as module or module:attribute.")
+BAD_ENVIRONMENT_REFERENCE: Final = _code(
+    "DCL038", "A ${env:NAME} reference is malformed, or the variable is not set."
+)
+BAD_VERSION_RANGE: Final = _code("DCL039", "A version range is not written like >=1.2,<2.")
+
+MODULE_NOT_FOUND: Final = _code(
+    "DCL040", "The module of an entry point is neither beside the manifest nor installed."
+)
+ATTRIBUTE_NOT_FOUND: Final = _code("DCL041", "The module of an entry point has no such attribute.")
+HANDLER_SYNTAX: Final = _code("DCL042", "A handler file is not valid Python.")
+IMPORT_RAISED: Final = _code("DCL043", "A handler file raised an exception while it was imported.")
+IMPORT_ENDED_PROCESS: Final = _code("DCL044", "A handler file ended the process while it was imported.")
+IMPORT_TOO_LONG: Final = _code("DCL045", "Importing the handlers took longer than reload.preflightTimeout.")
+UNKNOWN_PARAMETER: Final = _code("DCL046", "A hook takes a parameter that it isn't offered.")
+NO_HOOK: Final = _code("DCL047", "An entry point is no hook, or a module or class has no hook in it.")
+WRONG_KIND_OF_THING: Final = _code(
+    "DCL048", "An entry point names something that can't be used at this place."
+)
+BAD_INDEX_DECLARATION: Final = _code(
+    "DCL049", "An index is declared without a function that returns texts, or twice."
+)
+
+UNKNOWN_KIND: Final = _code("DCL050", "The cluster doesn't serve this kind.")
+FORBIDDEN: Final = _code("DCL051", "The cluster doesn't allow to list and watch this resource.")
+CLUSTER_UNREACHABLE: Final = _code(
+    "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
+)
+UNKNOWN_NAMESPACE: Final = _code("DCL053", "A namespace of the manifest is not in the cluster (a warning).")
+
+MODE_RECONCILE: Final = _code("DCL060", "`mode: Reconcile` is not done yet by this version.")
+FILTER: Final = _code("DCL061", "`filter.expression` (CEL) is not done yet by this version.")
+INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
+DEBOUNCE: Final = _code("DCL063", "`debounce` is not done yet by this version.")
+NAMED_QUEUE: Final = _code("DCL064", "Queues other than `default` are not done yet by this version.")
+DEAD_LETTER: Final = _code("DCL065", "`onFailure: DeadLetter` is not done yet by this version.")
+SCHEDULES: Final = _code("DCL067", "`schedules` are not done yet by this version.")
+LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")
+METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
+NAMESPACE_SELECTOR: Final = _code("DCL071", "Namespaces by label selector are not done yet by this version.")
+SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
+SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
+HOOK_NOT_YET: Final = _code("DCL075", "A function implements a hook that is not called yet by this version.")
+
+PLUGIN_NOT_INSTALLED: Final = _code("DCL080", "A plugin that the manifest lists is not installed.")
+PLUGIN_VERSION: Final = _code(
+    "DCL081", "The installed version of a plugin is outside the range that the manifest allows."
+)
+PLUGIN_CONFIG: Final = _code(
+    "DCL082", "A plugin's config doesn't match its schema, or a source of it can't be read."
+)
+PLUGIN_LOAD_FAILED: Final = _code("DCL083", "A plugin could not be loaded.")
+UNKNOWN_HOOK: Final = _code("DCL084", "A function is marked as a hook, and no hook has its name.")
+PLUGIN_HOOKSPEC_VERSION: Final = _code("DCL085", "A plugin is written for another version of the hooks.")
+NO_CHILD_PROCESS: Final = _code(
+    "DCL086", "The handlers could not be imported in a child process first (a warning)."
+)
+PLUGIN_NEEDS_RESTART: Final = _code(
+    "DCL087", "A plugin was upgraded, but the process has loaded one that is out of range."
+)
+
+METRIC_AT_IMPORT: Final = _code(
+    "DCL090", "A handler file registers a metric with the process at import (a warning)."
+)
+PORT_AT_IMPORT: Final = _code("DCL091", "A handler file opens a port at import (a warning).")
+ACTIVITY_AT_IMPORT: Final = _code(
+    "DCL092", "A handler file starts a thread, a process or a loop at import (a warning)."
+)
+PROCESS_STATE_AT_IMPORT: Final = _code(
+    "DCL093", "A handler file changes the whole process at import (a warning)."
+)
+ORDINARY_MODULE: Final = _code(
+    "DCL094", "A file beside the manifest is imported as an ordinary module (a warning)."
+)
+NAME_IN_TEXT: Final = _code(
+    "DCL095", "A text names a module of the bundle, which has a private name (a warning)."
+)
+
 
 CODE_PATTERN: Final = re.compile(r"DCL\d{3}", re.IGNORECASE)
 """What a code looks like; `explain` tells codes from field paths by it."""
