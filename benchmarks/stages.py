@@ -37,8 +37,9 @@ from declctl.informer.queues.real_fifo import RealFIFO
 from declctl.informer.stores.indices import field_index
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import KeyedQueue, LoopThread, SystemClock
-from declctl.manifest.model import Delivery, EntryPoint, InitialSync, OnFailure, QueueSpec, RetrySpec
+from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
+from declctl.manifest.values import EntryPoint
 from declctl.objects import (
     ChangeType,
     Delta,

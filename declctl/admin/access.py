@@ -30,7 +30,7 @@ from declctl.errors import CacheError, NotSynced
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import Authority, is_literal, is_loopback, is_same_origin, parse_authority
 from declctl.kit.text import excerpt, to_json
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
 _log = logging.getLogger(__name__)

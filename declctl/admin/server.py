@@ -21,7 +21,7 @@ from declctl.admin.endpoints import CacheReads, Controlled, Probes, ReloadOrders
 from declctl.admin.page import page
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its head

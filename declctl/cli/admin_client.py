@@ -12,8 +12,8 @@ import yaml
 from declctl.errors import ManifestErrors, UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.manifest import ManifestSource, load
-from declctl.manifest.model import Address, AdminSpec
-from declctl.manifest.values import BadValue, parse_address
+from declctl.manifest.model import AdminSpec
+from declctl.manifest.values import Address, BadValue, parse_address
 
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _TOKEN = "DECLCTL_ADMIN_TOKEN"

@@ -1,24 +1,24 @@
-"""A document of a manifest: its data, and where each part of it stands in the text.
+"""A document of a manifest: its data, where each part of it stands in the text, and what is wrong with it.
 
-`data` is what the text means; `locate` and `fault` lead back from a path to a line and a column. Faults that
-only the text can show (duplicate keys, `on:`, undefined variables) are found while it is read and kept in
-`faults`.
+YAML text becomes trees of nodes with positions, and a tree becomes a `Document`: `data` is what the text
+means; `locate` and `fault` lead back from a path to a line and a column. Faults that only the text can show
+(duplicate keys, `on:`, undefined variables) are found while it is read. `Findings` collects what checks find.
 
 The trees are built from the parser's events, not by its composer: so the depth of nesting is bounded (the
-composer of libyaml overflows the C stack), an anchor may be used again, and every node knows where it stands.
+composer of libyaml overflows the C stack), an anchor may be used again, and every node knows its position.
 
 The types of values without quotes are guessed as YAML 1.1 does (and with it kubectl, kustomize and Helm), so
 that a manifest means the same everywhere. The traps are known by name, so that a message can say how the
 value came to be of that type.
 
 `${env:NAME}` inside text values is replaced by the variable of the process, `$${` by the plain characters.
-Only text is replaced, never keys, and what comes out is text and is not read again. Other schemes are
+Only text is replaced, never keys; the replaced text is text and is not read again. Other schemes are
 refused, so that they can get a meaning later.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -28,8 +28,8 @@ import yaml
 
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import Diagnostic, Severity, closest
-from declctl.manifest.json_values import Json, Path
 from declctl.manifest.sources import Position, SourceText
+from declctl.manifest.values import Json, Path, Schema
 
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
@@ -352,7 +352,7 @@ def _base_60(digits: str) -> int | float:
     return sign * (total + float(f"0.{fraction}")) if fraction else sign * total
 
 
-class Place(msgspec.Struct, frozen=True):
+class Location(msgspec.Struct, frozen=True):
     """A part of a document: the value at `path`, or with `key` the key that it stands under.
 
     `offset` is counted in characters into a text value, from 0.
@@ -395,7 +395,7 @@ class Document:
     def fault(
         self,
         code: str,
-        place: Place,
+        place: Location,
         message: str,
         *,
         suggestion: str | None = None,
@@ -432,11 +432,11 @@ class Document:
 def read_document(source: SourceText, root: Node, environ: Mapping[str, str]) -> Document:
     """The document whose root this is, with `${env:NAME}` replaced from `environ`."""
     document = Document(source)
-    document.data = _Reading(document, environ).value(root, ())
+    document.data = _DocumentReader(document, environ).value(root, ())
     return document
 
 
-class _Reading:
+class _DocumentReader:
     """Turns nodes into data, and writes down where everything stands."""
 
     def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
@@ -553,3 +553,66 @@ class _Reading:
         )
         if path is not None:
             self._document.blamed.add(path)
+
+
+class Findings:
+    """The faults of one document. A blamed path is wrong for a reason that has been reported."""
+
+    def __init__(self, document: Document, pieces: Sequence[tuple[Path, Json, Schema]]) -> None:
+        self.document = document
+        self.pieces = pieces  # each value that the schema knows: its path, the value, its piece of the schema
+        self.data: Json = document.data
+        self._diagnostics = list(document.faults)
+        self._blamed = set(document.blamed)
+        self._blamed_within = {path[:length] for path in self._blamed for length in range(len(path) + 1)}
+        self._meant: set[Path] = set()
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Everything found."""
+        return tuple(self._diagnostics)
+
+    def add(
+        self,
+        code: str,
+        place: Location,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        severity: Severity = "error",
+    ) -> None:
+        """Report a fault; an error blames its place."""
+        self._diagnostics.append(
+            self.document.fault(code, place, message, suggestion=suggestion, severity=severity)
+        )
+        if severity == "error":
+            self._blamed.add(place.path)
+            self._blamed_within.update(place.path[:length] for length in range(len(place.path) + 1))
+
+    def is_blamed(self, path: Path) -> bool:
+        """Whether this very value is known to be wrong."""
+        return path in self._blamed
+
+    def is_blamed_within(self, path: Path) -> bool:
+        """Whether this value, or anything in it, is known to be wrong."""
+        return path in self._blamed_within
+
+    def mean(self, path: Path) -> None:
+        """Remember that an unknown field stands where this one was meant: so it is not missing."""
+        self._meant.add(path)
+
+    def is_meant(self, path: Path) -> bool:
+        """Whether a field of another name was probably meant to be this one."""
+        return path in self._meant
+
+    def quoted(self, path: Path, value: Json) -> str:
+        """A value as a message may show it: as it is written, never what came out of the environment."""
+        written = self.document.from_environment(path)
+        if written is None:
+            written = self.document.written(path)
+        if written is None and isinstance(value, str):
+            written = f'"{value}"'
+        if written is None:
+            return "a mapping" if isinstance(value, dict) else "a list"
+        shown = written or "empty"
+        return shown if len(shown) <= 60 else f"{shown[:57]}…"

@@ -6,241 +6,40 @@ Fields that are absent are left to the model, where the defaults are.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 import msgspec
 
 from declctl.errors import ManifestErrors
-from declctl.manifest import codes, model
-from declctl.manifest.checks import check
+from declctl.manifest import codes
+from declctl.manifest.checks.rules import check_cache, check_references, check_refusals, check_traps
+from declctl.manifest.checks.structure import check_structure
+from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import Diagnostic, bounded_suggestions, closest, in_order
-from declctl.manifest.document import Document, Node, Place, UnreadableYaml, parse_documents, read_document
-from declctl.manifest.json_values import Json, Path, entries_at, items_at, mapping_at, value_at
-from declctl.manifest.model import Controller
-from declctl.manifest.shape.controller import API_VERSION
+from declctl.manifest.document import (
+    Document,
+    Findings,
+    Location,
+    Node,
+    UnreadableYaml,
+    parse_documents,
+    read_document,
+)
+from declctl.manifest.fields import API_VERSION, walk
+from declctl.manifest.model import CONTROLLER, ControllerSpec, build_controller
 from declctl.manifest.sources import ManifestSource, Position, SourceText, decode
-from declctl.manifest.values import parse_address, parse_duration, parse_entry_point, parse_quantity
-from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
+from declctl.manifest.values import (
+    Path,
+)
 
-_Spec = TypeVar("_Spec")
-_Table = Mapping[str, tuple[str, Callable[..., object]]]  # field → parameter of the model, and how it is read
-_ALL_NAMESPACES = "*"
-_QUEUE: _Table = {"name": ("name", str), "concurrency": ("concurrency", int)}
-_RETRY: _Table = {
-    "maxAttempts": ("max_attempts", int),
-    "initialBackoff": ("initial_backoff", parse_duration),
-    "maxBackoff": ("max_backoff", parse_duration),
-}
-_PLUGIN: _Table = {
-    "name": ("name", str),
-    "version": ("version", str),
-    "onError": ("on_error", model.OnError),
-    "config": ("config", model.FrozenJson.of),
-}
-_CONFIG_SOURCE: _Table = {"name": ("name", str), "env": ("env", str), "file": ("file", str)}
-_STEP: _Table = {"entryPoint": ("entry_point", parse_entry_point), "order": ("order", int)}
 _GROUP = API_VERSION.partition("/")[0]
 _KINDS = ("Controller", "ControllerTest")
-
-
-def build(data: Json) -> model.Controller:
-    """The Controller that a document declares."""
-    spec: Path = ("spec",)
-    inherited = value_at(data, *spec, "namespaces")
-    return model.Controller(
-        name=str(value_at(data, "metadata", "name")),
-        resources=tuple(
-            _resource(path, item, inherited) for path, item in entries_at(data, *spec, "resources")
-        ),
-        handlers=tuple(_handler(path, item) for path, item in entries_at(data, *spec, "handlers")),
-        plugins=tuple(_plugin(path, item) for path, item in entries_at(data, *spec, "plugins")),
-        lifecycle=model.LifecycleSpec(
-            startup=_steps(entries_at(data, *spec, "lifecycle", "startup")),
-            shutdown=_steps(entries_at(data, *spec, "lifecycle", "shutdown")),
-        ),
-        reload=_read(model.ReloadSpec, mapping_at(data, *spec, "reload"), _RELOAD, path=(*spec, "reload")),
-        admin=_read(model.AdminSpec, mapping_at(data, *spec, "admin"), _ADMIN, path=(*spec, "admin")),
-        path=spec,
-    )
-
-
-def _read(kind: Callable[..., _Spec], fields: Mapping[str, Json], table: _Table, **more: object) -> _Spec:
-    """The value of the model for the fields that are there."""
-    present = {name: read(fields[field]) for field, (name, read) in table.items() if field in fields}
-    return kind(**present, **more)
-
-
-def _resource(path: Path, fields: dict[str, Json], inherited: Json) -> model.ResourceSpec:
-    own = "namespaces" in fields
-    return _read(
-        model.ResourceSpec,
-        fields,
-        _RESOURCE,
-        namespaces=_namespaces(fields["namespaces"] if own else inherited),
-        namespaces_inherited=not own and inherited is not None,
-        transform=_read(
-            model.TransformSpec,
-            mapping_at(fields, "transform"),
-            _TRANSFORM,
-            path=(*path, "transform"),
-        ),
-        cache=model.CacheMode(str(value_at(fields, "cache", "mode") or model.CacheMode.FRAMES)),
-        indexers=tuple(
-            _read(model.IndexerSpec, item, _INDEXER, path=(*path, *where))
-            for where, item in entries_at(fields, "indexers")
-        ),
-        path=path,
-    )
-
-
-def _handler(path: Path, fields: dict[str, Json]) -> model.HandlerSpec:
-    plugin = value_at(fields, "pluginRef", "name")
-    return _read(
-        model.HandlerSpec,
-        fields,
-        _HANDLER,
-        resource=str(value_at(fields, "resourceRef", "name")),
-        plugin=plugin if isinstance(plugin, str) else None,
-        queue=_read(model.QueueSpec, mapping_at(fields, "queue"), _QUEUE),
-        retry=_read(model.RetrySpec, mapping_at(fields, "retry"), _RETRY),
-        filter=_filter((*path, "filter"), mapping_at(fields, "filter")),
-        path=path,
-    )
-
-
-def _filter(path: Path, fields: dict[str, Json]) -> model.FilterSpec | None:
-    """None for a filter that lets everything pass."""
-    found = _read(model.FilterSpec, fields, _FILTER, path=path)
-    return None if found == model.FilterSpec() else found
-
-
-def _plugin(path: Path, fields: dict[str, Json]) -> model.PluginSpec:
-    return _read(
-        model.PluginSpec,
-        fields,
-        _PLUGIN,
-        config_from=tuple(
-            _read(model.ConfigSource, item, _CONFIG_SOURCE, path=(*path, *where))
-            for where, item in entries_at(fields, "configFrom")
-        ),
-        path=path,
-    )
-
-
-def _steps(entries: Iterable[tuple[Path, dict[str, Json]]]) -> tuple[model.LifecycleStep, ...]:
-    """In the order of calling: by `order`, and then as written (Python's sort keeps that)."""
-    steps = [_read(model.LifecycleStep, item, _STEP, path=path) for path, item in entries]
-    return tuple(sorted(steps, key=lambda step: step.order))
-
-
-def _namespaces(value: Json) -> tuple[str, ...] | None:
-    names = _texts(value)
-    return None if not names or names == (_ALL_NAMESPACES,) else names
-
-
-def _texts(value: Json) -> tuple[str, ...]:
-    return tuple(str(item) for item in items_at(value))
-
-
-def _label_selector(value: Json) -> str:
-    selector = (
-        LabelSelector.parse(value)
-        if isinstance(value, str)
-        else LabelSelector.from_mapping(mapping_at(value))
-    )
-    return str(selector)
-
-
-def _field_selector(value: str) -> str:
-    return str(FieldSelector.parse(value))
-
-
-def _field_path(value: str) -> str:
-    return str(FieldPath.parse(value))
-
-
-def _paths(value: Json) -> tuple[str, ...]:
-    return tuple(sorted({_field_path(text) for text in _texts(value)}))
-
-
-def _events(value: Json) -> tuple[str, ...]:
-    wanted = _texts(value)
-    return tuple(event for event in model.ALL_EVENTS if event in wanted)
-
-
-def _period(value: str) -> float | None:
-    """A resource's resync: 0s is the same as none."""
-    return parse_duration(value) or None
-
-
-def _watch(value: Json) -> model.WatchFiles:
-    return model.WatchFiles.OFF if value is False else model.WatchFiles(str(value))
-
-
-def _switch(value: Json) -> bool:
-    return value in (True, "On")
-
-
-_RESOURCE: _Table = {
-    "name": ("name", str),
-    "apiVersion": ("api_version", str),
-    "kind": ("kind", str),
-    "names": ("names", _texts),
-    "labelSelector": ("label_selector", _label_selector),
-    "fieldSelector": ("field_selector", _field_selector),
-    "resyncPeriod": ("resync_period", _period),
-    "idleTimeout": ("idle_timeout", parse_duration),
-}
-_TRANSFORM: _Table = {
-    "dropFields": ("drop_fields", _paths),
-    "entryPoint": ("entry_point", parse_entry_point),
-}
-_INDEXER: _Table = {
-    "name": ("name", str),
-    "fieldPath": ("field_path", _field_path),
-    "entryPoint": ("entry_point", parse_entry_point),
-}
-_HANDLER: _Table = {
-    "name": ("name", str),
-    "entryPoint": ("entry_point", parse_entry_point),
-    "events": ("events", _events),
-    "initialSync": ("initial_sync", model.InitialSync),
-    "resyncPeriod": ("resync_period", parse_duration),
-    "delivery": ("delivery", model.Delivery),
-    "bufferBytes": ("buffer_bytes", parse_quantity),
-    "timeout": ("timeout", parse_duration),
-    "onFailure": ("on_failure", model.OnFailure),
-    "replay": ("replay", model.Replay),
-}
-_FILTER: _Table = {
-    "labelSelector": ("label_selector", _label_selector),
-    "changedPaths": ("changed_paths", _paths),
-    "entryPoint": ("entry_point", parse_entry_point),
-}
-_RELOAD: _Table = {
-    "watch": ("watch", _watch),
-    "settle": ("settle", parse_duration),
-    "drainPolicy": ("drain_policy", model.DrainPolicy),
-    "drainTimeout": ("drain_timeout", parse_duration),
-    "preflight": ("preflight", _switch),
-    "preflightTimeout": ("preflight_timeout", parse_duration),
-    "warmTimeout": ("warm_timeout", parse_duration),
-    "probationPeriod": ("probation_period", parse_duration),
-    "minCalls": ("min_calls", int),
-    "maxErrorRatio": ("max_error_ratio", float),
-    "informerLinger": ("informer_linger", parse_duration),
-}
-_ADMIN: _Table = {
-    "bindAddress": ("bind_address", parse_address),
-    "allowedHosts": ("allowed_hosts", _texts),
-}
 
 
 class Loaded(msgspec.Struct, frozen=True):
     """A manifest without errors; `document` leads from the path of each spec back to the text."""
 
-    controller: Controller
+    controller: ControllerSpec
     document: Document
     warnings: tuple[Diagnostic, ...] = ()
 
@@ -254,7 +53,7 @@ class Loaded(msgspec.Struct, frozen=True):
         key: bool = False,
     ) -> Diagnostic:
         """A fault that others have found, located at the value at `path` (or with `key` at its key)."""
-        return self.document.fault(code, Place(path, key=key), message, suggestion=suggestion)
+        return self.document.fault(code, Location(path, key=key), message, suggestion=suggestion)
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -291,7 +90,23 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     if errors:
         warnings = [fault for fault in diagnostics if fault.severity == "warning"]
         raise ManifestErrors(in_order([*errors, *warnings]))
-    return Loaded(build(document.data), document, in_order(diagnostics))
+    return Loaded(build_controller(document.data), document, in_order(diagnostics))
+
+
+def check(document: Document) -> tuple[Diagnostic, ...]:
+    """All faults of a Controller document, errors and warnings, in no particular order.
+
+    The checks run one after the other over the same data. Each leaves out what another has blamed, so that
+    each cause is reported only once: a missing name is not also an unknown reference.
+    """
+    findings = Findings(document, walk(document.data, CONTROLLER))
+    check_structure(findings, CONTROLLER)
+    check_traps(findings)
+    check_values(findings)
+    check_references(findings, CONTROLLER)
+    check_cache(findings, CONTROLLER)
+    check_refusals(findings)
+    return findings.diagnostics
 
 
 def _search(source: ManifestSource) -> _Found:

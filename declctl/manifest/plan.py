@@ -6,28 +6,20 @@ cluster-scoped kind that inherited namespaces has `namespaces_inherited`, and wh
 replaces its watches (`without_namespaces`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
-from declctl.manifest.json_values import Path
 from declctl.manifest.model import (
     AdminSpec,
     CacheMode,
-    Controller,
-    Delivery,
-    EntryPoint,
-    FilterSpec,
+    ControllerSpec,
     HandlerSpec,
     IndexerSpec,
-    InitialSync,
     LifecycleSpec,
-    OnFailure,
     PluginSpec,
-    QueueSpec,
     ReloadSpec,
-    Replay,
     ResourceSpec,
-    RetrySpec,
 )
+from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
 
 _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
@@ -92,25 +84,13 @@ class ResourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerPlan:
-    """One handler; one of `entry_point` and `plugin` is set. `resync_period` is in seconds, 0 for never."""
+class HandlerPlan(HandlerSpec):
+    """One handler as it runs: what is left to its resource is filled in.
 
-    name: str
-    resource: str
-    entry_point: EntryPoint | None
-    plugin: str | None
-    events: tuple[str, ...]
-    initial_sync: InitialSync
-    resync_period: float
-    delivery: Delivery
-    buffer_bytes: int
-    queue: QueueSpec
-    retry: RetrySpec
-    timeout: float | None
-    on_failure: OnFailure
-    filter: FilterSpec | None = None
-    replay: Replay = Replay.NEVER
-    path: Path = field(default=(), compare=False, repr=False)
+    `resync_period` is in seconds, 0 for never.
+    """
+
+    resync_period: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +107,7 @@ class Plan:
     admin: AdminSpec
 
 
-def plan(controller: Controller) -> Plan:
+def plan(controller: ControllerSpec) -> Plan:
     """The plan of a manifest."""
     resources = tuple(_resource(spec) for spec in controller.resources)
     periods = {resource.name: resource.resync_period for resource in resources}
@@ -197,21 +177,7 @@ def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
 
 
 def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
-    return HandlerPlan(
-        name=spec.name,
-        resource=spec.resource,
-        entry_point=spec.entry_point,
-        plugin=spec.plugin,
-        events=spec.events,
-        initial_sync=spec.initial_sync,
-        resync_period=resource_period if spec.resync_period is None else spec.resync_period,
-        delivery=spec.delivery,
-        buffer_bytes=spec.buffer_bytes,
-        queue=spec.queue,
-        retry=spec.retry,
-        timeout=spec.timeout,
-        on_failure=spec.on_failure,
-        filter=spec.filter,
-        replay=spec.replay,
-        path=spec.path,
-    )
+    given = {each.name: getattr(spec, each.name) for each in fields(spec)}
+    if spec.resync_period is None:
+        given["resync_period"] = resource_period
+    return HandlerPlan(**given)

@@ -15,8 +15,21 @@ import msgspec
 from declctl.errors import UsageError
 from declctl.manifest.codes import CODES
 from declctl.manifest.diagnostics import did_you_mean, listed
-from declctl.manifest.json_values import Json, mapping_at, value_at
-from declctl.manifest.shape import Schema, controller, controller_test, notes_of
+from declctl.manifest.fields import (
+    Schema,
+    choice,
+    document_schema,
+    item_of,
+    listing,
+    mapping,
+    notes_of,
+    record,
+    reference,
+    text,
+    whole,
+)
+from declctl.manifest.model import ALL_EVENTS, CONTROLLER
+from declctl.manifest.values import Json, mapping_at, value_at
 
 _ID = "https://declctl.dev/schema/declctl.v1alpha1.schema.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -49,7 +62,7 @@ def schema(kind: str | None = None) -> Schema:
 
     Raises UsageError for another kind.
     """
-    kinds: dict[str, Json] = {"Controller": controller(), "ControllerTest": controller_test()}
+    kinds: dict[str, Json] = {"Controller": CONTROLLER, "ControllerTest": _controller_test()}
     head: Schema = {"$schema": _DIALECT, "$id": _ID, "title": "declctl manifest"}
     if kind is not None:
         if kind not in kinds:
@@ -76,7 +89,7 @@ def explain(path: str) -> Explanation:
     found, parent = schema(kind), schema(kind)
     live = True
     for depth, name in enumerate(names):
-        parent = _item(found)
+        parent = item_of(found)
         fields = mapping_at(parent, "properties")
         if name not in fields:
             raise UsageError(_unknown(names[:depth], name, list(fields)))
@@ -115,7 +128,7 @@ def _explanation(path: str, found: Schema, *, live: bool, required: bool) -> Exp
         supported=code is None or bool(accepted),
         required=required,
         note=None if code is None else f"{code}: {CODES[str(code)]}",
-        fields=tuple(_described(_item(found))),
+        fields=tuple(_described(item_of(found))),
     )
 
 
@@ -123,13 +136,6 @@ def _described(found: Schema) -> list[tuple[str, str, str]]:
     fields = mapping_at(found, "properties")
     described = ((name, mapping_at(fields, name)) for name in fields)
     return [(name, _type(field), str(field.get("description", ""))) for name, field in described]
-
-
-def _item(found: Schema) -> Schema:
-    """The shape of the items, for a list without fields of its own."""
-    while "properties" not in found and "items" in found:
-        found = mapping_at(found, "items")
-    return found
 
 
 def _type(found: Schema) -> str:
@@ -156,6 +162,81 @@ def _unknown(parents: list[str], name: str, fields: list[str]) -> str:
         return f'There is no field "{name}" in {place}: it has no fields.'
     advice = did_you_mean(name, fields) or f"its fields are {listed(fields)}"
     return f'There is no field "{name}" in {place}; {advice}.'
+
+
+def _controller_test() -> Schema:
+    """A whole ControllerTest."""
+    spec = record(
+        "What is given, what happens, and what is expected.",
+        {
+            "controllerRef": reference("The Controller under test.", "a Controller in the same files"),
+            "given": mapping(
+                "Objects that are there before the first step, for each resource.",
+                values=listing("Objects.", _object()),
+            ),
+            "steps": listing("What happens, in order.", _step()),
+        },
+        required=("controllerRef", "steps"),
+    )
+    return document_schema("ControllerTest", "A test of a Controller that needs no cluster.", spec)
+
+
+def _object() -> Schema:
+    return mapping(
+        "A whole object, or {file: PATH} for one in a file beside the manifest.",
+        examples=[{"file": "testdata/running.yaml"}],
+    )
+
+
+def _step() -> Schema:
+    target: dict[str, Schema] = {
+        "resource": text("The name of a resource.", examples=["pods"]),
+        "name": text("The name of the object."),
+        "namespace": text("The namespace of the object.", default="default"),
+    }
+    patch = mapping("A merge patch.", examples=[{"status": {"phase": "Failed"}}])
+    create = {"resource": target["resource"], "object": _object()}
+    return record(
+        "A change, and what follows from it.",
+        {
+            "create": record("A new object.", create, required=("resource", "object")),
+            "modify": record(
+                "A changed object.",
+                {**target, "patch": patch},
+                required=("resource", "name", "patch"),
+            ),
+            "delete": record("An object goes.", target, required=("resource", "name")),
+            "expect": _expectation(),
+        },
+    )
+
+
+def _expectation() -> Schema:
+    handled = record(
+        "A call of a handler.",
+        {
+            "handler": text("The name of the handler."),
+            "event": choice("The type of change.", list(ALL_EVENTS)),
+            "times": whole("How often.", minimum=0, default=1),
+        },
+        required=("handler",),
+    )
+    call = record(
+        "A call of a plugin's method.",
+        {
+            "plugin": text("The name of the plugin."),
+            "method": text("The name of the method."),
+            "match": mapping("Arguments, with * for anything.", examples=[{"text": "*Failed*"}]),
+        },
+        required=("plugin", "method"),
+    )
+    return record(
+        "What must have happened when everything rests.",
+        {
+            "handled": listing("Calls of handlers.", handled),
+            "calls": listing("Calls of plugins.", call),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,70 @@
-"""Values that are written as text: durations, sizes, names, addresses, entry points, version ranges.
+"""The values of a manifest: plain data with paths into it, and what is written as text.
 
-Each function reads one kind and raises BadValue with a sentence and, where there is one, the value that was
-probably meant. Here are also the names that Kubernetes and declctl allow.
+The texts are durations, sizes, names, addresses, entry points and version ranges. Each function reads one
+kind and raises BadValue with a sentence and, where there is one, the value that was probably meant.
 """
 
+import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
-from declctl.manifest.model import Address, EntryPoint
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""What JSON can say; what a document is after YAML has been read."""
+
+Schema: TypeAlias = dict[str, Json]
+"""A piece of JSON Schema."""
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and indexes from the root of a document: `("spec", "handlers", 0, "name")`."""
+
+
+def dotted(path: Path) -> str:
+    """As people write it: `spec.handlers[0].name`; the root is `the document`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text or "the document"
+
+
+def value_at(data: Json, *path: str | int) -> Json:
+    """What stands there, None where nothing does or where the way is of another type."""
+    for step in path:
+        match data, step:
+            case dict(), str():
+                data = data.get(step)
+            case list(), int() if 0 <= step < len(data):
+                data = data[step]
+            case _:
+                return None
+    return data
+
+
+def mapping_at(data: Json, *path: str | int) -> dict[str, Json]:
+    """The mapping there, an empty one where there is none."""
+    found = value_at(data, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def items_at(data: Json, *path: str | int) -> list[Json]:
+    """The list there, an empty one where there is none."""
+    found = value_at(data, *path)
+    return found if isinstance(found, list) else []
+
+
+def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, Json]]]:
+    """Each mapping in the list there, with its path; elements of other types are left out."""
+    for index, item in enumerate(items_at(data, *path)):
+        if isinstance(item, dict):
+            yield (*path, index), item
+
 
 _NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -56,6 +109,44 @@ _SPECIFIER = re.compile(
     r"(?:~=|===?|!=|<=?|>=?)\s*[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\.\*)?",
     re.ASCII,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """`module` or `module:attribute`; says nothing about whether they exist."""
+
+    module: str
+    attribute: str | None = None
+
+    def __str__(self) -> str:
+        return self.module if self.attribute is None else f"{self.module}:{self.attribute}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens. An empty host means all interfaces, port 0 any free port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenJson:
+    """Any JSON value, frozen: equal by what it says, and never shown by `repr`, as it may hold secrets."""
+
+    canonical: str = field(default="{}", repr=False)
+
+    @classmethod
+    def of(cls, value: Json) -> "FrozenJson":
+        """From plain data; the order of keys is forgotten."""
+        return cls(json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+    def value(self) -> Json:
+        """A private copy, made anew at each call."""
+        return json.loads(self.canonical)
 
 
 class BadValue(ValueError):

@@ -6,7 +6,7 @@ from typing import Any
 
 from declctl.admin import serve
 from declctl.cli.report import print_status
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.testing import ControllerUnderTest, until
 from tests.rooms.admin.conftest import request
 

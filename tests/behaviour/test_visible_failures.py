@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from declctl.admin import serve
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.runtime.reloading.changes import RETRIED
 from declctl.testing import until
 from tests.behaviour.failing.cases import CASES, Case

@@ -1,27 +1,225 @@
-"""Rules beyond the shape: features that are not done, traps of YAML 1.1, what a cache can't do.
+"""Rules beyond the shape: references, contradictions, features that are not done, traps, caches.
 
-A documented feature that is not done is refused with a code of its own, never ignored. Traps are, for
-example, an octal number where a number is wanted, and `yes` in a plugin's config. A cache can neither index
-nor filter by a field that is not in it.
+Names are unique, and each reference names something that is declared. A documented feature that is not done
+is refused with a code of its own, never ignored. Traps of YAML 1.1 are, for example, an octal number where a
+number is wanted, and `yes` in a plugin's config. A cache can neither index nor filter by a field that is not
+in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from declctl.manifest import codes
-from declctl.manifest.checks.findings import Findings
-from declctl.manifest.document import Place, trap
-from declctl.manifest.json_values import Json, Path, dotted, entries_at, items_at, value_at
-from declctl.manifest.model import DEFAULT_DROP_FIELDS, CacheMode
-from declctl.manifest.shape import Schema, notes_of
-from declctl.objects.fields import FieldPath, FieldPathError, Step
+from declctl.manifest.diagnostics import did_you_mean, listed
+from declctl.manifest.document import Findings, Location, trap
+from declctl.manifest.fields import default_of, notes_of
+from declctl.manifest.values import (
+    BadValue,
+    Json,
+    Path,
+    Schema,
+    dotted,
+    entries_at,
+    items_at,
+    mapping_at,
+    parse_duration,
+    value_at,
+)
+from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Step
 
 _Steps = tuple[Step, ...]
+_METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
+_NAMED = ("resources", "handlers", "plugins", "schedules")
+_ALTERNATIVES: Mapping[str, tuple[str, ...]] = {
+    "handlers": ("entryPoint", "pluginRef"),
+    "indexers": ("fieldPath", "entryPoint"),
+    "configFrom": ("env", "file", "secretKeyRef"),
+}
 
 
-def check_refusals(findings: Findings, shape: Schema) -> None:
+def check_references(findings: Findings, shape: Schema) -> None:
+    """Report duplicate names, references to nothing, and fields that contradict each other."""
+    data = findings.data
+    # References before duplicates: these blame a name, and a blamed name might have been what is referred to.
+    handlers = list(entries_at(data, "spec", "handlers"))
+    resources, plugins = _Section.of(findings, "resources"), _Section.of(findings, "plugins")
+    for path, _ in handlers:
+        _check_reference(findings, (*path, "resourceRef", "name"), resources)
+        _check_reference(findings, (*path, "pluginRef", "name"), plugins)
+        _check_backoff(findings, (*path, "retry"), shape)
+    _check_alternatives(findings, handlers)
+    for section in _NAMED:
+        _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
+    for path, _ in entries_at(data, "spec", "resources"):
+        _check_resource(findings, path)
+    for path, plugin in entries_at(data, "spec", "plugins"):
+        _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
+        _check_alternatives(findings, entries_at(data, *path, "configFrom"))
+        _check_config_sources(findings, path, mapping_at(plugin, "config"))
+    _check_namespaces(findings, ("spec", "namespaces"))
+
+
+def _check_resource(findings: Findings, path: Path) -> None:
+    indexers = list(entries_at(findings.data, *path, "indexers"))
+    _check_unique(findings, indexers, what="indexer")
+    _check_alternatives(findings, indexers)
+    _check_names(findings, path)
+    _check_namespaces(findings, (*path, "namespaces"))
+
+
+def _check_unique(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]], *, what: str) -> None:
+    first: dict[str, Path] = {}
+    for path, entry in entries:
+        name = entry.get("name")
+        if not isinstance(name, str) or findings.is_blamed((*path, "name")):
+            continue
+        if name in first:
+            line, column = findings.document.locate((*first[name], "name"))
+            shown = findings.quoted((*path, "name"), name)
+            message = f"the {what} name {shown} is taken: first at line {line}, column {column}"
+            place = Location((*path, "name"))
+            findings.add(codes.DUPLICATE_NAME, place, message, suggestion="give each a name of its own")
+        else:
+            first[name] = path
+
+
+class _Section(NamedTuple):
+    """A part of the spec that others refer to.
+
+    `names` are the names in it, `shown` the same as a message lists them; `are_known` is False where
+    `names` can't be trusted.
+    """
+
+    title: str
+    names: Mapping[str, None]
+    shown: str
+    are_known: bool
+
+    @classmethod
+    def of(cls, findings: Findings, title: str) -> "_Section":
+        """Made once for all references: a manifest may have thousands of both."""
+        names = dict.fromkeys(_declared(findings, title))
+        return cls(title, names, listed(names), _are_known(findings, title))
+
+
+def _check_reference(findings: Findings, path: Path, section: _Section) -> None:
+    name = value_at(findings.data, *path)
+    if not isinstance(name, str) or not name or findings.is_blamed(path):
+        return
+    if name in section.names or not section.are_known:
+        return
+    what = section.title.removesuffix("s")
+    message = f"{dotted(path)}: there is no {what} {findings.quoted(path, name)} in spec.{section.title}"
+    written = findings.document.from_environment(path) or name
+    advice = _reference_advice(written, section)
+    findings.add(codes.UNKNOWN_REFERENCE, Location(path), message, suggestion=advice)
+
+
+def _reference_advice(name: str, section: _Section) -> str:
+    advice = did_you_mean(name, section.names)
+    if section.title == "plugins" and advice is None:
+        return f"list it in spec.plugins, as {{name: {name}}}; there are: {section.shown}"
+    names = f"spec.{section.title} has: {section.shown}"
+    return f"{advice} {names}" if advice else names
+
+
+def _declared(findings: Findings, section: str) -> list[str]:
+    """The names of a section, each once."""
+    names = (value_at(entry, "name") for entry in items_at(findings.data, "spec", section))
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _are_known(findings: Findings, section: str) -> bool:
+    """Whether the names of a section can be trusted: not if it, or a name in it, is wrong or missing."""
+    path = ("spec", section)
+    if findings.is_blamed(("spec",)) or findings.is_blamed(path) or findings.is_meant(path):
+        return False
+    entries = enumerate(items_at(findings.data, *path))
+    return all(
+        isinstance(value_at(entry, "name"), str) and not findings.is_blamed((*path, index, "name"))
+        for index, entry in entries
+    )
+
+
+def _check_alternatives(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]]) -> None:
+    for path, entry in entries:
+        names = _ALTERNATIVES[str(path[-2])]
+        present = [name for name in entry if name in names]
+        if not present and not any(findings.is_meant((*path, name)) for name in names):
+            message = f"{dotted(path)} needs one of the fields {' and '.join(names)}"
+            findings.add(codes.EXACTLY_ONE, Location(path), message, suggestion=f"add {' or '.join(names)}")
+        for extra in present[1:]:
+            message = f"{dotted(path)} has {extra} beside {present[0]}, and only one of them can be"
+            place = Location((*path, extra), key=True)
+            findings.add(codes.EXACTLY_ONE, place, message, suggestion=f"remove {extra} or {present[0]}")
+
+
+def _check_config_sources(findings: Findings, path: Path, config: dict[str, Json]) -> None:
+    for where, source in entries_at(findings.data, *path, "configFrom"):
+        name = source.get("name")
+        if isinstance(name, str) and name in config:
+            shown = findings.quoted((*where, "name"), name)
+            message = f"{dotted(where)} sets {shown}, which config sets too"
+            findings.add(
+                codes.CONTRADICTION,
+                Location((*where, "name")),
+                message,
+                suggestion="remove one of them",
+            )
+
+
+def _check_names(findings: Findings, path: Path) -> None:
+    where = (*path, "fieldSelector")
+    selector = value_at(findings.data, *where)
+    if not isinstance(selector, str) or findings.is_blamed(where):
+        return
+    has_names = bool(items_at(findings.data, *path, "names"))
+    if has_names and any(
+        field == "metadata.name" for field, _, _ in FieldSelector.parse(selector).conditions
+    ):
+        message = f"{dotted(where)} selects by metadata.name, and so does names"
+        findings.add(
+            codes.CONTRADICTION,
+            Location(where),
+            message,
+            suggestion="keep names, and drop the condition",
+        )
+
+
+def _check_namespaces(findings: Findings, path: Path) -> None:
+    names = items_at(findings.data, *path)
+    if "*" in names and len(names) > 1:
+        place = Location((*path, names.index("*")))
+        message = f"{dotted(path)} has * for all namespaces beside others"
+        findings.add(codes.CONTRADICTION, place, message, suggestion='write ["*"] alone, or remove it')
+
+
+def _check_backoff(findings: Findings, path: Path, shape: Schema) -> None:
+    first, longest = (_seconds(findings, (*path, name), shape) for name in ("initialBackoff", "maxBackoff"))
+    if first is not None and longest is not None and longest < first:
+        given = "maxBackoff" if value_at(findings.data, *path, "maxBackoff") is not None else "initialBackoff"
+        message = f"{dotted(path)} waits for {first:g}s at first, and for {longest:g}s at most"
+        suggestion = "maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)"
+        findings.add(codes.CONTRADICTION, Location((*path, given)), message, suggestion=suggestion)
+
+
+def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
+    """The duration there; None if it is wrong, which has been reported."""
+    value = value_at(findings.data, *path)
+    if value is None:
+        value = default_of(shape, *(step for step in path if isinstance(step, str)))
+    if not isinstance(value, str) or findings.is_blamed(path):
+        return None
+    try:
+        return parse_duration(value)
+    except BadValue:
+        return None
+
+
+def check_refusals(findings: Findings) -> None:
     """Report each feature that the shape marks as not done, unless its value changes nothing."""
     refused: set[Path] = set()
-    for path, value, piece in findings.walk(shape):
+    for path, value, piece in findings.pieces:
         notes = notes_of(piece)
         code, accepts = notes.get("refuses"), notes.get("accepts")
         if not isinstance(code, str) or findings.is_blamed(path) or _within(path, refused):
@@ -62,20 +260,22 @@ def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) ->
     else:
         suggestion = f"remove it; {suggestion}"
     message = f"{dotted(path)}: {codes.CODES[code][0].lower()}{codes.CODES[code][1:].rstrip('.')}"
-    findings.add(code, Place(path, key=not choices), message, suggestion=suggestion)
+    findings.add(code, Location(path, key=not choices), message, suggestion=suggestion)
 
 
-def check_traps(findings: Findings, shape: Schema) -> None:
+def check_traps(findings: Findings) -> None:
     """Report numbers that aren't read as written, and, as warnings, doubtful values of plugins' configs."""
     known: set[Path] = set()
-    for path, value, piece in findings.walk(shape):
+    for path, value, piece in findings.pieces:
         known.add(path)
         written = findings.document.written(path)
         if written is None or isinstance(value, bool | str) or findings.is_blamed(path):
             continue
         if "properties" not in piece and (reading := trap(written)) is not None:
             message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
-            findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=f"write {value} if that is meant")
+            findings.add(
+                codes.TRAP_VALUE, Location(path), message, suggestion=f"write {value} if that is meant"
+            )
     for path in findings.document.nodes:
         if path not in known and _is_free_form(path):
             _warn(findings, path)
@@ -92,13 +292,13 @@ def _warn(findings: Findings, path: Path) -> None:
         return
     message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
     suggestion = f'put it in quotes if text is meant: "{written}"'
-    findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=suggestion, severity="warning")
+    findings.add(codes.TRAP_VALUE, Location(path), message, suggestion=suggestion, severity="warning")
 
 
-def check_cache(findings: Findings) -> None:
+def check_cache(findings: Findings, shape: Schema) -> None:
     """Report field paths that lie outside of what the cache of their resource holds."""
     for path, resource in entries_at(findings.data, "spec", "resources"):
-        if value_at(resource, "cache", "mode") == CacheMode.METADATA_ONLY:
+        if value_at(resource, "cache", "mode") == _METADATA_ONLY:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
     by_name: dict[str, dict[str, Json]] = {}
@@ -111,7 +311,7 @@ def check_cache(findings: Findings) -> None:
         name = value_at(handler, "resourceRef", "name")
         if isinstance(name, str) and name in by_name and items_at(handler, "filter", "changedPaths"):
             if name not in dropped:
-                dropped[name] = _dropped(by_name[name])
+                dropped[name] = _dropped(by_name[name], shape)
             _check_filter(findings, path, by_name[name], dropped[name])
 
 
@@ -124,7 +324,7 @@ def _check_indexers(findings: Findings, path: Path) -> None:
                 "objects have nothing but metadata"
             )
             advice = "index by a field of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, Place(place), message, suggestion=advice)
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
 
 
 def _check_dropped(findings: Findings, path: Path) -> None:
@@ -136,7 +336,7 @@ def _check_dropped(findings: Findings, path: Path) -> None:
                 "never there"
             )
             findings.add(
-                codes.CONTRADICTION, Place(place), message, suggestion="remove it", severity="warning"
+                codes.CONTRADICTION, Location(place), message, suggestion="remove it", severity="warning"
             )
 
 
@@ -144,7 +344,7 @@ def _check_filter(
     findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
 ) -> None:
     """Report paths of a filter at which nothing can ever change; `dropped` is what the resource drops."""
-    bare = value_at(resource, "cache", "mode") == CacheMode.METADATA_ONLY
+    bare = value_at(resource, "cache", "mode") == _METADATA_ONLY
     for index, text in enumerate(items_at(findings.data, *path, "filter", "changedPaths")):
         place = (*path, "filter", "changedPaths", index)
         if bare and _is_outside(findings, place, text):
@@ -153,7 +353,7 @@ def _check_filter(
                 "objects have nothing but metadata"
             )
             advice = "name a field of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, Place(place), message, suggestion=advice)
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
         elif isinstance(text, str) and not findings.is_blamed(place):
             steps = _steps(text)
             parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
@@ -165,14 +365,15 @@ def _check_filter(
                 )
                 advice = f"remove it, or take {parent} out of transform.dropFields"
                 findings.add(
-                    codes.CONTRADICTION, Place(place), message, suggestion=advice, severity="warning"
+                    codes.CONTRADICTION, Location(place), message, suggestion=advice, severity="warning"
                 )
 
 
-def _dropped(resource: dict[str, Json]) -> dict[_Steps, str]:
+def _dropped(resource: dict[str, Json], shape: Schema) -> dict[_Steps, str]:
     """The field paths that a resource drops, by their steps: paths below them are looked up by theirs."""
-    given = value_at(resource, "transform", "dropFields")
-    names = given if isinstance(given, list) else DEFAULT_DROP_FIELDS
+    names = value_at(resource, "transform", "dropFields")
+    if not isinstance(names, list):
+        names = items_at(default_of(shape, "spec", "resources", "transform", "dropFields"))
     return {_steps(name): name for name in names if isinstance(name, str) and name}
 
 

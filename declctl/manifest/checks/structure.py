@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, cast
 
 from declctl.manifest import codes
-from declctl.manifest.checks.findings import Findings
 from declctl.manifest.diagnostics import closest, listed
-from declctl.manifest.document import Place, resolve, trap
-from declctl.manifest.json_values import Json, Path, dotted, mapping_at
-from declctl.manifest.shape import Schema, notes_of
-from declctl.manifest.shape.handlers import NOTES
+from declctl.manifest.document import Findings, Location, resolve, trap
+from declctl.manifest.fields import NOTES, Schema, notes_of
+from declctl.manifest.values import Json, Path, dotted, mapping_at
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -147,7 +145,7 @@ def report_wrong_type(findings: Findings, path: Path, value: Json, schema: Schem
         wanted = " or ".join(_WANTED[name] for name in types)
         message = f"{dotted(path)} must be {wanted}, and is {findings.quoted(path, value)}"
         suggestion = _advice(findings, path, value, schema=schema)
-        findings.add(codes.WRONG_TYPE, Place(path), message, suggestion=suggestion)
+        findings.add(codes.WRONG_TYPE, Location(path), message, suggestion=suggestion)
 
 
 def _types(schema: Schema) -> list[str]:
@@ -160,7 +158,7 @@ def _types(schema: Schema) -> list[str]:
 def _report_empty(findings: Findings, path: Path, types: list[str]) -> None:
     wanted = " or ".join(_WANTED[name] for name in types)
     message = f"{dotted(path)} is empty, and must be {wanted}"
-    place = Place(path, key=path in findings.document.keys)
+    place = Location(path, key=path in findings.document.keys)
     findings.add(codes.WRONG_TYPE, place, message, suggestion="give it a value, or remove it")
 
 
@@ -169,7 +167,7 @@ def _report_trap(findings: Findings, path: Path, written: str, *, kind: Json) ->
     if kind == "duration":
         suggestion = 'write a duration with its unit, such as "10m" or "1h30m"'
     message = f"{dotted(path)} must be text, and YAML reads {written} as {trap(written)}"
-    findings.add(codes.TRAP_VALUE, Place(path), message, suggestion=suggestion)
+    findings.add(codes.TRAP_VALUE, Location(path), message, suggestion=suggestion)
 
 
 def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) -> None:
@@ -189,7 +187,7 @@ def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) 
         code = codes.BAD_ADDRESS
         message = f"{dotted(path)} is {written}, and an address needs a host"
         suggestion = f'did you mean "127.0.0.1:{written}"?'
-    findings.add(code, Place(path), message, suggestion=suggestion)
+    findings.add(code, Location(path), message, suggestion=suggestion)
 
 
 def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> str | None:
@@ -231,7 +229,7 @@ class SchemaFault(Protocol):
 
 def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
-    if fits(findings.walk(shape)):
+    if fits(findings.pieces):
         return
     # Imported here because it costs as much as all the rest, and only a manifest with faults needs it.
     from jsonschema import Draft202012Validator
@@ -262,7 +260,7 @@ def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
             continue
         advice = f'did you mean "{meant}"?' if meant else _other_advice(path, name, absent)
         message = f'unknown field "{name}" in {dotted(path)}'
-        findings.add(codes.UNKNOWN_FIELD, Place(where, key=True), message, suggestion=advice)
+        findings.add(codes.UNKNOWN_FIELD, Location(where, key=True), message, suggestion=advice)
 
 
 def _hints(schema: Schema) -> dict[str, str]:
@@ -294,7 +292,7 @@ def _missing_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
         message = f'{dotted(path)} needs the field "{name}"'
         example = _example(mapping_at(fault.schema, "properties", name))
         suggestion = f"add {name}: {example}" if example else f'add "{name}"'
-        findings.add(codes.MISSING_FIELD, Place(path), message, suggestion=suggestion)
+        findings.add(codes.MISSING_FIELD, Location(path), message, suggestion=suggestion)
 
 
 def _example(schema: Schema) -> str | None:
@@ -316,7 +314,9 @@ def _no_choice(findings: Findings, path: Path, fault: SchemaFault) -> None:
     meant = closest(written if written is not None else str(fault.instance), words, synonyms=_SYNONYMS)
     advice = f"the choices are {listed(words)}"
     suggestion = f'did you mean "{meant}"? {advice[0].upper()}{advice[1:]}' if meant else advice
-    findings.add(codes.NOT_A_CHOICE, Place(path), f"{dotted(path)} can't be {shown}", suggestion=suggestion)
+    findings.add(
+        codes.NOT_A_CHOICE, Location(path), f"{dotted(path)} can't be {shown}", suggestion=suggestion
+    )
 
 
 def _out_of_range(findings: Findings, path: Path, fault: SchemaFault) -> None:
@@ -325,13 +325,13 @@ def _out_of_range(findings: Findings, path: Path, fault: SchemaFault) -> None:
     low, high = fault.schema.get("minimum"), fault.schema.get("maximum")
     shown = findings.quoted(path, fault.instance)
     advice = f"write {low} or more" if high is None else f"write a number from {low} to {high}"
-    findings.add(codes.OUT_OF_RANGE, Place(path), f"{dotted(path)} can't be {shown}", suggestion=advice)
+    findings.add(codes.OUT_OF_RANGE, Location(path), f"{dotted(path)} can't be {shown}", suggestion=advice)
 
 
 def _empty(findings: Findings, path: Path, _: SchemaFault) -> None:
     advice = 'write ["*"] for all namespaces' if path[-1:] == ("namespaces",) else "give it a value"
     message = f"{dotted(path)} is empty"
-    findings.add(codes.OUT_OF_RANGE, Place(path), message, suggestion=f"{advice}, or remove it")
+    findings.add(codes.OUT_OF_RANGE, Location(path), message, suggestion=f"{advice}, or remove it")
 
 
 def _repeated(findings: Findings, path: Path, fault: SchemaFault) -> None:
@@ -344,14 +344,16 @@ def _repeated(findings: Findings, path: Path, fault: SchemaFault) -> None:
         first = findings.document.locate((*path, earlier))
         shown = findings.quoted((*path, index), item)
         message = f"{dotted(path)} holds {shown} twice: first at line {first.line}, column {first.column}"
-        findings.add(codes.DUPLICATE_VALUE, Place((*path, index)), message, suggestion="remove one of them")
+        findings.add(
+            codes.DUPLICATE_VALUE, Location((*path, index)), message, suggestion="remove one of them"
+        )
 
 
 def _wrong_constant(findings: Findings, path: Path, fault: SchemaFault) -> None:
     wanted = fault.schema.get("const")
     shown = findings.quoted(path, fault.instance)
     message = f"{dotted(path)} is {shown}, which this version doesn't read"
-    findings.add(codes.WRONG_VERSION_OR_KIND, Place(path), message, suggestion=f'write "{wanted}"')
+    findings.add(codes.WRONG_VERSION_OR_KIND, Location(path), message, suggestion=f'write "{wanted}"')
 
 
 def _wrong_type(findings: Findings, path: Path, fault: SchemaFault) -> None:

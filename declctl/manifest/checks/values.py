@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from declctl.manifest import codes, values
-from declctl.manifest.checks.findings import Findings
-from declctl.manifest.document import Place
-from declctl.manifest.json_values import Json, Path, dotted, entries_at, mapping_at
-from declctl.manifest.shape import Schema, notes_of
+from declctl.manifest.document import Findings, Location
+from declctl.manifest.fields import Schema, notes_of
 from declctl.manifest.values import (
     BadValue,
+    Json,
+    Path,
     check_version_range,
+    dotted,
+    entries_at,
+    mapping_at,
     parse_address,
     parse_duration,
     parse_entry_point,
@@ -68,13 +71,13 @@ def _report_selector(findings: Findings, path: Path, read: Callable[[], object])
         if findings.document.has_environment_within(path):
             reason = "the value from the environment is not usable here"
         findings.add(
-            codes.BAD_LABEL_SELECTOR, Place(path), f"{dotted(path)}: {reason}", suggestion=_SELECTOR_ADVICE
+            codes.BAD_LABEL_SELECTOR, Location(path), f"{dotted(path)}: {reason}", suggestion=_SELECTOR_ADVICE
         )
 
 
-def check_values(findings: Findings, shape: Schema) -> None:
+def check_values(findings: Findings) -> None:
     """Report durations, sizes, values, selectors, paths, addresses and entry points that can't be read."""
-    for path, value, piece in findings.walk(shape):
+    for path, value, piece in findings.pieces:
         kind = notes_of(piece).get("value")
         if kind is None or findings.is_blamed(path):
             continue
@@ -103,7 +106,7 @@ def _check_duration(findings: Findings, path: Path, value: str, *, piece: Schema
         shortest = "1s" if least == 1 else "1ms"
         message = f"{dotted(path)} is {findings.quoted(path, value)}, which is too short"
         suggestion = f"write {shortest} or more" + (", or 0s for none" if notes.get("zero") else "")
-        findings.add(codes.BAD_DURATION, Place(path), message, suggestion=suggestion)
+        findings.add(codes.BAD_DURATION, Location(path), message, suggestion=suggestion)
 
 
 def _report(findings: Findings, path: Path, code: str, check: Callable[[], object]) -> None:
@@ -123,7 +126,7 @@ def _blame(findings: Findings, path: Path, code: str, error: ValueError) -> None
             f"{dotted(path)}: the value from the environment is not usable here",
             _ADVICE[code],
         )
-    findings.add(code, Place(path, offset=offset), message, suggestion=suggestion or _ADVICE[code])
+    findings.add(code, Location(path, offset=offset), message, suggestion=suggestion or _ADVICE[code])
 
 
 def _check_field_selector(text: str) -> None:

@@ -19,8 +19,9 @@ from declctl.hooks.lint import lint
 from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
-from declctl.manifest.document import Document, Place
-from declctl.manifest.model import ConfigSource, Controller, EntryPoint, FrozenJson
+from declctl.manifest.document import Document, Location
+from declctl.manifest.model import ConfigSource, ControllerSpec
+from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.loaded_code import (
     Declaration,
@@ -170,7 +171,7 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
             found.append(
                 document.fault(
                     fault.code,
-                    Place(fault.path, key=fault.key),
+                    Location(fault.path, key=fault.key),
                     fault.message,
                     suggestion=fault.suggestion,
                     severity=fault.severity,
@@ -226,7 +227,7 @@ def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
 def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
     return inputs.loaded.document.fault(
         _NO_CHILD,
-        Place(inputs.loaded.controller.reload.path),
+        Location(inputs.loaded.controller.reload.path),
         f"the handlers were not imported in a child process first: {error.strerror or error}",
         suggestion="let the process start others, or write preflight: Off under spec.reload",
         severity="warning",
@@ -268,7 +269,7 @@ def _value(source: ConfigSource, inputs: Inputs) -> str:
         raise LookupError(f"{shown(root / name)} is not UTF-8: {error.reason}") from error
 
 
-def _entries(controller: Controller) -> Iterable[DeclaredEntry]:
+def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
     for handler in controller.handlers:
         field = "entryPoint" if handler.entry_point else "pluginRef"
         yield DeclaredEntry(

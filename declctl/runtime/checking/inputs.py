@@ -25,7 +25,8 @@ from declctl.kit import Breath
 from declctl.kit import files as reader
 from declctl.kit.files import Kind, Lookups, is_exhausted, is_folder
 from declctl.manifest import Loaded, ManifestSource, load
-from declctl.manifest.model import Controller, EntryPoint
+from declctl.manifest.model import ControllerSpec
+from declctl.manifest.values import EntryPoint
 
 T = TypeVar("T")
 
@@ -298,12 +299,12 @@ def _resolved(path: Path) -> Path:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
-def modules_of(controller: Controller) -> list[str]:
+def modules_of(controller: ControllerSpec) -> list[str]:
     """The modules that entry points name, in manifest order."""
     return list(dict.fromkeys(entry.module for entry in entry_points(controller)))
 
 
-def entry_points(controller: Controller) -> Iterable[EntryPoint]:
+def entry_points(controller: ControllerSpec) -> Iterable[EntryPoint]:
     """Every entry point of a manifest."""
     for resource in controller.resources:
         if resource.transform.entry_point:
@@ -318,7 +319,7 @@ def entry_points(controller: Controller) -> Iterable[EntryPoint]:
         yield step.entry_point
 
 
-def _config_files(controller: Controller) -> list[str]:
+def _config_files(controller: ControllerSpec) -> list[str]:
     return [source.file for plugin in controller.plugins for source in plugin.config_from if source.file]
 
 

@@ -14,8 +14,8 @@ import msgspec
 from declctl.errors import UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
-from declctl.manifest.model import Address, FrozenJson
 from declctl.manifest.plan import ResourcePlan, watches_of
+from declctl.manifest.values import Address, FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin

@@ -14,8 +14,8 @@ import msgspec
 
 from declctl.decoding.fields import at_hand
 from declctl.manifest import Diagnostic, render_json
-from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
+from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, matched
 

@@ -31,7 +31,7 @@ from declctl.hooks.plugins import find
 from declctl.informer import field_index, function_index
 from declctl.kit import Breath, Clock, LoopThread, breathe, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
-from declctl.manifest.model import Replay
+from declctl.manifest.model import ReplayPolicy
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
 from declctl.objects import GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
@@ -110,7 +110,7 @@ def refusal(checked: Checked) -> ReloadRefused:
 
 def wanting(plan: Plan) -> tuple[HandlerPlan, ...]:
     """The handlers that want a replay when their code has changed."""
-    return tuple(handler for handler in plan.handlers if handler.replay is Replay.ON_CODE_CHANGE)
+    return tuple(handler for handler in plan.handlers if handler.replay is ReplayPolicy.ON_CODE_CHANGE)
 
 
 def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:

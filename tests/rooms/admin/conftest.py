@@ -13,7 +13,8 @@ from declctl.admin import serve
 from declctl.errors import UnknownIndex
 from declctl.informer import RelistDifferences
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import Address, AdminSpec, Controller
+from declctl.manifest.model import AdminSpec, ControllerSpec
+from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
 from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
@@ -179,7 +180,7 @@ class FakeRuntime:
 
     @property
     def plan(self) -> Plan:
-        return plan(Controller("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
+        return plan(ControllerSpec("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
 
     def status(self) -> ControllerStatus:
         return self.now

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reporting.status import ControllerStatus

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 
 
 def test_the_plan_that_runs_is_told(ask: Callable, runtime):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from declctl.admin import serve
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.runtime.reloading.changes import Outcome, Result
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -8,7 +8,7 @@ import pytest
 
 from declctl.admin import front, serve
 from declctl.errors import UsageError
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 
 
 class Lines:

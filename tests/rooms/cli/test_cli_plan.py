@@ -11,7 +11,7 @@ from msgspec import structs, to_builtins
 from declctl.cli import admin_client
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import Address
+from declctl.manifest.values import Address
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked

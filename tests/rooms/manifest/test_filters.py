@@ -3,7 +3,8 @@
 import pytest
 
 from declctl.manifest import plan
-from declctl.manifest.model import EntryPoint, FilterSpec
+from declctl.manifest.model import FilterSpec
+from declctl.manifest.values import EntryPoint
 
 HANDLER = (
     "resources: [{name: pods, apiVersion: v1, kind: Pod%s}]\n"

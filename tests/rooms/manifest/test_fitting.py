@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from declctl.manifest.checks.findings import walk
 from declctl.manifest.checks.structure import _REPORTS, fits
-from declctl.manifest.shape import controller
+from declctl.manifest.fields import walk
+from declctl.manifest.model import CONTROLLER
 
 ROOT = Path(__file__).parents[3]
-SHAPE = controller()
+SHAPE = CONTROLLER
 JUDGE = Draft202012Validator(SHAPE)
 
 

@@ -6,14 +6,11 @@ import pytest
 
 from declctl.manifest import explain
 from declctl.manifest.model import (
-    Address,
     AdminSpec,
     CacheMode,
     ConfigSource,
     Delivery,
     DrainPolicy,
-    EntryPoint,
-    FrozenJson,
     HandlerSpec,
     IndexerSpec,
     InitialSync,
@@ -23,13 +20,13 @@ from declctl.manifest.model import (
     PluginSpec,
     QueueSpec,
     ReloadSpec,
-    Replay,
+    ReplayPolicy,
     ResourceSpec,
     RetrySpec,
     TransformSpec,
     WatchFiles,
 )
-from declctl.manifest.values import parse_duration, parse_quantity
+from declctl.manifest.values import Address, EntryPoint, FrozenJson, parse_duration, parse_quantity
 
 FULL = """
 apiVersion: declctl.dev/v1alpha1
@@ -148,7 +145,7 @@ def test_the_whole_example(loaded):
             retry=RetrySpec(3, 0.5, 60.0),
             timeout=30.0,
             on_failure=OnFailure.RETRY,
-            replay=Replay.ON_CODE_CHANGE,
+            replay=ReplayPolicy.ON_CODE_CHANGE,
         ),
         HandlerSpec(name="tell", resource="settings", plugin="slack"),
     )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest import plan
-from declctl.manifest.model import CacheMode, Controller, HandlerSpec, ResourceSpec
+from declctl.manifest.model import CacheMode, ControllerSpec, HandlerSpec, ResourceSpec
 from declctl.manifest.plan import TransformId, WatchKey
 
 DROP = TransformId(("metadata.managedFields",))
@@ -18,7 +18,7 @@ def resource(name: str = "pods", **fields) -> ResourceSpec:
 def test_one_watch_for_each_namespace_and_name():
     """The API server takes one namespace and one name in a watch."""
     spec = resource(namespaces=("a", "b"), names=("x", "y"), label_selector="app=web")
-    keys = plan(Controller("c", (spec,))).resources[0].watches
+    keys = plan(ControllerSpec("c", (spec,))).resources[0].watches
     assert [(key.namespace, key.field_selector) for key in keys] == [
         ("a", "metadata.name=x"),
         ("a", "metadata.name=y"),
@@ -32,21 +32,21 @@ def test_names_join_the_field_selector_in_canonical_order():
     """The same conditions are the same key, whichever way they came."""
     by_names = resource(names=("x",), field_selector="status.phase=Running")
     by_selector = resource("other", field_selector="metadata.name=x,status.phase=Running")
-    found = plan(Controller("c", (by_names, by_selector)))
+    found = plan(ControllerSpec("c", (by_names, by_selector)))
     assert len(found.watches) == 1
     assert found.watches[0].resources == ("pods", "other")
 
 
 def test_all_namespaces_is_one_watch():
     """Absent namespaces mean one watch over all."""
-    (watch,) = plan(Controller("c", (resource(),))).watches
+    (watch,) = plan(ControllerSpec("c", (resource(),))).watches
     assert watch.key == WatchKey("v1", "Pod", transform=DROP)
 
 
 def test_resources_with_the_same_key_share_a_watch():
     """Resources that differ in resync or name cost one list; the stricter idle timeout counts."""
     found = plan(
-        Controller(
+        ControllerSpec(
             "c",
             (
                 resource("fast", resync_period=1.0, idle_timeout=30.0),
@@ -67,14 +67,14 @@ def test_a_handler_hears_at_its_own_period_or_its_resources():
         HandlerSpec(name, "pods", resync_period=period)
         for name, period in (("a", None), ("b", 5.0), ("c", 0.0))
     )
-    found = plan(Controller("c", (resource(resync_period=60.0),), handlers))
+    found = plan(ControllerSpec("c", (resource(resync_period=60.0),), handlers))
     assert [handler.resync_period for handler in found.handlers] == [60.0, 5.0, 0.0]
 
 
 def test_a_cluster_scoped_kind_leaves_inherited_namespaces():
     """Who learns that nodes have no namespaces gets one watch out of two."""
     spec = resource(namespaces=("a", "b"), namespaces_inherited=True)
-    found = plan(Controller("c", (spec,))).resources[0]
+    found = plan(ControllerSpec("c", (spec,))).resources[0]
     assert len(found.watches) == 2
     assert found.without_namespaces().watches == (WatchKey("v1", "Pod", transform=DROP),)
     assert found.without_namespaces().namespaces is None
@@ -91,7 +91,7 @@ def test_keys_are_readable():
 def test_objects_kept_in_two_ways_are_two_watches():
     """What one resource keeps as frames another can't read as objects."""
     held, framed = resource("held", cache=CacheMode.OBJECTS), resource("framed")
-    assert [watch.resources for watch in plan(Controller("c", (held, framed))).watches] == [
+    assert [watch.resources for watch in plan(ControllerSpec("c", (held, framed))).watches] == [
         ("held",),
         ("framed",),
     ]
@@ -129,7 +129,7 @@ SPECS = st.builds(
 @given(st.lists(SPECS, unique_by=lambda spec: spec.name, max_size=5))
 def test_every_resource_has_its_watches_and_no_watch_is_double(specs):
     """The watches are exactly what the resources ask for, each once."""
-    found = plan(Controller("c", tuple(specs)))
+    found = plan(ControllerSpec("c", tuple(specs)))
     keys = [watch.key for watch in found.watches]
     assert len(keys) == len(set(keys))
     for spec, planned in zip(specs, found.resources, strict=True):

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest import values
-from declctl.manifest.model import Address, EntryPoint
 from declctl.manifest.values import (
+    Address,
     BadValue,
+    EntryPoint,
     check_version_range,
     parse_address,
     parse_duration,

@@ -14,8 +14,8 @@ import pytest
 from declctl.decoding import Projection
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
-from declctl.manifest.model import EntryPoint
 from declctl.manifest.plan import HandlerPlan
+from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import EntryPoint, FilterSpec, IndexerSpec, LifecycleStep, PluginSpec
+from declctl.manifest.model import FilterSpec, IndexerSpec, LifecycleStep, PluginSpec
+from declctl.manifest.values import EntryPoint
 from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
 BASE = """

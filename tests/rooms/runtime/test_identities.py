@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from declctl.manifest.model import CacheMode, EntryPoint
+from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
+from declctl.manifest.values import EntryPoint
 from declctl.runtime.caching.identities import CacheIdentity, can_become, matched
 
 MANAGED = "metadata.managedFields"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from declctl.decoding import Projection
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
-from declctl.manifest.model import EntryPoint, FilterSpec
+from declctl.manifest.model import FilterSpec
+from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType
 from declctl.runtime.caching.managed_informer import ask_the_rest
 from declctl.runtime.handling.binding import Filter
