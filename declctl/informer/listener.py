@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """What became of what a listener was told: told = delivered + waiting + merged + dropped.
+    """What became of what a listener received: delivered + waiting + merged + dropped.
 
     `failed` of those that were delivered raised.
     """
@@ -68,7 +68,7 @@ class ProcessorListener:
     A handler with an async method is called on `loop` (by default the one that runs), any other in
     a thread of its own; what such a one returns to be awaited is awaited on `loop`. `synced` opens
     when the first sync is dealt with, raised or not, and never if it is closed before; `ended` when it
-    was closed and calls nobody any more. Everything but `statistics` belongs to the loop on which it was
+    was closed and calls its handler no more. Everything but `statistics` belongs to the loop on which it was
     made; one that was made where no loop runs is given one by `bind`, before the first notification.
     """
 
@@ -105,12 +105,14 @@ class ProcessorListener:
         """Take what happened; the worker starts with the first. Raises RuntimeError where it can't start."""
         if not self.closed and notifications:
             self.queue.add_all([(n.record.key, n) for n in notifications])
+            # Not before: a listener that never receives anything takes no thread.
             if self._pool is None:
                 self._pool = self._started_pool()
             self._pool.wake()
 
     def initial_complete(self) -> None:
         """All of the first sync was added; when that is dealt with, the listener has synced."""
+        # The cut tells what belongs to the first sync from all that comes later.
         self._initial = self.queue.cut()
         self._look_synced()
 
@@ -135,6 +137,7 @@ class ProcessorListener:
         Raises CacheError where a call of the handler itself waits for this, or something that it
         has started: client-go waits for ever there.
         """
+        # The context variable follows the call into tasks and threads that it starts.
         call = current_call.get()
         if call is not None and call is self._calling:
             raise CacheError(f"{self.name} can't wait for its own end: remove it, which waits for nothing")
@@ -180,6 +183,7 @@ class ProcessorListener:
         current_call.set(item)
         try:
             result = call_handler(self.handler, item.value)
+            # A plain method may return something to be awaited: it belongs to the loop, not to this thread.
             if result is not None and inspect.isawaitable(result):
                 loop = self._loop or self._home
                 assert loop is not None
@@ -219,6 +223,7 @@ class ProcessorListener:
         self._failed += 1
         what = f"{self.name} failed on {notification.type} {notification.record.key}"
         try:
+            # The logging library reads causes and texts of the exception, which are foreign code.
             _log.exception(what)
         except BaseException:  # noqa: BLE001 - foreign code: an exception may raise where it is read
             _log.error("%s, with an exception that can't be shown", what)
@@ -226,7 +231,7 @@ class ProcessorListener:
     def _look_synced(self) -> None:
         """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
         epoch = self._initial
-        # Closed is looked at last: whoever closes it drops what is pending, and has not dealt with it.
+        # Closed is looked at last: `close` drops what is pending, which is not dealt with then.
         if epoch is not None and not self.queue.outstanding(epoch) and not self.closed:
             self._initial = None
             self._open(self.synced)
@@ -238,7 +243,7 @@ class ProcessorListener:
         if self._home is None:
             latch.open()  # the listener was never bound to a loop, so that only one thread knows it
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its waiters are gone
             self._home.call_soon_threadsafe(latch.open)
 
 

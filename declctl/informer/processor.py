@@ -1,6 +1,7 @@
 """The processor: gives every notification to every listener (client-go's sharedProcessor).
 
-It also knows who has not heard all of the cache yet, and whose resync is due. Used on one loop.
+It also knows which listeners have not heard all of the cache yet, and which resyncs are due. Used on one
+loop.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _log = logging.getLogger("declctl.informer")
 class ProcessorStatistics:
     """What a processor did.
 
-    `distributed` notifications were told to all `listeners` that there were; `dropped` is what
+    `distributed` notifications went to all `listeners` that there were; `dropped` is what
     listeners had pending when they were removed, and `faults` how often one raised, which it must
     not. `handlers` has the figures of library handlers by their names.
     """
@@ -80,7 +81,7 @@ class Registration:
 
     @property
     def removed(self) -> bool:
-        """Whether it is told no more."""
+        """Whether it receives no more."""
         return self.ended.is_open
 
     def why_not_synced(self) -> str:
@@ -95,11 +96,11 @@ class Registration:
         return f"{left} changes of the first sync are not dealt with"
 
     def remove(self) -> None:
-        """Be told no more, at once; a call that runs goes on (client-go 196). Twice is harmless."""
+        """Receive no more, at once; a call that runs goes on (client-go 196). Twice is harmless."""
         call_on(self.processor.loop, lambda: self.processor.remove_listener(self))
 
     async def shutdown(self) -> None:
-        """Be told no more, and return when the handler is called no more (client-go's ShutDownEventHandler).
+        """Receive no more, and return when the handler is called no more (client-go's ShutDownEventHandler).
 
         Where the handler itself waits for it, which could not end, it is removed and CacheError raised.
         """
@@ -132,6 +133,7 @@ class SharedProcessor:
         registration = Registration(listener, self, synced=synced)
         registration.period = _period(resync_period)
         if registration.period:
+            # Listeners that came together are spread, so that their resyncs are not one large batch.
             phase = 1 + _PHASE * self._clock.random()
             registration.due = self._clock.monotonic() + registration.period * phase
             self.retimed.set()
@@ -147,28 +149,31 @@ class SharedProcessor:
             del self._registrations[registration]
             self._syncing.pop(registration, None)
             listener = registration.listener
+            # A listener may be registered twice: its buffer goes with its last registration.
             if isinstance(listener, ProcessorListener) and not self.registrations(listener):
                 self.dropped += listener.close()
             registration.ended.open()
 
     def distribute(self, changes: Notifications) -> None:
-        """Tell everybody; resyncs only those whose resync is due."""
+        """Give these to every listener; resyncs only to those whose resync is due."""
         self._distributed += len(changes)
         if not changes or not self._registrations:
-            return  # nobody listens: the notifications need not even be made
+            return  # without listeners the notifications need not even be made
+        # Only now are they made, once for all listeners.
         notifications = tuple(changes)
         resyncs = any([n.type is _RESYNC for n in notifications])  # noqa: C419 - a generator costs twice as much
+        # A copy: a listener may add or remove others as it is called.
         for registration in tuple(self._registrations):
             if registration.removed:
-                continue  # by a listener that was told just now
-            told: Sequence[Notification] = notifications
+                continue  # by a listener that was called just now
+            given: Sequence[Notification] = notifications
             if resyncs and registration not in self._syncing:
-                told = [n for n in told if n.type is not _RESYNC]
+                given = [n for n in given if n.type is not _RESYNC]
             if registration.pending is not None:
                 if registration.postponed:
                     continue  # it will hear of the cache as it is then
-                told = _admitted(told, registration.pending)
-            self._give(registration, told)
+                given = _admitted(given, registration.pending)
+            self._give(registration, given)
 
     def postpone(self, registration: Registration) -> None:
         """Tell a listener nothing before it is introduced."""
@@ -177,19 +182,20 @@ class SharedProcessor:
     def introduce(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Tell a late joiner the cache, a slice at a time; each object once (client-go 202).
 
-        What changes before its turn has come is told as it is then, what is deleted not at all.
+        An object that changes before its turn is given as it is then; one that is deleted is not given.
         """
         registration.postponed = False
         pending = registration.pending = dict.fromkeys(cache)
+        # The keys of now: a live change takes its key out of `pending`, and is given before its turn.
         keys = iter(list(pending))
         while (part := tuple(islice(keys, _SLICE))) and not registration.removed:
             now = self._clock.now().timestamp()
-            told: list[Notification] = []
+            part_given: list[Notification] = []
             for key in part:
                 if key in pending:
                     del pending[key]
-                    told.append(_initial(cache[key], now))
-            self._give(registration, told)
+                    part_given.append(_initial(cache[key], now))
+            self._give(registration, part_given)
             if pending:
                 yield
         registration.pending = None
@@ -218,7 +224,7 @@ class SharedProcessor:
         return due
 
     def next_due(self) -> float | None:
-        """Seconds until the first resync is due; None if nobody has asked for any."""
+        """Seconds until the first resync is due; None if there is none."""
         moments = [r.due for r in self._registrations if r.period]
         return min(moments) - self._clock.monotonic() if moments else None
 
@@ -228,7 +234,7 @@ class SharedProcessor:
         return tuple(self._syncing)
 
     def served(self) -> tuple[Registration, ...]:
-        """The resync that was under way is over; who was to hear it."""
+        """End the resync that was under way; returns the registrations that it was for."""
         served, self._syncing = tuple(self._syncing), {}
         return served
 
@@ -237,6 +243,7 @@ class SharedProcessor:
         period = _period(resync_period)
         if period == registration.period or registration.removed:
             return
+        # The phase is kept: a handler whose period changes at a reload hears no resync because of that.
         last = registration.due - registration.period if registration.period else self._clock.monotonic()
         registration.period = period
         registration.due = last + period if period else float("inf")
@@ -262,22 +269,24 @@ class SharedProcessor:
     def __len__(self) -> int:
         return len(self._registrations)
 
-    def _give(self, registration: Registration, told: Sequence[Notification]) -> None:
-        if not told:
+    def _give(self, registration: Registration, notifications: Sequence[Notification]) -> None:
+        if not notifications:
             return
         try:
-            registration.listener.add_all(told)
-        except Exception:  # noqa: BLE001 - it must not, but the others shall not suffer for it
+            registration.listener.add_all(notifications)
+        except Exception:  # noqa: BLE001 - it must not raise, but the other listeners shall not suffer for it
             self.faults += 1
             _log.exception(
-                "the listener %r raised, and has missed %d changes", registration.listener, len(told)
+                "the listener %r raised, and has missed %d changes",
+                registration.listener,
+                len(notifications),
             )
 
 
-def _admitted(told: Sequence[Notification], pending: dict[str, None]) -> Sequence[Notification]:
+def _admitted(notifications: Sequence[Notification], pending: dict[str, None]) -> Sequence[Notification]:
     """What a late joiner hears of live changes while it has not heard all of the cache."""
     admitted: list[Notification] = []
-    for notification in told:
+    for notification in notifications:
         if notification.key not in pending:
             admitted.append(notification)
             continue

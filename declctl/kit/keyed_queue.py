@@ -92,7 +92,7 @@ class EpochCounter:
 
 
 class Epochs:
-    """Counts what is pending of each epoch, and knows who took over an epoch's backlog.
+    """Counts what is pending of each epoch, and knows which epoch took over another one's backlog.
 
     Whoever owns it calls it under a lock, and counts in `pending` what it adds to the newest epoch.
     """
@@ -110,7 +110,7 @@ class Epochs:
         if old == newest:
             return
         self.adopted[old] = newest
-        # Those of which nothing is pending are asked for by nobody any more.
+        # Epochs of which nothing is pending are forgotten: no item belongs to them.
         self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
 
     def of(self, epoch: int) -> int:
@@ -202,6 +202,7 @@ class KeyedQueue(Generic[T]):
             for key, value in values:
                 tail = self._tail.get(key)
                 full = self.keyed or self._weight >= self.limit
+                # Only the last value of a key may take in a newer one: the order of a key is kept.
                 if full and tail is not None and self._merge_into(tail, value, epoch):
                     continue
                 weight = self._weigh(value)
@@ -219,10 +220,11 @@ class KeyedQueue(Generic[T]):
                 return None
             if self._due:
                 self._wake_due()
+            # What was released waited for its key: its turn in the row has been already.
             item = self._released.popleft() if self._released else self._next_turn()
             if item is None:
                 return None
-            item.fixed = True
+            item.fixed = True  # its worker reads the value: nothing may be merged into it any more
             if item.attempts == 0:
                 self._taken += 1
             self._running += 1
@@ -351,6 +353,17 @@ class KeyedQueue(Generic[T]):
             return max(0.0, self._due[0][0] - self._now()) if self._due else None
 
     @property
+    def turns(self) -> int:
+        """How long the row of turns is, with those of values that were merged away."""
+        return len(self._ready)
+
+    @property
+    def remembered_epochs(self) -> frozenset[int]:
+        """The epochs of which values are pending, or whose backlog was handed over."""
+        with self._lock:
+            return frozenset((*self._epochs.pending, *self._epochs.adopted))
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits, runs or backs off."""
         with self._lock:
@@ -439,7 +452,7 @@ class KeyedQueue(Generic[T]):
             if item.gone:
                 self._vanished -= 1
             elif item.key in self._held:
-                item.passed = True
+                item.passed = True  # the others may go on; it follows when its key is free
             else:
                 self._held[item.key] = item
                 return item

@@ -1,1 +1,1 @@
-"""Handlers: the slots that changes wait in, who works on them, and what becomes of each change."""
+"""Handlers: the slots that changes wait in, the calls of their hooks, and the moves between caches."""

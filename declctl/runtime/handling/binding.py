@@ -71,7 +71,7 @@ class HandlerCounts:
     failed: int = 0  # changes that were given up
     retried: int = 0
     filtered: int = 0  # changes for which no hook was called
-    zombies: int = 0  # calls under way that nobody waits for any longer
+    zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
     # Seconds that the newest calls took.
@@ -177,11 +177,14 @@ class Filter:
             return change if before else None
         now = self.passes(obj)
         if known is not None:
+            # A retry that was merged with something newer: the handler may have acted on the older one.
             return _again(change, known, now=now)
+        # Only an update can enter or leave the filter: its two states are judged one by one.
         if change.type is not _MODIFIED or change.old is None:
             return change if now else None
         before = self.passes(old or ObjectView(change.old))
         if before and now:
+            # `changedPaths` compare what the handler has seen with what it would see.
             same = self._changed is not None and not self._changed.differ(change.old, change.record)
             return None if same else change
         if now:

@@ -34,6 +34,7 @@ class Memo(MutableMapping[str, Json]):
 
     def __setitem__(self, name: str, value: Json) -> None:
         try:
+            # A copy: an object of a class of this generation would keep its code alive.
             self._values[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError) as fault:
             raise TypeError(
@@ -227,13 +228,15 @@ class EventRecorder:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[KubeObject] = asyncio.Queue(_QUEUE)
-        self._number = itertools.count(1)
+        self._number = itertools.count(1)  # makes names of events distinct
+        # taken = posted + failed + what waits; dropped events were not taken, or waited at the end.
         self._taken = self._posted = self._failed = self._dropped = 0
         self._silent_until = float("-inf")  # on the clock: the log has said that events are dropped
 
     def record(self, obj: ObjectView, event: Mapping[str, str]) -> None:
         """Post an event with `reason`, `message` and `type` about an object. Returns at once."""
         document = self._document(obj, event)
+        # The document is made here: the object may be written to before the loop comes to it.
         self._loop.call_soon_threadsafe(self._put, document)
 
     async def run(self) -> None:
@@ -274,11 +277,11 @@ class EventRecorder:
             self._queue.put_nowait(document)
         except asyncio.QueueFull:
             self._dropped += 1
-            self._tell_full()
+            self._report_full()
         else:
             self._taken += 1
 
-    def _tell_full(self) -> None:
+    def _report_full(self) -> None:
         """Say that events are dropped: when that begins, and once a minute."""
         now = self._clock.monotonic()
         if now >= self._silent_until:
@@ -293,6 +296,7 @@ class EventRecorder:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._poster.request_json("POST", path, body=document)
+            # Only these may pass by themselves; another refusal would be the same the next time.
             except (Unreachable, TooManyRequests):
                 if attempt == _ATTEMPTS:
                     raise

@@ -49,9 +49,9 @@ class HandlerLoops:
 
     def __init__(self, *, log: Log) -> None:
         self._log = log
-        self._made = 1
-        self._loops = [LoopThread("declctl-handlers")]
-        self._told: set[LoopThread] = set()  # loops that the log has called blocked
+        self._made = 1  # loops in all, for the names of their threads
+        self._loops = [LoopThread("declctl-handlers")]  # the newest is the last
+        self._reported: set[LoopThread] = set()  # loops that the log has called blocked
 
     @property
     def newest(self) -> LoopThread:
@@ -79,10 +79,11 @@ class HandlerLoops:
         newest = self.newest
         if await _answers(newest):
             return newest
+        # A thread can't be stopped: code that was loaded stays with its loop, new code gets another one.
         self._made += 1
         try:
             other = LoopThread(f"declctl-handlers-{self._made}")
-            await asyncio.to_thread(other.start)
+            await asyncio.to_thread(other.start)  # a thread that starts holds up its starter
         except (RuntimeError, OSError) as error:
             message = f"the loop of `async def` hooks is blocked, and there can't be another one: {error}"
             raise ReloadRefused("NoThreads", message) from error
@@ -94,7 +95,7 @@ class HandlerLoops:
         for loop in self._loops[:-1]:
             if loop not in used:
                 self._loops.remove(loop)
-                self._told.discard(loop)
+                self._reported.discard(loop)
                 loop.stop(0.0)
 
     def blocked(self) -> list[BlockedLoop]:
@@ -109,18 +110,18 @@ class HandlerLoops:
         while True:
             for loop in self._loops:
                 loop.look()
-            self._tell()
-            if self._told:
+            self._report()
+            if self._reported:
                 on_blocked()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for loop in self._loops:
-            if loop.is_blocked and loop not in self._told:
-                self._told.add(loop)
+            if loop.is_blocked and loop not in self._reported:
+                self._reported.add(loop)
                 self._log.warning(str(self._described(loop)))
-        for loop in [loop for loop in self._told if not loop.is_blocked]:
-            self._told.discard(loop)
+        for loop in [loop for loop in self._reported if not loop.is_blocked]:
+            self._reported.discard(loop)
             self._log.info(f"{loop.name} is not blocked any longer")
 
     def _described(self, loop: LoopThread) -> BlockedLoop:
@@ -136,7 +137,7 @@ async def _answers(asked: LoopThread) -> bool:
     here, answered = asyncio.get_running_loop(), asyncio.Event()
 
     def answer() -> None:
-        with suppress(RuntimeError):  # this loop has been closed: nobody waits any longer
+        with suppress(RuntimeError):  # this loop has been closed: the answer comes too late
             here.call_soon_threadsafe(answered.set)
 
     asked.loop.call_soon_threadsafe(answer)

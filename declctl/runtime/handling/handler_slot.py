@@ -52,7 +52,7 @@ class HandlerSlot:
     ) -> None:
         self.name = binding.plan.name
         self.registrations: dict[ManagedInformer, Registration] = {}  # what it listens to
-        self.replayed = 0  # changes that were told again for the sake of new code
+        self.replayed = 0  # changes that came a second time for the sake of new code
         self.wake: Callable[[], None] = _no_workers  # something may be ready for the workers
         self.queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock,
@@ -116,7 +116,7 @@ class HandlerSlot:
     def hand_over(self, epoch: int) -> None:
         """Give what waits of an ended epoch to the newest binding; what runs goes on."""
         self.queue.hand_over(epoch)
-        self._look_settled()
+        self._look_settled()  # of a handed over epoch only the running calls count
         self.wake()
 
     def abandon(self, epoch: int) -> int:
@@ -140,6 +140,7 @@ class HandlerSlot:
     def outstanding(self, epoch: int) -> int:
         """How many changes of that epoch are neither done nor handed over."""
         if self.queue.handed_over(epoch):
+            # The queue counts what waits by the old epoch still, though it goes to the newest binding.
             return len(self.invocations.of(self._bindings.get(epoch)))
         return self.queue.outstanding(epoch)
 
@@ -317,7 +318,7 @@ class HandlerSlot:
     def _merge(self, waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
         remaining = merge(waiting, new, attempted)
         if waiting.initial and not any(n.initial for n in remaining):
-            self._initial_dealt_with()  # what was first told of the object was merged away
+            self._initial_dealt_with()  # the first change of the object was merged away
         return remaining
 
     def _binding_of(self, item: QueueItem[Notification]) -> HandlerBinding:
@@ -336,7 +337,7 @@ class HandlerSlot:
         for epoch, latch in tuple(self._settling.items()):
             if not (self.invocations.keys() if epoch is None else self.outstanding(epoch)):
                 self._settling.pop(epoch, None)
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                with suppress(RuntimeError):  # the loop is closed, and its waiters are gone
                     self._loop.call_soon_threadsafe(self._open_settled, latch)
 
     def _open_settled(self, latch: Latch) -> None:

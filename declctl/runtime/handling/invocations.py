@@ -84,7 +84,7 @@ class Invocation(msgspec.Struct, eq=False):
     started: float  # on the slot's clock, in seconds
     implementations: Sequence[Implementation]  # to be called, in this order
     replace_worker: Callable[[], None]  # of the pool that works on it: it may be another one's turn by then
-    overdue: bool = False  # nobody waits for it any longer: it is a zombie until it returns
+    overdue: bool = False  # it is not waited for any longer: a zombie until it returns
     timed_out: str = ""  # why it has failed by its own timeout; it was counted at that moment
     first_failed: int | None = None  # the generation on which the change failed first
     timer: asyncio.TimerHandle | None = None  # of the machinery loop, for its timeout
@@ -274,6 +274,7 @@ class Invocations:
 
         Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
         """
+        # A zombie has been given up already: it is not counted a second time.
         stuck = [run for run in self.of(binding) if not run.overdue]
         for run in stuck:
             if run.scope is not None and run.loop is not None:
@@ -364,12 +365,14 @@ class Invocations:
         counts, tally = self._counts, run.binding.tally
         took = self._clock.monotonic() - run.started
         with self._lock:
+            # From here on no timer can give it up: it has returned in time.
             del self._running[id(run)]
             counts.durations.append(took)
             if run.overdue:
                 counts.zombies -= 1
             elif took > tally.longest:
                 tally.longest = took
+            # A call that returned after its timeout has failed all the same: so it was counted and logged.
             if run.timed_out and not run.failures:
                 run.failures.append(TimeoutError(run.timed_out))
             if not run.failures:
@@ -420,7 +423,7 @@ class Invocations:
             handler=self._name,
             key=run.item.key,
         )
-        run.replace_worker()
+        run.replace_worker()  # of the pool that it began in: a newer one is complete
         self._wake()  # workers of another pool may wait until they are let in
 
     def _count_failure(self, run: Invocation, what: str, kind: str) -> None:
@@ -439,7 +442,7 @@ class Invocations:
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
-        again = again and not self._closed
+        again = again and not self._closed  # of a removed handler nothing would take the retry
         delay = run.binding.backoff.delay(attempt) if again else 0.0
         what = describe_failure(run.failures[0])
         with self._lock:
@@ -470,7 +473,7 @@ class Invocations:
         if speaks:
             self._failures.waits(run, what)
         if self._closed:
-            self._end(run, self._queue.drop)  # nobody calls it again
+            self._end(run, self._queue.drop)  # there will be no retry
         else:
             delay = min(run.binding.backoff.delay(waits), _LONGEST_WAIT_FOR_SYNC)
             self._retry(run, delay, run.first_failed, waits, is_unsynced=True)  # it is no failure
@@ -513,6 +516,7 @@ class FailureLog:
         sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
         fields: dict[str, object] = {}
         try:
+            # By class and line, not by text, which may name the object.
             causes = [_raised(failure) for failure in run.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
             times = self.count((run.binding.generation, *places))
@@ -593,6 +597,7 @@ def is_unsynced(item: QueueItem[Notification]) -> bool:
 
 def _not_synced(failure: BaseException) -> NotSynced | None:
     error: BaseException | None = failure
+    # Not `__context__`: an error that is raised beside a NotSynced is another fault.
     for _ in range(_LONGEST_CHAIN):
         if error is None or isinstance(error, NotSynced):
             return error

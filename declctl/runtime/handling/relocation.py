@@ -58,6 +58,7 @@ class Move:
     def begin(self) -> Iterator[None]:
         """Follow the caches from now on, and compare all that they hold, a slice at a time."""
         caches = tuple(dict.fromkeys((*self.before, *self.after)))
+        # All caches are followed before the first is compared: what changes meanwhile is compared again.
         for cached in caches:
             registration = cached.informer.add_listener(self, resync_period=0.0, initial=False)
             self._registrations.append(registration)
@@ -111,10 +112,12 @@ def difference(
     """
     known = old if was is not False else None
     passing = new if now else None
+    # The same object on both sides: an update, unless the new cache has nothing newer.
     if known is not None and passing is not None and known.uid == passing.uid:
         if version_order(passing.resource_version) <= version_order(known.resource_version):
             return ()
         return (Notification(ChangeType.MODIFIED, passing, known, reason=ChangeReason.RELIST),)
+    # Objects of one name and two uids are two objects: the one is deleted, the other added.
     notifications: list[Notification] = []
     if known is not None and was:
         notifications.append(Notification(ChangeType.DELETED, known, reason=ChangeReason.OUT_OF_SCOPE))
@@ -144,11 +147,11 @@ class CacheLags(ReloadRefused):
 
 
 class _Expectation(Enum):
-    """Whether a cache will be told of a change that another one has told."""
+    """Whether the watch of a cache will bring a change that another cache has received."""
 
     COMES = auto()  # one of the two states is in its scope
     UNKNOWN = auto()  # a field selector is not judged
-    IF_HELD = auto()  # neither state is in its scope: it is told if it holds an older state
+    IF_HELD = auto()  # neither state is in its scope: it comes if an older state is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class FreshnessGap:
     target: ManagedInformer
     version: str
     key: str
-    handlers: Sequence[str]
+    handlers: Sequence[str]  # that would go back in time
 
     @property
     def is_closed(self) -> bool:
@@ -200,7 +203,7 @@ class FreshnessProof:
         self._scope = _CacheScope(target)
         self._floor = NO_ORDER  # the version that had been heard when it began
         self._due: dict[str, tuple[_Order, _Expectation]] = {}  # by key, the last change that was heard since
-        self._registrations: list[Registration] = []
+        self._registrations: list[Registration] = []  # with the sources, from `begin` to `close`
 
     def begin(self) -> None:
         """Note what has been heard, and what is from now on."""
@@ -225,6 +228,7 @@ class FreshnessProof:
         if notification.type is ChangeType.DELETED and notification.reason is not ChangeReason.WATCH:
             # The record is the last one that was seen. The object was deleted later, by this version.
             version = version_order(source.informer.last_sync_resource_version)
+        # An update brings both states: the target hears of it if either is in its scope.
         found = {self._scope.covers(state) for state in (record, old or record)}
         if True in found:
             self._due[record.key] = version, _Expectation.COMES
@@ -233,12 +237,11 @@ class FreshnessProof:
         elif record.key not in self._due:
             self._due[record.key] = version, _Expectation.IF_HELD
 
-    @property
-    def gap(self) -> FreshnessGap | None:
-        """What the target has yet to see; None if it is as new as what was heard."""
+    def find_gap(self) -> FreshnessGap | None:
+        """Forget what the target has seen by now; returns what it has yet to see, or None for nothing."""
         seen, heard = _reached(self.target), self._heard
         if NO_ORDER in (seen, heard):
-            return None
+            return None  # versions that are no numbers say nothing about newer and older
         if heard < self._floor:  # the server was put back to a backup: what was heard before is no history
             self._floor = heard
             self._due.clear()
@@ -253,6 +256,7 @@ class FreshnessProof:
     def _has_passed(self, key: str, version: _Order, answer: _Expectation) -> bool:
         held = self.target.informer.indexer.held(key)
         if held is None:
+            # A change between two states out of scope comes only to a cache that holds an older state.
             return answer is _Expectation.IF_HELD
         return version_order(held.resource_version) >= version
 
@@ -267,7 +271,7 @@ def _reached(cached: ManagedInformer) -> _Order:
 
 
 class _SourceListener:
-    """Tells a proof what one of its sources tells."""
+    """Passes on to a proof what one of its sources receives."""
 
     def __init__(self, proof: FreshnessProof, source: ManagedInformer) -> None:
         self._proof = proof
@@ -528,7 +532,7 @@ async def _caught_up_while_held(
             if source not in targets:
                 held.enter_context(source.informer.held())
         for proof in proofs:
-            if (gap := proof.gap) is not None:
+            if (gap := proof.find_gap()) is not None:
                 gap.target.informer.request_relist()
         # No event says at which version a cache is: a bookmark moves it, and notifies no listener.
         while _first_gap(proofs) is not None:
@@ -541,7 +545,7 @@ async def _caught_up_while_held(
 
 
 def _first_gap(proofs: Iterable[FreshnessProof]) -> FreshnessGap | None:
-    return next((gap for proof in proofs if (gap := proof.gap) is not None), None)
+    return next((gap for proof in proofs if (gap := proof.find_gap()) is not None), None)
 
 
 def _refilters(moves: Sequence[Move]) -> Sequence[Refilter]:

@@ -187,6 +187,7 @@ class Slots:
             slot.detach()
         # This is the cut: from here on, what comes in belongs to the new bindings.
         self._epochs.cut()
+        # Calls of the old code would wait for a loop that is blocked.
         for stranded in prepared.stranded:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
@@ -220,7 +221,8 @@ class Slots:
         and counted, together with the changes that back off; these are not waited for. Calls that still run
         after `timeout` go on, and are not waited for either. Returns what each handler had left.
         """
-        if policy is DrainPolicy.HANDOVER or self._held:  # nothing of it has begun
+        # While workers are held, nothing of the backlog has begun: the new code may have it all.
+        if policy is DrainPolicy.HANDOVER or self._held:
             for each in ended:
                 if not each.closing:
                     each.slot.hand_over(each.epoch)
@@ -299,7 +301,7 @@ class Slots:
         """The handlers that live on.
 
         Another kind is another resource. A handler that goes to it is a new one of the same name. What waits
-        for the old one stays with it, and its objects are not gone because nobody listens any longer.
+        for the old one stays with it, and its objects are not gone because it listens no longer.
         """
         slots = self._slots
         return [n for n, binding in bindings.items() if n in slots and slots[n].hears_kind_of(binding)]

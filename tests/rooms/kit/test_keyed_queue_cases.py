@@ -87,7 +87,7 @@ def test_objects_that_come_and_go_behind_a_stuck_handler_cost_nothing():
         del value
         queue.add(f"k{n}", "Deleted")
     assert not [value for value in values if value() is not None]
-    assert len(queue._ready) < 200
+    assert queue.turns < 200
     assert drain(queue) == [("Modified", 0)]
 
 
@@ -202,8 +202,9 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
             queue.hand_over(ended)
         queue.done(queue.take())
     assert queue.epoch_of(held) == (queue.epoch if handing_over else 0)
-    assert list(queue._epochs.pending) == [0]
-    assert set(queue._epochs.adopted) <= {0, 999}  # those before are forgotten with the next one
+    assert queue.outstanding(0) == 1
+    assert not any(queue.outstanding(epoch) for epoch in range(1, 1001))
+    assert queue.remembered_epochs <= {0, 999}  # those before are forgotten with the next one
     queue.done(held)
     assert queue.idle
 
