@@ -21,7 +21,6 @@ from declctl.informer.factory import (
     InformerOptions,
     Selection,
     SharedInformerFactory,
-    SourceProvider,
     TweakSelection,
 )
 from declctl.informer.informer import InformerStatistics, SharedIndexInformer
@@ -37,6 +36,7 @@ from declctl.informer.source import (
     FilteredListWatch,
     ListWatch,
     Source,
+    SourceProvider,
     TweakListOptions,
     WatchListSemantics,
     supports_watch_list,

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from declctl.decoding import Projection
+from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, MalformedAnswer
 from declctl.informer.queues.real_fifo import Replacement
 from declctl.informer.stores.thread_safe_store import Indexer

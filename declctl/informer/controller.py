@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Literal
 
-from declctl.decoding import Known, nothing_known
+from declctl.decoding.projection import Known, nothing_known
 from declctl.errors import CacheError, QueueClosed
 from declctl.informer.applier import Applier, UidChange, resync_of
 from declctl.informer.event_handlers import ResourceEventHandler

@@ -10,19 +10,20 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
-from declctl.decoding import Projection, Transform
+from declctl.decoding.projection import Projection
+from declctl.decoding.slow_path import Transform
 from declctl.errors import CacheError
 from declctl.informer.applier import UidChange
 from declctl.informer.controller import QueueKind
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, ReflectorOptions
-from declctl.informer.source import Source
+from declctl.informer.source import SourceProvider
 from declctl.informer.stores.indices import AnyIndexFunc, FieldIndex
 from declctl.informer.wait import SyncResult, wait_for_cache_sync
 from declctl.kit import Clock, Latch, SystemClock, call_on, running_loop
-from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind, Resource
+from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +48,6 @@ class Selection:
 
 
 TweakSelection = Callable[[Selection], Selection]
-
-
-class SourceProvider(Protocol):
-    """What gives sources: a client."""
-
-    def source(
-        self,
-        gvk: GroupVersionKind,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        metadata_only: bool = False,
-        projection: Projection,
-    ) -> Source:
-        """Lists and watches one resource."""
-        ...
-
-    async def find_resource(self, name: str) -> Resource:
-        """The resource that people call `deployments.apps`; raises NotFound while it is not served."""
-        ...
 
 
 class FactoryOptions(TypedDict, total=False):

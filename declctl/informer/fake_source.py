@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from declctl.decoding import Known, Projection
+from declctl.decoding.projection import Known, Projection
 from declctl.errors import ApiError, Expired, InvalidRequest, TooLargeResourceVersion, Unreachable
 from declctl.informer.reflector.continuity import FEW
 from declctl.informer.source import Progress, ServerMonitor, no_progress

@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from declctl.decoding import Projection, ProjectionStatistics, Transform
+from declctl.decoding.projection import Projection, ProjectionStatistics
+from declctl.decoding.slow_path import Transform
 from declctl.errors import CacheError
 from declctl.informer.applier import (
     NO_DIFFERENCES,

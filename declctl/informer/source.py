@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from declctl.decoding import Known, Projection, ProjectionStatistics
-from declctl.objects import ListOptions, ListPage, WatchEvent, WatchOptions
+from declctl.decoding.projection import Known, Projection, ProjectionStatistics
+from declctl.objects import GroupVersionKind, ListOptions, ListPage, Resource, WatchEvent, WatchOptions
 
 _Options = TypeVar("_Options", ListOptions, WatchOptions)
 ListAnswer = ListPage | Mapping[str, Any] | bytes
@@ -330,3 +330,24 @@ def _together(figures: Sequence[ProjectionStatistics]) -> ProjectionStatistics:
         failed=sum(each.failed for each in figures),
         last_fault=next((each.last_fault for each in reversed(figures) if each.last_fault), None),
     )
+
+
+class SourceProvider(Protocol):
+    """What gives sources: a client."""
+
+    def source(
+        self,
+        gvk: GroupVersionKind,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        projection: Projection,
+    ) -> Source:
+        """Lists and watches one resource."""
+        ...
+
+    async def find_resource(self, name: str) -> Resource:
+        """The resource that people call `deployments.apps`; raises NotFound while it is not served."""
+        ...

@@ -3,7 +3,8 @@
 from typing import Any, Unpack
 
 from declctl import informer
-from declctl.informer import FactoryOptions, SourceProvider
+from declctl.informer.factory import FactoryOptions
+from declctl.informer.source import SourceProvider
 from declctl.transport import Client
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from declctl.errors import ManifestErrors
-from declctl.informer import Lister
+from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan

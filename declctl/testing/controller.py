@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from declctl.errors import UsageError
-from declctl.informer import Lister
+from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
 from declctl.kit.logs import structlog
 from declctl.objects import KubeObject

@@ -9,7 +9,8 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
-from declctl.decoding import Projection, Transform
+from declctl.decoding.projection import Projection
+from declctl.decoding.slow_path import Transform
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import ServerUrl
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from functools import partial
 from typing import Any, Protocol
 
-from declctl.decoding import ItemCutter, Known, Projection, nothing_known
+from declctl.decoding.envelopes import ItemCutter
+from declctl.decoding.projection import Known, Projection, nothing_known
 from declctl.errors import InvalidRequest, MalformedAnswer, NotFound
 from declctl.objects import (
     GroupVersionKind,

@@ -306,7 +306,7 @@ def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
 
 
 @pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("where", ["reload.read_files", "stage.Binding", "stage.changes"])
+@pytest.mark.parametrize("where", ["reload.read_files", "stage.HandlerBinding", "stage.changes"])
 def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, monkeypatch) -> None:
     """What nobody has foreseen is a refusal with a traceback, in a reload that began by itself, too."""
     rig.handler("tell")

@@ -24,6 +24,7 @@ from declctl.informer import (
     ResourceEventHandler,
 )
 from declctl.informer.applier import resync_of
+from declctl.informer.listener import call_handler
 from declctl.kit import ManualClock
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView, Record
 
@@ -161,7 +162,7 @@ class History:
         while self.listener.queue.statistics().waiting:
             self.call()
         while (item := self.unmerged.queue.take()) is not None:
-            self.unmerged.call(item.value)
+            call_handler(self.unmerged.handler, item.value)
             self.unmerged.queue.done(item)
         assert self.handler.calls == self.expected
         assert self.handler.wrong == self.ideal.wrong == []
@@ -198,7 +199,7 @@ class History:
         self.expected += self.model.take()
         item = self.listener.queue.take()
         if item is not None:
-            self.listener.call(item.value)
+            call_handler(self.listener.handler, item.value)
             self.listener.queue.done(item)
 
     def tell(self, notification: Notification, step: Step) -> None:

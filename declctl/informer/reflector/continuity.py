@@ -8,7 +8,7 @@ ever (in client-go as well). Why it is found out like this: docs/decisions/0005-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from declctl.decoding import Projection, nothing_known
+from declctl.decoding.projection import Projection, nothing_known
 from declctl.errors import Expired, InvalidRequest, ServerError, TooLargeResourceVersion
 from declctl.informer.source import Source, has_selector
 from declctl.objects import (

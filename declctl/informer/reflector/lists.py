@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from declctl.decoding import Known
+from declctl.decoding.projection import Known
 from declctl.errors import ApiError, Expired, InvalidRequest, MalformedAnswer
 from declctl.informer.reflector.faults import Deadline, ExponentialBackoff, Inconsistent, NoInitialEventsEnd
 from declctl.informer.reflector.statistics import ReflectorMetrics

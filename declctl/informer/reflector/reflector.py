@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from declctl.decoding import Known, Projection, nothing_known
+from declctl.decoding.projection import Known, Projection, nothing_known
 from declctl.errors import ApiError, MalformedAnswer, Unreachable, WatchSilent
 from declctl.informer.reflector.continuity import Continuity, SeenObjects, continuity
 from declctl.informer.reflector.faults import (

@@ -14,9 +14,13 @@ from collections import deque
 from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 
-from declctl.decoding import Projection
+from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, ReloadRefused
-from declctl.informer import FieldIndex, InformerStatistics, Lister, Reprojection, SourceProvider
+from declctl.informer.applier import Reprojection
+from declctl.informer.informer import InformerStatistics
+from declctl.informer.source import SourceProvider
+from declctl.informer.stores.indices import FieldIndex
+from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
 from declctl.objects import FieldPath
 from declctl.objects.differences import Mutation

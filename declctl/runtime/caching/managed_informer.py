@@ -15,18 +15,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from declctl.decoding import Transform
+from declctl.decoding.slow_path import Transform
 from declctl.errors import ReloadRefused
-from declctl.informer import (
-    FieldIndex,
-    FunctionIndex,
-    IndexFunc,
-    ReflectorOptions,
-    SharedIndexInformer,
-    SourceProvider,
-    function_index,
-)
-from declctl.informer.source import DecodesElsewhere
+from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.reflector.reflector import ReflectorOptions
+from declctl.informer.source import DecodesElsewhere, SourceProvider
+from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, function_index
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan

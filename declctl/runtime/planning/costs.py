@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from declctl.decoding import Projection
+from declctl.decoding.projection import Projection
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import FieldPath, FrameStatistics

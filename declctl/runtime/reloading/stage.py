@@ -28,7 +28,7 @@ from declctl.errors import (
 )
 from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.plugins import find
-from declctl.informer import field_index, function_index
+from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Breath, Clock, LoopThread, breathe, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import ReplayPolicy

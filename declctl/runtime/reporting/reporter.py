@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from declctl.informer import InformerStatistics, RelistDifferences
+from declctl.informer.applier import RelistDifferences
+from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock, breathe, set_within
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool, decoding_of

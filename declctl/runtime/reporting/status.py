@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
-from declctl.informer import InformerStatistics, RelistDifferences
+from declctl.informer.applier import RelistDifferences
+from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import DecodingStatus
