@@ -67,7 +67,7 @@ def reload(
     manifest with handlers of your own a copy is run, and edited.
     """
     from declctl.bench.reload import compare  # late: `declctl version` shall not load it
-    from declctl.cli.objects import read_objects
+    from declctl.cli.sandbox import read_objects
 
     gc.enable()  # it was off for the start
     if manifest is not None and handlers is not None:
@@ -87,6 +87,7 @@ def reload(
 @contextmanager
 def _sigterm_interrupts() -> "Generator[None]":
     """What was started is ended, and the folder removed, as after Ctrl-C."""
+    # As KeyboardInterrupt, the with statements around the children and the folder are left in order.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -94,6 +94,7 @@ def list_plugins(*, output: OutputOption = Output.TEXT) -> None:
     from declctl.runtime.checking.preflight import list_plugins as examined
     from declctl.runtime.checking.preflight_pool import PreflightPool
 
+    # A pool for this command alone: each plugin is imported in a child of its own.
     with closing(PreflightPool()) as children:
         try:
             listed = examined(children.begin)

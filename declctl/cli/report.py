@@ -60,6 +60,7 @@ def print_status(document: Document, *, now: datetime) -> None:
     counts = _counts(document["handlers"])
     headers = ("SYNCED", *(count.upper() for count in counts), "P95", "LAST ERROR")
     _section("HANDLER", headers, _handlers(document, counts))
+    # Sections of what is rare appear when there is any.
     removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
     _section("REMOVED HANDLER", ("DROPPED",), removed)
     old = [(_numbered(o), ", ".join(o["heldBy"])) for o in document.get("oldGenerations") or ()]

@@ -195,7 +195,7 @@ def _duration(text: str) -> float:
 
 
 def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> "Callable[[], Awaitable[Client]]":
-    from declctl.cli.objects import read_objects
+    from declctl.cli.sandbox import read_objects
     from declctl.sandbox import SandboxThread
     from declctl.transport import Client
 

@@ -1,6 +1,8 @@
-"""`declctl sandbox`: an API server in memory, alone, for kubectl and any client."""
+"""`declctl sandbox`: an API server in memory, for kubectl and any client; and files of objects for it."""
 
 import gc
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,8 +39,6 @@ def sandbox(
     import asyncio  # late, as everything here: `declctl version` shall not load it
     import tempfile
     from pathlib import Path
-
-    from declctl.cli.objects import read_objects
 
     gc.enable()  # it was off for the start
     documents = read_objects(objects or [])
@@ -112,3 +112,34 @@ def _write(target: "Path", kubeconfig: "KubeObject") -> None:
         target.chmod(0o600)
     except OSError as error:
         raise UsageError(f"--kubeconfig-out {target}: it can't be written: {error.strerror}.") from error
+
+
+def read_objects(files: Sequence[str]) -> "list[KubeObject]":
+    """Every document of every file, in order; `-` is standard input.
+
+    Raises UsageError for a file that can't be read, and SandboxError with the place of a fault in one.
+    """
+    from declctl.sandbox.validation import read_documents
+
+    return [
+        document
+        for file in files
+        for document in read_documents(_bytes(file), name=file)
+        if document is not None  # an empty YAML document
+    ]
+
+
+def _bytes(file: str) -> bytes:
+    from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
+
+    if file == "-":
+        data = sys.stdin.buffer.read(OBJECTS_BYTES + 1)
+        if len(data) <= OBJECTS_BYTES:
+            return data
+        raise UsageError(f"--objects -: it has more than {OBJECTS_BYTES:,} bytes; load it in parts.")
+    try:
+        # With a time limit: a named pipe, or a file of a network that is away, would be waited for.
+        return within(READ_SECONDS, lambda: read_file(file, most=OBJECTS_BYTES), name="declctl-files")
+    except OSError as error:
+        reason = (error.strerror or "it can't be read").lower()
+        raise UsageError(f"--objects {file}: {reason}; name a YAML file of Kubernetes objects.") from error

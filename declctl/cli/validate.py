@@ -50,6 +50,7 @@ def validate(
         children.warm()  # it loads what it needs while this process does
         checked = _check(manifests, children)
     faults = [fault for one in checked for fault in one.diagnostics]
+    # After the files: a manifest that is wrong by itself needs no cluster to say so.
     if cluster:
         import asyncio
 

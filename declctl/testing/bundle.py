@@ -36,6 +36,7 @@ class ConfigMapDir:
         behind.mkdir()
         for name, text in files.items():
             (behind / name).write_text(text, "utf-8")
+        # A link that is renamed over the old one: a reader sees all old files, or all new ones.
         aside = self.path / "..data_tmp"
         aside.symlink_to(behind.name)
         aside.replace(link)
@@ -49,6 +50,7 @@ class ConfigMapDir:
             if not (self.path / name).is_symlink():
                 (self.path / name).symlink_to(f"..data/{name}")
         for path in self.path.iterdir():
+            # Links to files that the new version does not have would lead nowhere.
             if path.is_symlink() and not path.name.startswith("..") and path.name not in files:
                 path.unlink()
 

@@ -312,6 +312,7 @@ class ControllerUnderTest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        # A test that has failed already says more than this would.
         if kind is None and self.mutations:
             told = "\n".join(f"  {mutation}" for mutation in self.mutations)
             raise AssertionError(f"a handler changed objects of the cache, which others read:\n{told}")
@@ -356,12 +357,14 @@ class ControllerUnderTest:
         It is read first: a change between the two would be waited for, and no bookmark would tell it.
         """
         version = self.sandbox.faults.history.version
+        # A watch without events learns of the version by a bookmark only.
         self.sandbox.faults.bookmark()
         return version
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):
             return False
+        # What a watch has read may still be on its way to the cache: look again some turns later.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         return self._is_idle(version)
