@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
@@ -366,14 +366,6 @@ def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
     return spec is not None and spec.origin is not None
 
 
-class _Statement(NamedTuple):
-    """`import names`, which has no level, or `from module import names`."""
-
-    names: tuple[str, ...]
-    module: str | None
-    level: int | None
-
-
 class _Scan(NamedTuple):
     """What a source imports.
 
@@ -381,7 +373,7 @@ class _Scan(NamedTuple):
     anything.
     """
 
-    statements: tuple[_Statement, ...] = ()
+    statements: Sequence[tuple[Sequence[str], str | None, int | None]] = ()
     is_dynamic: bool = False
     attributes: frozenset[str] = frozenset()
 
@@ -413,6 +405,5 @@ def _statements(source: bytes, seconds: float) -> _Scan:
             imports, names, attributes = scan(source)
     except MemoryError:  # deep nesting: the import of it says so
         return _Scan()
-    statements = tuple(_Statement(tuple(each), module, level) for each, module, level in imports)
     is_dynamic = not _DYNAMIC.isdisjoint([*names, *attributes])
-    return _Scan(statements, is_dynamic, frozenset(attributes) if statements else frozenset())
+    return _Scan(imports, is_dynamic, frozenset(attributes) if imports else frozenset())

@@ -73,27 +73,22 @@ def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointErr
     return _located(f"{doing} raises {what}", IMPORT_RAISED, place, _advice(error, bundle))
 
 
-def of_parameter(
-    function: Callable[..., Any], parameter: str, message: str, suggestion: str, bundle: Bundle
-) -> EntryPointError:
-    """A parameter that its hook doesn't have, located at its name in the `def`."""
-    place = _place(function, parameter, bundle)
-    message = message if place else f"{message}{_elsewhere(function)}"
-    return _located(message, UNKNOWN_PARAMETER, place, suggestion)
-
-
-def _elsewhere(function: Callable[..., Any]) -> str:
-    """File and line of a function that is not in the bundle, such as that of an installed plugin."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
-
-
 def of_function(
-    function: Callable[..., Any], message: str, *, code: str, suggestion: str | None, bundle: Bundle
+    function: Callable[..., Any],
+    message: str,
+    *,
+    code: str,
+    suggestion: str | None,
+    bundle: Bundle,
+    parameter: str | None = None,
 ) -> EntryPointError:
-    """A fault of a whole function, located at its name in the `def`."""
-    place = _place(function, None, bundle)
-    return _located(message if place else f"{message}{_elsewhere(function)}", code, place, suggestion)
+    """A fault of a function, located at its name in the `def`, or at the name of a parameter."""
+    place = _place(function, parameter, bundle)
+    target = getattr(inspect.unwrap(function), "__code__", None)
+    if place is None and target is not None:
+        # The function is not in the bundle, but in an installed plugin, for example.
+        message = f"{message} ({target.co_filename}:{target.co_firstlineno})"
+    return _located(message, code, place, suggestion)
 
 
 def _located(message: str, code: str, place: _Place | None, suggestion: str | None) -> EntryPointError:

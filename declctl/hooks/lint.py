@@ -373,7 +373,7 @@ class _ModuleRules:
             for each in (*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults):
                 if each is not None:
                     yield from self._run(each)
-                    if _is_plain(each) and self._dotted(each) == "atexit.register":
+                    if isinstance(each, ast.Name | ast.Attribute) and self._dotted(each) == "atexit.register":
                         yield each, PROCESS_STATE, _PROCESS["atexit.register"], ADVICE[PROCESS_STATE]
             return
         if isinstance(node, ast.If) and _is_never(node.test):
@@ -474,12 +474,10 @@ class _ModuleRules:
             if called is None and isinstance(node.func, ast.Name):
                 called = self._bases.get(node.func.id)
             # `logging.getLogger(__name__)` is of the generation alone, and forgotten with it.
-            return None if called is None or _is_of_module(node) else f"{called}()"
+            first = node.args[0] if node.args else None
+            is_of_module = isinstance(first, ast.Name) and first.id == "__name__"
+            return None if called is None or is_of_module else f"{called}()"
         return None
-
-
-def _is_plain(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute)
 
 
 def _is_never(test: ast.expr) -> bool:
@@ -488,10 +486,6 @@ def _is_never(test: ast.expr) -> bool:
         is_name = isinstance(test.left, ast.Name) and test.left.id == "__name__"
         return is_name and isinstance(test.ops[0], ast.Eq)
     return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
-
-
-def _is_of_module(call: ast.Call) -> bool:
-    return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "__name__"
 
 
 class ImportAudit:

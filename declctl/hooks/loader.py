@@ -271,7 +271,13 @@ class GenerationNamespace:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # foreign code: whatever it raises is a fault of the entry point
-            if isinstance(error, ModuleNotFoundError) and not inside and _is_part(error.name, name):
+            # The module itself is missing, or a package that it is in; not a module that it imports.
+            if (
+                isinstance(error, ModuleNotFoundError)
+                and not inside
+                and error.name is not None
+                and f"{name}.".startswith(f"{error.name}.")
+            ):
                 raise self._not_found(name) from error
             raise faults.of_import(error, f"importing {name}", self.bundle) from error
 
@@ -367,10 +373,6 @@ def _new_prefix(number: int) -> str:
         count = _made[number]
     first = f"{NAMESPACE}.g{number}"
     return first if count == 1 else f"{first}_{count}"
-
-
-def _is_part(missing: str | None, name: str) -> bool:
-    return missing is not None and (name == missing or name.startswith(f"{missing}."))
 
 
 def _below(prefix: str, names: Iterable[str]) -> list[str]:

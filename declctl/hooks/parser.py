@@ -139,10 +139,6 @@ def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
     return done.stdout
 
 
-def _scanned(source: bytes) -> bytes:
-    return json.dumps(scan(source)).encode()
-
-
 def _compiled(source: bytes, display: str) -> bytes:
     try:
         code = compile(source.decode("utf-8", "surrogatepass"), display, "exec", dont_inherit=True)
@@ -173,12 +169,12 @@ def _main(what: str, display: str) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     source = sys.stdin.buffer.read()
     try:
-        answer = _scanned(source) if what == "scan" else _compiled(source, display)
+        answer = json.dumps(scan(source)).encode() if what == "scan" else _compiled(source, display)
     except MemoryError:
         if _has_needed(most // 2):
             return _TOO_MUCH
         # The parser raises it for deep nesting as well. Where imports are looked for, such a source has none.
-        answer = _scanned(b"") if what == "scan" else _NESTED
+        answer = json.dumps(scan(b"")).encode() if what == "scan" else _NESTED
     sys.stdout.buffer.write(answer)
     return 0
 

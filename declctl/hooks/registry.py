@@ -273,8 +273,7 @@ def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle:
     called = (function, getattr(function, "__call__", None))  # noqa: B004
     is_async = any(map(inspect.iscoroutinefunction, called))
     name = getattr(function, "__name__", repr(function))
-    message = ""
-    advice = ""
+    message = advice = ""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         message = f"{name} is a generator: calling it for {hook} would do nothing"
         advice = "remove the `yield`"
@@ -317,7 +316,14 @@ def _unknown(
     if parameter.name in known:
         message = f"{name} takes {parameter.name!r} by position only, and hooks are given arguments by name"
         suggestion = "remove the `/` from its parameters"
-    return faults.of_parameter(function, parameter.name, message, suggestion, bundle)
+    return faults.of_function(
+        function,
+        message,
+        code=faults.UNKNOWN_PARAMETER,
+        suggestion=suggestion,
+        bundle=bundle,
+        parameter=parameter.name,
+    )
 
 
 def _instead_of(name: str, known: tuple[str, ...]) -> str:
