@@ -189,7 +189,7 @@ def tell(change): return BALLAST, {version}
 @pytest.mark.parametrize(("cache", "most"), [("", 2), (", cache: {mode: Objects}", 4)])
 def test_edits_of_a_large_module_do_not_add_up(rig, config_map, monkeypatch, cache: str, most: int) -> None:
     """Ten edits of a module with 40 MB: two are in memory, with many decoded objects four for a while."""
-    monkeypatch.setattr(retirement, "_FEW", 5)
+    monkeypatch.setattr(retirement, "FEW_DECODED", 5)
     rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{cache}}}"]
     rig.handler("tell")
     rig.reload_policy += ", probationPeriod: 0s"

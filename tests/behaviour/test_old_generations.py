@@ -114,8 +114,8 @@ class Registry:
 @pytest.fixture(autouse=True)
 def _tidy(board, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the handlers of these tests leave behind is ended, and sweeps follow each other soon."""
-    monkeypatch.setattr(retirement, "_SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(retirement, "_SWEEP_INTERVAL", 0.2)
+    monkeypatch.setattr(retirement, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(retirement, "SWEEP_INTERVAL", 0.2)
     board.registry = Registry()
     root = list(logging.getLogger().handlers)
     yield

@@ -116,7 +116,7 @@ def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) ->
 
 def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkeypatch) -> None:
     """A broken edit brings a package: its folder is watched too, so that nobody waits for the mended file."""
-    monkeypatch.setattr("declctl.runtime.reloading.files._SAFETY_POLL_SECONDS", 60.0)
+    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     rig.handler("tell")
     running = rig.run("def tell(change): ...\n", watch=True)
     rig.folder.write("parts/__init__.py", "")

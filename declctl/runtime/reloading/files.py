@@ -27,7 +27,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
 _POLL_SECONDS = 1.0
-_SAFETY_POLL_SECONDS = 5.0
+SAFETY_POLL_SECONDS = 5.0  # between two looks without a notice; tests make it long
 _LEAST_LIMIT_SECONDS = 2.0  # of the wait for files that never rest
 _QUIET_TIMES = 4  # the same as a multiple of `settle`, so that the quiet time that was asked for is kept
 _FIRST_PAUSE_SECONDS = 1.0  # after a look that failed; twice as long after each further one
@@ -277,7 +277,7 @@ class _Notices:
             recursive=False,
             step=20,
             debounce=100,
-            rust_timeout=int(_SAFETY_POLL_SECONDS * 1000),
+            rust_timeout=int(SAFETY_POLL_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
         )

@@ -41,11 +41,11 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
 
-_SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
-_SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few objects are cached decoded
+SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
+SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few objects are cached decoded
 _MOST_WAITING = 3  # retired generations, which may hold much memory, that wait for such a sweep
 _UNKNOWN = "something that was not found"
-_FEW = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
+FEW_DECODED = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
 _MOST = 5  # holders that are named
 _CONTAINERS = (dict, list, tuple, set, frozenset, CellType, staticmethod, classmethod, property)
 _NO_HOLDERS = (
@@ -350,7 +350,7 @@ class Retirement:
         """Free code without references, and find the holders of the rest; again a minute later."""
         async with self._one_sweep:
             retired, before, loops = tuple(self._retired.values()), self._held, self._services.loops.all()
-            everywhere = self._decoded() <= _FEW
+            everywhere = self._decoded() <= FEW_DECODED
 
             def sweep() -> dict[str, OldGeneration]:
                 give_memory_back()
@@ -362,9 +362,9 @@ class Retirement:
             except Exception as fault:  # noqa: BLE001 - told; the next sweep finds what this one has not
                 self._log.warning(
                     "what keeps the code of retired generations alive can't be found out: "
-                    f"{describe(fault)}; it is tried again in {_SWEEP_INTERVAL:g} s"
+                    f"{describe(fault)}; it is tried again in {SWEEP_INTERVAL:g} s"
                 )
-                self._sweep_in(_SWEEP_INTERVAL)
+                self._sweep_in(SWEEP_INTERVAL)
                 return
             for code in retired:
                 if code.trace.prefix not in held:
@@ -379,7 +379,7 @@ class Retirement:
                     generation=old.generation,
                 )
         if held:
-            self._sweep_in(_SWEEP_INTERVAL)
+            self._sweep_in(SWEEP_INTERVAL)
 
     def _decoded(self) -> int:
         """How many objects are cached decoded (`mode: Objects`)."""
@@ -434,9 +434,9 @@ def sweep_delay(decoded: int, since_last: float, *, waiting: int = 1) -> float:
 
     Many reloads in a row pause a process that caches many decoded objects once a minute, or once for three.
     """
-    if decoded <= _FEW or waiting >= _MOST_WAITING:
-        return _SWEEP_SECONDS
-    return max(_SWEEP_SECONDS, _SWEEP_INTERVAL - since_last)
+    if decoded <= FEW_DECODED or waiting >= _MOST_WAITING:
+        return SWEEP_SECONDS
+    return max(SWEEP_SECONDS, SWEEP_INTERVAL - since_last)
 
 
 def give_memory_back() -> None:

@@ -232,7 +232,7 @@ def _linked_elsewhere(folder: Path, aside: Path) -> None:
 @pytest.mark.parametrize("replace", [_made_again, _moved_aside, _linked_elsewhere])
 def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Path, monkeypatch) -> None:
     """A checkout or a release puts another folder in the place: edits there are noticed, not only found."""
-    monkeypatch.setattr("declctl.runtime.reloading.files._SAFETY_POLL_SECONDS", 60.0)
+    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     monkeypatch.chdir(tmp_path)
     BundleDir(tmp_path / "1", {"h.py": "zero"})
     folder = Path(named.format(here=tmp_path))

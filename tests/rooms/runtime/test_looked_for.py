@@ -147,7 +147,7 @@ def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
     sequence, watch, tmp_path, monkeypatch
 ) -> None:
     """Folders first and modules later, modules that come back: each step is told."""
-    monkeypatch.setattr("declctl.runtime.reloading.files._SAFETY_POLL_SECONDS", 60.0)
+    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     bundle = BundleDir(tmp_path / "bundle", _files("import yaml\n" if "installed" in sequence else OPTIONAL))
     steps = SEQUENCES[sequence](bundle)
     _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
@@ -157,7 +157,7 @@ def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
 @pytest.mark.parametrize("watch", [WatchFiles.AUTO, WatchFiles.POLL])
 def test_each_git_switch_is_noticed(watch, tmp_path, monkeypatch) -> None:
     """Branches on which a package is a module, is missing, has other modules, or is an empty folder."""
-    monkeypatch.setattr("declctl.runtime.reloading.files._SAFETY_POLL_SECONDS", 60.0)
+    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     git = shutil.which("git")
     if git is None:
         pytest.skip("git is not installed")

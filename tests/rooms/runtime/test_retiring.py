@@ -42,8 +42,8 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
     caches = SimpleNamespace(all=nothing, drop_indexes=nothing, release=nothing)
     around: Any = SimpleNamespace(caches=caches, loops=SimpleNamespace(all=nothing, keep=nothing))
     owners: Any = SimpleNamespace(leave=leave, all=nothing)
-    monkeypatch.setattr(retirement, "_SWEEP_SECONDS", 0.0)
-    monkeypatch.setattr(retirement, "_SWEEP_INTERVAL", 0.0)
+    monkeypatch.setattr(retirement, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(retirement, "SWEEP_INTERVAL", 0.0)
     monkeypatch.setattr(retirement, "give_memory_back", nothing)
     monkeypatch.setattr(retirement, "find_holders", lambda *_, **__: ("a thread",))
     return Retirement(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
