@@ -4,18 +4,22 @@ A diagnostic is a value: it decides nothing, and says where, what, and what to d
 the word that was probably meant.
 """
 
+import re
 import unicodedata
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from declctl.kit.text import one_line, visible
 
 Severity = Literal["error", "warning"]
 
+# Lines end where YAML 1.1 ends them, so that positions from the YAML parser and these lines never disagree.
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "help": "\x1b[36m", "place": "\x1b[1m"}
 _PLAIN = "\x1b[0m"
 _LONGEST_LINE = 240  # characters of a source line that are shown
@@ -42,6 +46,60 @@ class Diagnostic:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.message}"
+
+
+class Position(NamedTuple):
+    """A place in a text: line and column, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The text of one file; `name` is how people know the file (`<stdin>` for standard input)."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The lines without their ends; at least one."""
+        return tuple(_LINE_BREAK.split(self.text))
+
+    def clamped(self, position: Position) -> Position:
+        """The nearest position inside the text; the column after the last character counts as inside."""
+        line = min(max(position.line, 1), len(self.lines))
+        return Position(line, min(max(position.column, 1), len(self.lines[line - 1]) + 1))
+
+    def position_of(self, offset: int) -> Position:
+        """Where the character at `offset` (from 0) stands."""
+        line, start = 1, 0
+        for found in _LINE_BREAK.finditer(self.text, 0, offset):
+            line, start = line + 1, found.end()
+        return Position(line, offset - start + 1)
+
+    def fault(
+        self,
+        code: str,
+        position: Position,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        severity: Severity = "error",
+    ) -> Diagnostic:
+        """A diagnostic at a position of this text, with its source line."""
+        line, column = self.clamped(position)
+        return Diagnostic(
+            file=self.name,
+            line=line,
+            column=column,
+            code=code,
+            message=message,
+            suggestion=suggestion,
+            severity=severity,
+            source_line=self.lines[line - 1],
+        )
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

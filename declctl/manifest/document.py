@@ -27,8 +27,7 @@ import msgspec
 import yaml
 
 from declctl.manifest import codes
-from declctl.manifest.diagnostics import Diagnostic, Severity, closest
-from declctl.manifest.sources import Position, SourceText
+from declctl.manifest.diagnostics import Diagnostic, Position, Severity, SourceText, closest
 from declctl.manifest.values import Json, Path, Schema
 
 _ADVICE: tuple[tuple[str, str], ...] = (
@@ -191,6 +190,7 @@ class _Trees:
     def _node(self, event: yaml.Event, *, depth: int) -> Node:
         mark = event.start_mark
         start = Position(mark.line + 1, mark.column + 1) if mark is not None else Position(1, 1)
+        # Before anything is built: recursion is as deep as the document.
         if depth > MAX_DEPTH:
             self._refuse(start, f"the document nests more than {MAX_DEPTH} levels deep")
         if isinstance(event, yaml.AliasEvent):

@@ -288,6 +288,7 @@ def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
 
     With `optional`, a mapping that says nothing but defaults is None in the model.
     """
+    # A spec is frozen: all that leave the mapping out share one value.
     usual = kind()
 
     def read(value: Json, path: Path) -> _Spec | None:
@@ -344,6 +345,7 @@ def schema_of(kind: type[Spec]) -> Schema:
     fields = {each.name: each for each in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     properties: dict[str, Json] = {}
     required: list[Json] = []
+    # The annotations of the class alone: they have refused fields too, in their place, and no `path`.
     for name in inspect.get_annotations(kind):
         if name not in fields and name != "ABOUT":
             properties[_camel(name)] = getattr(kind, name)

@@ -15,7 +15,14 @@ from declctl.manifest import codes
 from declctl.manifest.checks.rules import check_cache, check_references, check_refusals, check_traps
 from declctl.manifest.checks.structure import check_structure
 from declctl.manifest.checks.values import check_values
-from declctl.manifest.diagnostics import Diagnostic, bounded_suggestions, closest, in_order
+from declctl.manifest.diagnostics import (
+    Diagnostic,
+    Position,
+    SourceText,
+    bounded_suggestions,
+    closest,
+    in_order,
+)
 from declctl.manifest.document import (
     Document,
     Findings,
@@ -27,7 +34,7 @@ from declctl.manifest.document import (
 )
 from declctl.manifest.fields import API_VERSION, walk
 from declctl.manifest.model import CONTROLLER, ControllerSpec, build_controller
-from declctl.manifest.sources import ManifestSource, Position, SourceText, decode
+from declctl.manifest.sources import ManifestSource, decode
 from declctl.manifest.values import (
     Path,
 )
@@ -99,6 +106,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     The checks run one after the other over the same data. Each leaves out what another has blamed, so that
     each cause is reported only once: a missing name is not also an unknown reference.
     """
+    # One walk for all checks: a manifest may have 100,000 values.
     findings = Findings(document, walk(document.data, CONTROLLER))
     check_structure(findings, CONTROLLER)
     check_traps(findings)
@@ -119,6 +127,7 @@ def _search(source: ManifestSource) -> _Found:
     doubtful: list[Diagnostic] = []
     for file in source.files:
         faults = _look_into(file, found)
+        # A file that names our API group was meant for us, even if it can't be read.
         is_ours = not source.is_folder or _GROUP.encode() in file.data
         (found.faults if is_ours else doubtful).extend(faults)
     if not found.candidates:

@@ -707,6 +707,7 @@ def build_controller(data: Json) -> ControllerSpec:
         ControllerSpec, value_at(data, "spec"), ("spec",), name=str(value_at(data, "metadata", "name"))
     )
     inherited: Any = value_at(data, "spec", "namespaces")
+    # Resources are built without a look at the spec around them: what they inherit is added here.
     if inherited is None:
         return spec
     given = items_at(data, "spec", "resources")

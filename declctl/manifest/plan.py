@@ -177,6 +177,7 @@ def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
 
 
 def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
+    # A field that handlers get later is in their plans without another line.
     given = {each.name: getattr(spec, each.name) for each in fields(spec)}
     if spec.resync_period is None:
         given["resync_period"] = resource_period

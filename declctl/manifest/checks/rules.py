@@ -207,6 +207,7 @@ def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
     """The duration there; None if it is wrong, which has been reported."""
     value = value_at(findings.data, *path)
     if value is None:
+        # An absent field counts with its default: one that is given may contradict it.
         value = default_of(shape, *(step for step in path if isinstance(step, str)))
     if not isinstance(value, str) or findings.is_blamed(path):
         return None

@@ -5,8 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from declctl.manifest.diagnostics import SourceText
 from declctl.manifest.document import MAX_DEPTH, UnreadableYaml, parse_documents, read_document
-from declctl.manifest.sources import SourceText
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
