@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from declctl.hooks.parser import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
 from declctl.kit import files as reader
-from declctl.kit.files import Kind, Lookups
+from declctl.kit import yield_interpreter
+from declctl.kit.files import Lookups, PathKind
 
 _MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
 _MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
@@ -139,7 +140,6 @@ def closure(
     *,
     display: str | None = None,
     folder: Path | None = None,
-    rest: Callable[[], object] = lambda: None,
     until: float = math.inf,
     lookups: Lookups | None = None,
 ) -> Bundle:
@@ -149,14 +149,14 @@ def closure(
     nothing, and is read all the same. Packages are read whole where that can't tell all: where a source
     imports by names that it computes, and where a module of a package isn't there. Modules that are not
     beside the manifest are left to Python. `display` and `folder` become the bundle's `root` and `folder`.
-    `rest` is called between two files. `lookups` remembers what the file system was asked, also where an
+    `lookups` remembers what the file system was asked, also where an
     error is raised.
 
     Raises OSError, which names the file, for one that can't be read or is no regular file, and where no
     process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
     number, depth, memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
     """
-    reading = _BundleReader(root, modules, rest, until, lookups or Lookups())
+    reading = _BundleReader(root, modules, until, lookups or Lookups())
     while reading.waiting or reading.read_packages():
         if reading.waiting:
             reading.read(reading.waiting.pop())
@@ -171,14 +171,12 @@ class _BundleReader:
         self,
         root: Path,
         modules: Iterable[str],
-        rest: Callable[[], object],
         until: float,
         lookups: Lookups,
     ) -> None:
         self.files: dict[str, bytes] = {}
         self.waiting = list(modules)  # dotted names, of attributes too
         self._root = root
-        self._rest = rest
         self._until = until
         self._lookups = lookups  # nothing else is asked: what was not there may come
         self._named = frozenset(name.partition(".")[0] for name in self.waiting)
@@ -203,8 +201,8 @@ class _BundleReader:
         for length in range(1, len(parts) + 1):
             package = self._root.joinpath(*parts[:length])
             front, module = package / "__init__.py", package.with_name(f"{package.name}.py")
-            is_package = self._lookups.kind(package) is Kind.FOLDER
-            if is_package and self._lookups.kind(front) is not Kind.NOTHING:
+            is_package = self._lookups.kind(package) is PathKind.FOLDER
+            if is_package and self._lookups.kind(front) is not PathKind.NOTHING:
                 self._add(front)
             elif self._is_module(module, beside_package=is_package):
                 self._add(module)
@@ -223,7 +221,7 @@ class _BundleReader:
         for name in new:
             folder = self._root.joinpath(*name.split("."))
             # Of the root itself nobody asks: what is around it is not to be watched.
-            if folder == self._root or self._lookups.kind(folder) is Kind.FOLDER:
+            if folder == self._root or self._lookups.kind(folder) is PathKind.FOLDER:
                 for path in _walk(folder, self._lookups, depth=len(name.split("."))):
                     self._add(path)
         return bool(new)
@@ -234,20 +232,19 @@ class _BundleReader:
         A link that leads nowhere is nothing. Neither is a folder beside the package of that name.
         """
         kind = self._lookups.kind(path)
-        return kind is not Kind.NOTHING and not (kind is Kind.FOLDER and beside_package)
+        return kind is not PathKind.NOTHING and not (kind is PathKind.FOLDER and beside_package)
 
     def _add(self, path: Path) -> None:
         inner = path.relative_to(self._root)
         if inner.as_posix() in self.files:
             return
-        self._rest()
         data = self.files[inner.as_posix()] = self._lookups.read(path, most=reader.CODE_BYTES)
         self._size += len(data)
         if len(self.files) > reader.BUNDLE_FILES:
             raise _too_much(path, f"handlers have more than {reader.BUNDLE_FILES:,} files")
         if self._size > reader.BUNDLE_BYTES:
             raise _too_much(path, f"handlers have more than {reader.BUNDLE_BYTES:,} bytes")
-        self._rest()
+        yield_interpreter()  # parsing takes a while, and events are in a hurry
         found = self._scan(path, data)
         self._dynamic = self._dynamic or found.is_dynamic
         self.waiting += _imported(found, _package_of(inner.as_posix()))
@@ -333,7 +330,7 @@ def _walk(
     for name in lookups.names(folder):
         path = folder / name
         if name.isidentifier() and name != "__pycache__":
-            if lookups.kind(path) is Kind.FOLDER:
+            if lookups.kind(path) is PathKind.FOLDER:
                 if depth >= reader.FOLDER_DEPTH:
                     limit = f"packages are nested more than {reader.FOLDER_DEPTH} levels deep"
                     raise _too_much(path, limit)
@@ -341,7 +338,7 @@ def _walk(
         elif (
             name.endswith(".py")
             and name.removesuffix(".py").isidentifier()
-            and lookups.kind(path) not in (Kind.NOTHING, Kind.FOLDER)
+            and lookups.kind(path) not in (PathKind.NOTHING, PathKind.FOLDER)
         ):
             yield path
 
@@ -355,9 +352,9 @@ def _too_much(path: Path, what: str, suggestion: str | None = None) -> OSError:
 def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
     """Whether a name is a mere folder here and installed as well: then Python means the installed one."""
     folder = root / name
-    if lookups.kind(folder) is not Kind.FOLDER:
+    if lookups.kind(folder) is not PathKind.FOLDER:
         return False
-    if Kind.FILE in (lookups.kind(folder / "__init__.py"), lookups.kind(root / f"{name}.py")):
+    if PathKind.FILE in (lookups.kind(folder / "__init__.py"), lookups.kind(root / f"{name}.py")):
         return False
     try:
         spec = importlib.util.find_spec(name)

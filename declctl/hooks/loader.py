@@ -20,7 +20,7 @@ import tempfile
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
@@ -38,6 +38,7 @@ from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import NAMESPACE, SourceLines
 from declctl.hooks.parser import LARGE_BYTES, NotCompiled, TooCostly, compile_apart
+from declctl.kit import yield_interpreter
 
 # By name and source, while a generation has it: compiling holds up events, and most files are as they were.
 _codes: WeakValueDictionary[tuple[str, bytes], CodeType] = WeakValueDictionary()
@@ -53,14 +54,13 @@ class BundleFinder(MetaPathFinder, Loader):
     """Finds and loads the modules of a bundle below a prefix of its own.
 
     While a module is executed, and ever after, its `import` finds the bundle's top-level names
-    below the prefix, and everything else as usual. `rest` is called between two modules.
+    below the prefix, and everything else as usual.
 
     What is not a module is read from the folder of the bundle, as it is at that moment: `pkgutil.get_data`,
     `importlib.resources`, and the names that `pkgutil.iter_modules` lists.
     """
 
-    def __init__(self, prefix: str, bundle: Bundle, *, rest: Callable[[], object]) -> None:
-        self._rest = rest
+    def __init__(self, prefix: str, bundle: Bundle) -> None:
         self._package = prefix
         self._prefix = f"{prefix}."
         self._bundle = bundle
@@ -134,7 +134,7 @@ class BundleFinder(MetaPathFinder, Loader):
         file: str | None = spec.loader_state if spec is not None else None
         if file is None:
             return  # a folder of modules without a front
-        self._rest()
+        yield_interpreter()  # events are in a hurry, and an import is not
         display = self._bundle.display(file)
         text = self._bundle.source(display) or ""
         # Code has the name that people know, in tracebacks; where the module is, it can rely on.
@@ -247,10 +247,10 @@ class GenerationNamespace:
     called between two modules, for whoever imports beside something that is more urgent.
     """
 
-    def __init__(self, number: int, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, number: int, bundle: Bundle) -> None:
         self.bundle = bundle
         self.prefix = _new_prefix(number)
-        self._finder = BundleFinder(self.prefix, bundle, rest=rest)
+        self._finder = BundleFinder(self.prefix, bundle)
         if NAMESPACE not in sys.modules:
             package = sys.modules[NAMESPACE] = ModuleType(NAMESPACE)
             package.__path__ = []
@@ -452,7 +452,7 @@ class SharedGenerations(MetaPathFinder):
                 "ProcessPoolExecutor; what an installed package has can be imported always",
                 name=fullname,
             ) from error
-        finder = BundleFinder(fullname, bundle, rest=lambda: None)
+        finder = BundleFinder(fullname, bundle)
         sys.meta_path.insert(0, finder)
         spec = ModuleSpec(fullname, finder, is_package=True)
         spec.submodule_search_locations = finder.folders

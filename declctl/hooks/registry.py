@@ -42,12 +42,12 @@ class GenerationPlugins:
     """Which plugin implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
 
     `add_entry` and `add_plugin` raise EntryPointError for what breaks the contract, and then nothing of it is
-    registered. `rest` is called between two pieces of work. Used in one thread.
+    registered. Used in one thread.
     """
 
-    def __init__(self, bundle: Bundle, *, rest: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        self._manager = _Manager(rest=rest)
+        self._manager = _Manager()
         # The implementations of each plugin, by its name, in the order in which plugins were added.
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
         # By identity: the name of a plugin, and the plugin, which is kept so that its identity stays its own.
@@ -199,12 +199,11 @@ class GenerationPlugins:
 class _Manager(pluggy.PluginManager):
     """Looks at each specification once for all generations, and at no name of a plugin that is no hook's.
 
-    Such looks were most of what the import of a small bundle took. `rest` is called between two of them.
+    Such looks were most of what the import of a small bundle took.
     """
 
-    def __init__(self, *, rest: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         super().__init__(PROJECT)
-        self._rest = rest
         self.add_hookspecs(specs)
 
     def parse_hookspec_opts(
@@ -212,10 +211,7 @@ class _Manager(pluggy.PluginManager):
         module_or_class: ModuleType | type,  # noqa: ARG002 - the signature of pluggy
         name: str,
     ) -> pluggy.HookspecOpts | None:
-        if name not in _SPECIFIED:
-            return None
-        self._rest()
-        return _SPECIFIED[name]
+        return _SPECIFIED.get(name)
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None

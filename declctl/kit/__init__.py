@@ -4,13 +4,19 @@ What belongs here could be moved to a library of its own without a change. What 
 does not belong here.
 """
 
-from declctl.kit.breathing import Breath, breathe
 from declctl.kit.clock import Clock, ManualClock, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
-from declctl.kit.loops import Latch, LoopThread, all_open, call_on, running_loop, to_its_end
+from declctl.kit.loops import (
+    Latch,
+    LoopThread,
+    all_open,
+    call_on,
+    running_loop,
+    to_its_end,
+    yield_interpreter,
+)
 
 __all__ = [
-    "Breath",
     "Clock",
     "KeyedQueue",
     "KeyedQueueStatistics",
@@ -19,9 +25,9 @@ __all__ = [
     "ManualClock",
     "SystemClock",
     "all_open",
-    "breathe",
     "call_on",
     "running_loop",
     "set_within",
     "to_its_end",
+    "yield_interpreter",
 ]

@@ -194,7 +194,7 @@ _NO_THREAD = "can't start new thread"  # the message of the RuntimeError of `Thr
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 
-class Kind(StrEnum):
+class PathKind(StrEnum):
     """What is under a path. Links are followed."""
 
     NOTHING = "nothing"
@@ -232,11 +232,11 @@ class Lookups:
         self._answers: dict[_Question, object] = {}  # kinds, names, digests of files; errors as text
         self._around: set[Path] = set()  # the folders in which a changed answer shows
 
-    def kind(self, path: Path) -> Kind:
+    def kind(self, path: Path) -> PathKind:
         """What is under this path: the first answer, however often it is asked."""
         question = _Question(_kind, path)
         known = self._answers.get(question)
-        return known if isinstance(known, Kind) else self._ask(question, _kind)
+        return known if isinstance(known, PathKind) else self._ask(question, _kind)
 
     def real(self, path: Path) -> str:
         """The path of a folder, whose names are asked, without links."""
@@ -284,18 +284,18 @@ def _short(found: object) -> object:
     return hashlib.sha256(found).digest() if isinstance(found, bytes) else found
 
 
-def _kind(path: Path, _: int) -> Kind:
+def _kind(path: Path, _: int) -> PathKind:
     try:
         mode = path.stat().st_mode
     except ValueError:  # a zero byte in the name
-        return Kind.NOTHING
+        return PathKind.NOTHING
     except OSError as error:
         if error.errno in _NOT_THERE:
-            return Kind.NOTHING
+            return PathKind.NOTHING
         raise
     if stat.S_ISDIR(mode):
-        return Kind.FOLDER
-    return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
+        return PathKind.FOLDER
+    return PathKind.FILE if stat.S_ISREG(mode) else PathKind.OTHER
 
 
 def _real(path: Path, _: int) -> str:
@@ -313,7 +313,7 @@ def _bytes(path: Path, most: int) -> bytes:
 def is_folder(path: Path) -> bool:
     """Whether there is a folder that can be seen."""
     try:
-        return _kind(path, 0) is Kind.FOLDER
+        return _kind(path, 0) is PathKind.FOLDER
     except OSError:
         return False
 

@@ -6,6 +6,7 @@ A latch opens once: for "synced", "ready" and "stopped".
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
@@ -18,6 +19,17 @@ T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
 _BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
+
+_YIELD_SECONDS = 0.0001  # longer than a waiting thread takes to wake up
+
+
+def yield_interpreter() -> None:
+    """Give the interpreter to the threads that wait for it: called between two slices of background work.
+
+    `time.sleep(0)` takes the lock back before a waiting thread has woken up. On a loop, the same is
+    `await asyncio.sleep(0)`.
+    """
+    time.sleep(_YIELD_SECONDS)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -25,7 +25,7 @@ from declctl.transport.health import ServerHealth
 from declctl.transport.messages import ApiRequest, Channel, Sink, Wire
 
 _NEWLINE = ord("\n")
-MOST_EVENTS = 256  # decoded in one go; then the loop breathes
+MOST_EVENTS = 256  # decoded in one go; then other work of the loop runs
 _WHOLE = "application/json"
 # Without a second choice: whole objects would be taken for metadata.
 _LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.runtime.reloading import stage
+from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.transport import Client
 
@@ -23,15 +23,18 @@ def test_a_cache_that_is_full_before_its_handler_comes_is_dealt_with(
     sandbox.load([config_map(name) for name in names])
     rig.handler("tell")
 
-    async def slowly() -> None:
+    build_indexes = InformerPool.build_indexes
+
+    async def slowly(pool: InformerPool, *arguments, **options) -> None:
         async with asyncio.timeout(10):
             while not all(cached.informer.has_synced for cached in runtime.parts.caches.all()):
                 await asyncio.sleep(0.01)
+        await build_indexes(pool, *arguments, **options)
 
     runtime = Runtime(
         RunOptions(str(rig.write(CODE)), once=True),
         connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
     )
-    monkeypatch.setattr(stage, "breathe", slowly)
+    monkeypatch.setattr(InformerPool, "build_indexes", slowly)
     assert runtime.run() == 0
     assert sorted(row[1] for row in rig.told("told")) == sorted(names)

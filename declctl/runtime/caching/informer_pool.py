@@ -40,7 +40,7 @@ from declctl.runtime.caching.managed_informer import (
 from declctl.runtime.log import Log
 
 _REPROJECTED_AT_ONCE = 100  # records before the loop may do something else: 2 ms, or 5 with fields to drop
-_INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at before the loop breathes
+_INDEXED_AT_ONCE = 500  # objects that the build of an index by field looks at in one slice
 # Of the mutation detector.
 _EVERY = 1.0  # seconds, as in client-go
 _PART = 100  # objects of a cache that are looked at each time: some 3 ms

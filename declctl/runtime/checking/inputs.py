@@ -21,9 +21,8 @@ import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
-from declctl.kit import Breath
 from declctl.kit import files as reader
-from declctl.kit.files import Kind, Lookups, is_exhausted, is_folder
+from declctl.kit.files import Lookups, PathKind, is_exhausted, is_folder
 from declctl.manifest import Loaded, ManifestSource, load
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import EntryPoint
@@ -200,27 +199,21 @@ class InputFiles:
         return self._stdin or ManifestSource.read(self.manifest, at=self._at)
 
     def _read(self, behind: Path) -> Inputs:
-        rest = Breath()  # between two pieces of work, so that events get through
         # Kept although the read may fail: what was looked for and missing is watched, too.
         self._lookups = lookups = Lookups()
         source = self._source()
-        rest()
         loaded = self._load(source)
-        rest()
         bundle = closure(
             behind,
             modules_of(loaded.controller),
             display=self._shown_root(),
             folder=self.root,
-            rest=rest,
             until=self._parse_until,
             lookups=lookups,
         )
-        rest()
         code = digest_of(bundle.files.items())
         modules: dict[str, str] = {}
         for module in modules_of(loaded.controller):
-            rest()
             modules[module] = digest_of(reached(bundle, module).items())
         # What is beside the file of the Controller in its folder is not read for it.
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
@@ -257,7 +250,7 @@ class InputFiles:
         """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
         inside = root / name
         # A swapped volume has its files behind the link; a file beside it, or above it, has only the folder.
-        is_inside = ".." not in inside.parts and lookups.kind(inside) is not Kind.NOTHING
+        is_inside = ".." not in inside.parts and lookups.kind(inside) is not PathKind.NOTHING
         return inside if is_inside else self.root / name
 
 

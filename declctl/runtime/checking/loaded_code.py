@@ -25,6 +25,7 @@ from declctl.hooks.lint import Finding
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
 from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
+from declctl.kit import yield_interpreter
 from declctl.objects import KubeObject, ObjectView
 
 _LONGEST = 2000  # characters of a message: foreign code may raise one of any length
@@ -298,20 +299,18 @@ def load_code(
     *,
     number: int,
     at: Callable[[int], object] = lambda _: None,
-    rest: Callable[[], object] = lambda: None,
 ) -> tuple[LoadedCode | None, Sequence[Fault]]:
     """Import and check everything that is declared; `at` is told the number of each entry before.
 
-    `rest` is called between any two pieces of work. Returns nothing but the faults if there are errors
-    among them.
+    Returns nothing but the faults if there are errors among them. Between two entries, the threads of the
+    events get the interpreter.
     """
-    builder = _Builder(declaration, number, rest)
+    builder = _Builder(declaration, number)
     builder.plugins()
     for index, entry in enumerate(declaration.entries):
-        rest()
+        yield_interpreter()
         at(index)
         builder.entry(entry)
-    rest()
     # Last: it asks the plugins and files that entries have added to the table.
     builder.hooks_of_resources()
     if any(fault.severity == "error" for fault in builder.faults):
@@ -321,10 +320,10 @@ def load_code(
 
 
 class _Builder:
-    def __init__(self, declaration: Declaration, number: int, rest: Callable[[], object]) -> None:
+    def __init__(self, declaration: Declaration, number: int) -> None:
         self._declaration = declaration
-        self._namespace = GenerationNamespace(number, declaration.bundle, rest=rest)
-        self._table = GenerationPlugins(declaration.bundle, rest=rest)
+        self._namespace = GenerationNamespace(number, declaration.bundle)
+        self._table = GenerationPlugins(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → why
         self.foreign = LoadedCode(self._namespace, self._table)

@@ -7,7 +7,6 @@ others nor the command line down.
 
 import re
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from msgspec import structs
 
 from declctl.hooks import parser
 from declctl.hooks.plugins import installed
-from declctl.kit.breathing import REST_SECONDS
+from declctl.kit import yield_interpreter
 from declctl.runtime.checking.loaded_code import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
@@ -88,7 +87,7 @@ class Preflight:
         # `give_up` may have come before there was a child to close.
         if self._given_up.is_set():
             child.close()
-        time.sleep(REST_SECONDS)
+        yield_interpreter()
         lines, ending = child.ask(asked, limit=timeout)
         self._stack = [
             _Frame(found[1].decode(), int(found[2])) for found in map(_FRAME.match, lines) if found

@@ -29,7 +29,7 @@ from declctl.errors import (
 from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
-from declctl.kit import Breath, Clock, LoopThread, breathe, set_within, to_its_end
+from declctl.kit import Clock, LoopThread, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import ReplayPolicy
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
@@ -229,7 +229,7 @@ class _HandlerImport:
 
     def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
         watch = RegistrationWatch()
-        foreign, faults = load_code(self._declaration, number=self._number, rest=Breath())
+        foreign, faults = load_code(self._declaration, number=self._number)
         if foreign is not None:
             foreign.registrations = watch.registrations()
             foreign.share()
@@ -261,7 +261,7 @@ async def assemble(
     # Imports are user code, and user code never runs on this loop.
     build = _HandlerImport(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
-    await breathe()
+    await asyncio.sleep(0)
     began = clock.monotonic()
     try:
         async with asyncio.timeout(limit):
@@ -279,10 +279,10 @@ async def assemble(
     is_foreign = checked.declaration.is_foreign
     imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
     try:
-        await breathe()
+        await asyncio.sleep(0)
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, services) for resource in resolved.resources]
-        await breathe()
+        await asyncio.sleep(0)
         code = _Code(inputs, foreign)
         wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
         loop = await services.loops.responsive()
@@ -493,14 +493,14 @@ class Stage:
             plugins = new.foreign.plugins
             restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
-            await breathe()
+            await asyncio.sleep(0)
             steps = (
                 (*_changes(after, new), *changed_states(after.foreign.plugins, plugins), *restarts)
                 if after is not None
                 else ()
             )
             same_code = after is not None and _code(after) == _code(new)
-            await breathe()
+            await asyncio.sleep(0)
             prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
             await self._follow(prepared, new, timeout)
         except BaseException:
@@ -560,7 +560,7 @@ class Stage:
     async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
         moves = prepared.moves
         try:
-            await breathe()
+            await asyncio.sleep(0)
             await follow(moves, timeout=timeout)
             listening = {t.slot.name: t.slot.registrations.values() for t in prepared.transfers}
             indexes, clock = self._services.caches.staged_indexes, self._clock

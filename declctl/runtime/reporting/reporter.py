@@ -17,7 +17,7 @@ import msgspec
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
-from declctl.kit import Clock, breathe, set_within
+from declctl.kit import Clock, set_within
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool, decoding_of
 from declctl.runtime.caching.managed_informer import ResourceRequirement
@@ -503,7 +503,7 @@ class Announcer:
         # Before the first await: no status has the generation without its condition.
         self._observer.reloaded(outcome)
         self._history.add(outcome)
-        await breathe()
+        await asyncio.sleep(0)
         self._say(outcome, asked=asked)
         if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
             number = outcome.generation

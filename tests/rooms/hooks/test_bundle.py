@@ -164,13 +164,6 @@ def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
     assert len(parsed) == 3
 
 
-def test_rests_are_between_files(folder):
-    """Whoever reads beside something more urgent may rest."""
-    rests = []
-    closure(folder({"a.py": "import b", "b.py": ""}), ["a"], rest=lambda: rests.append(None))
-    assert len(rests) >= 2
-
-
 def test_a_folder_with_the_name_of_the_main_module_is_left_to_python(folder):
     """`__main__` has no spec where Python runs a program: to ask for it raises."""
     root = folder({"a.py": "import __main__, sys", "__main__/x.py": "", "sys/x.py": ""})

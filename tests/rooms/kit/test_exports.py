@@ -51,7 +51,7 @@ def test_a_name_that_its_module_lacks_is_an_attribute_error(package: str):
         late(package, {"rare": ("Missing",)})("Missing")
 
 
-@pytest.mark.parametrize("room", ["informer", "informer.queues", "informer.stores", "objects", "workqueue"])
+@pytest.mark.parametrize("room", ["informer", "objects", "decoding", "kit", "workqueue"])
 def test_every_exported_name_of_a_room_is_there(room: str):
     """What a room promises can be had, whenever it is loaded."""
     module = import_module(f"declctl.{room}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from declctl.kit import files as reader
-from declctl.kit.files import Kind, Lookups, is_exhausted
+from declctl.kit.files import Lookups, PathKind, is_exhausted
 
 
 def test_it_says_what_is_there_and_follows_links(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_it_says_what_is_there_and_follows_links(tmp_path: Path) -> None:
     lookups = Lookups()
     names = ["file", "pipe", "link", "around", "nowhere", "loop", "gone", "file/x", "a\0b", "x" * 300]
     assert [lookups.kind(tmp_path / name) for name in names] == [
-        *[Kind.FILE, Kind.OTHER, Kind.FILE, Kind.FOLDER],
-        *[Kind.NOTHING] * 6,
+        *[PathKind.FILE, PathKind.OTHER, PathKind.FILE, PathKind.FOLDER],
+        *[PathKind.NOTHING] * 6,
     ]
     assert lookups.real(tmp_path / "link") == os.path.realpath(tmp_path / "file")
     assert lookups.hold()

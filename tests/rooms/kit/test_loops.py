@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from declctl.kit import LoopThread
+from declctl.kit import LoopThread, yield_interpreter
 
 
 def test_coroutines_run_on_the_loops_own_thread():
@@ -52,3 +52,17 @@ def test_loop_that_is_stuck_is_reported_and_not_waited_for():
     assert not thread.stop(timeout=0.01)
     release.set()
     assert thread.stop()
+
+
+def test_a_thread_that_computes_lets_others_run() -> None:
+    """Another thread that waits for the interpreter has it between two slices of the work."""
+    others, done = [], threading.Event()
+
+    def wait() -> None:
+        others.append(1)
+        done.set()
+
+    threading.Thread(target=wait).start()
+    while not done.is_set():
+        yield_interpreter()
+    assert others == [1]
