@@ -12,12 +12,13 @@ afterwards, and there were as many cuts as fields, those were the right ones.
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
 from typing import Any, cast
 
 import msgspec
 
 from declctl.objects.answers import decoded
-from declctl.objects.fields import ALL, FieldPath, Step, Wildcard, scalars
+from declctl.objects.fields import ALL, FieldPath, PathStruct, Step, Wildcard, outermost, scalars
 from declctl.objects.frame import UNREADABLE
 from declctl.objects.record import Projected, packed
 
@@ -55,8 +56,6 @@ class Interning:
         return known
 
 
-# field → None for a leaf, a tree for a struct, [tree] for a list of structs, [] for a list of leaves
-_Tree = dict[str, Any]
 _Getter = Callable[[Any], Any]
 
 
@@ -81,20 +80,19 @@ class PartialDecoder:
     def __init__(self, paths: Iterable[FieldPath]) -> None:
         projected = at_hand(paths)
         self.positions: Mapping[FieldPath, int] = {path: i for i, path in enumerate(projected)}
-        tree: _Tree = {}
-        for path in projected:
-            _plant(tree, path)
-        fields = [_field(name, subtree) for name, subtree in tree.items()]
+        paths_of_values = [path.steps for path in projected]
+        values = PathStruct(paths_of_values)
         metadata = ("metadata", PartialMetadata, PartialMetadata())
-        getters = [_getters(path) for path in projected]
-        firsts = [first for first, _ in getters]
+        attributes = [values.attributes(steps) for steps in paths_of_values]
+        firsts = [first for first, *_ in attributes]
         # One call reads the metadata and all paths as far as their first wildcard; the metadata is
         # named twice because attrgetter returns a tuple for two names at least.
         self._read = operator.attrgetter("metadata", "metadata", *firsts)
-        self._decode = _decode([metadata, *fields])
+        self._decode = PathStruct(paths_of_values, more=[metadata]).decode
         self._read_values = _tuple_of(firsts)
-        self._decode_values = _decode(fields)
-        self._rests = [rest for _, rest in getters]
+        self._decode_values = values.decode
+        # One getter for the elements of each list on the way; None where the elements are the values.
+        self._rests = [[operator.attrgetter(a) if a else None for a in rest] for _, *rest in attributes]
 
     def decode(self, raw: bytes) -> tuple[PartialMetadata, tuple[Projected, ...]]:
         """Metadata and one value for each path, in the order of `positions`.
@@ -124,11 +122,13 @@ class PartialDecoder:
 def at_hand(paths: Iterable[FieldPath]) -> Sequence[FieldPath]:
     """Those of some paths that a `PartialDecoder` of them reads."""
     projected = [path for path in paths if _projectable(path)]
-    return [path for path in projected if not _inside_another(path, projected)]
-
-
-def _decode(fields: Sequence[tuple[str, Any, Any]]) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False, frozen=True)).decode
+    # One field can't be a value for one path and an object for another: the longer path is read by decoding.
+    apart = set(outermost(path.steps for path in projected))
+    return [
+        path
+        for at, path in enumerate(projected)
+        if path.steps in apart and not any(_parts_at_a_list(path.steps, o.steps) for o in projected[:at])
+    ]
 
 
 def _tuple_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -157,74 +157,19 @@ def _projectable(path: FieldPath) -> bool:
     return True
 
 
-def _inside_another(path: FieldPath, others: list[FieldPath]) -> bool:
-    # One field can't be a leaf for one path and a struct for another: the longer path is decoded.
-    return any(
-        other is not path
-        and len(other.steps) < len(path.steps)
-        and path.steps[: len(other.steps)] == other.steps
-        for other in others
-    ) or _same_start_other_kind(path, others)
+def _take_for_both(paths: Sequence[tuple[Step, ...]]) -> bool:
+    """Whether two of the paths take the same place for an object and for a list."""
+    return any(_parts_at_a_list(one, other) for one, other in combinations(paths, 2))
 
 
-def _same_start_other_kind(path: FieldPath, others: list[FieldPath]) -> bool:
-    for other in others[: others.index(path)]:
-        for mine, theirs in zip(path.steps, other.steps, strict=False):
-            if mine != theirs:
-                if isinstance(mine, Wildcard) or isinstance(theirs, Wildcard):
-                    return True
-                break
+def _parts_at_a_list(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return mine is ALL or theirs is ALL
     return False
 
 
-def _plant(tree: _Tree, path: FieldPath) -> None:
-    steps = list(path.steps)
-    while steps:
-        name = cast("str", steps.pop(0))
-        if not steps:
-            tree[name] = None
-        elif isinstance(steps[0], Wildcard):
-            steps.pop(0)
-            if not steps:
-                tree[name] = []
-                return
-            branch: list[_Tree] = tree.setdefault(name, [{}])
-            tree = branch[0]
-        else:
-            tree = tree.setdefault(name, {})
-
-
-def _field(name: str, subtree: Any) -> tuple[str, Any, Any]:
-    if subtree is None:
-        return (name, Any, None)
-    if subtree == []:
-        return (name, list[Any] | None, None)
-    if isinstance(subtree, list):
-        element = _struct(name, cast("list[_Tree]", subtree)[0])
-        return (name, list[element] | None, None)
-    struct = _struct(name, cast("_Tree", subtree))
-    return (name, struct, struct())
-
-
-def _struct(name: str, tree: _Tree) -> Any:
-    fields = [_field(child, subtree) for child, subtree in tree.items()]
-    return msgspec.defstruct(f"Partial_{name}", fields, gc=False, frozen=True)
-
-
-def _getters(path: FieldPath) -> tuple[str, list[_Getter | None]]:
-    # What attrgetter reads first, and then one getter for the elements of each list on the way;
-    # None for a list whose elements are the values.
-    names: list[list[str]] = [[]]
-    for step in path.steps:
-        if isinstance(step, Wildcard):
-            names.append([])
-        else:
-            names[-1].append(cast("str", step))
-    first, *rest = (".".join(part) for part in names)
-    return first, [operator.attrgetter(part) if part else None for part in rest]
-
-
-def _leaf(found: Any, rest: list[_Getter | None]) -> Projected:
+def _leaf(found: Any, rest: Sequence[_Getter | None]) -> Projected:
     if isinstance(found, str):
         return found
     level = [found]
@@ -276,8 +221,6 @@ def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
     )
 
 
-# field → None for a field to drop, a tree for a struct, [tree] for a list of structs
-_Dropped = dict[str, Any]
 _Values = Callable[[Any], Sequence[msgspec.Raw]]
 
 
@@ -289,11 +232,19 @@ class FieldCutter:
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
         self._paths = tuple(paths)
-        tree = _dropped_tree(self._paths)
-        self._decoder = None if tree is None else msgspec.json.Decoder(_dropped_struct(tree))
-        leaves = list(_leaves(tree or {}, ()))
-        self._readers = [(_spelled(cast("str", steps[-1])) + b":", _reader(steps)) for steps in leaves]
-        self._names = tuple({_spelled(cast("str", steps[-1])) for steps in leaves})
+        dropped = outermost(path.steps for path in self._paths)
+        self._decode: Callable[[bytes], Any] | None = None
+        self._readers: list[tuple[bytes, _Values]] = []  # the key of each field, with its quotes and colon
+        self._names: tuple[bytes, ...] = ()
+        if all(map(_is_cuttable, dropped)) and not _take_for_both(dropped):
+            names = [_spelled(cast("str", steps[-1])) for steps in dropped]
+            self._names = tuple(dict.fromkeys(names))
+            struct = PathStruct(dropped, leaf=msgspec.Raw, missing=msgspec.Raw())
+            self._decode = struct.decode
+            self._readers = [
+                (name + b":", _reader(struct.attributes(steps)))
+                for name, steps in zip(names, dropped, strict=True)
+            ]
 
     def cut(self, raw: bytes) -> bytes | None:
         """The JSON object without the fields; the same bytes if it has none of them.
@@ -301,15 +252,15 @@ class FieldCutter:
         None where that can't be told without decoding it: where fields are spelled as no API server
         spells them, or are found twice, or the way to them has another shape than the paths.
         """
-        if self._decoder is None:
+        if self._decode is None:
             return None
         if self._surely_without(raw):
             return raw
         try:
-            cut = self._without(raw, self._decoder.decode(raw))
+            cut = self._without(raw, self._decode(raw))
             if cut is None or cut is raw or self._surely_without(cut):
                 return cut
-            return None if any(self._found(self._decoder.decode(cut))) else cut
+            return None if any(self._found(self._decode(cut))) else cut
         except UNREADABLE:
             return None
 
@@ -342,73 +293,28 @@ def _may_meet(one: Step, other: Step) -> bool:
     return one == other or one is ALL or other is ALL or (isinstance(one, int) and isinstance(other, int))
 
 
-def _dropped_tree(paths: Sequence[FieldPath]) -> _Dropped | None:
-    """The fields on the way to those at the paths; None if no struct can name them."""
-    tree: _Dropped = {}
-    return tree if all(_plant_dropped(tree, path.steps) for path in paths) else None
+def _is_cuttable(steps: Sequence[Step]) -> bool:
+    """Whether a struct can name the way to a field, and the field has a name."""
+    names = [step for step in steps if step is not ALL]
+    in_a_row = any(a is ALL and b is ALL for a, b in pairwise(steps))
+    return (
+        steps[0] is not ALL
+        and steps[-1] is not ALL
+        and not in_a_row
+        and all(isinstance(name, str) and msgspec.json.encode(name) == _spelled(name) for name in names)
+    )
 
 
-def _plant_dropped(tree: _Dropped, steps: Sequence[Step]) -> bool:
-    name, *rest = steps
-    if not isinstance(name, str) or msgspec.json.encode(name) != _spelled(name):
-        return False
-    if not rest:
-        tree[name] = None  # whatever was to be dropped in it
-        return True
-    listed = rest[0] is ALL
-    branch = tree.setdefault(name, [{}] if listed else {})
-    if branch is None:
-        return True
-    if isinstance(branch, list) != listed or rest == [ALL]:
-        return False
-    return _plant_dropped(branch[0], rest[1:]) if listed else _plant_dropped(branch, rest)
-
-
-def _dropped_struct(tree: _Dropped) -> Any:
-    fields = [(_attribute(name), *_type_and_default(branch)) for name, branch in tree.items()]
-    names = {_attribute(name): name for name in tree}
-    return msgspec.defstruct("Dropped", fields, rename=names, gc=False, frozen=True)
-
-
-def _type_and_default(branch: Any) -> tuple[Any, Any]:
-    if branch is None:
-        return msgspec.Raw, msgspec.Raw()
-    if isinstance(branch, list):
-        return tuple[_dropped_struct(cast("list[_Dropped]", branch)[0]), ...], ()
-    struct = _dropped_struct(branch)
-    return struct, struct()
-
-
-def _leaves(tree: _Dropped, before: tuple[Step, ...]) -> Iterable[tuple[Step, ...]]:
-    for name, branch in tree.items():
-        if branch is None:
-            yield (*before, name)
-        elif isinstance(branch, list):
-            yield from _leaves(cast("list[_Dropped]", branch)[0], (*before, name, ALL))
-        else:
-            yield from _leaves(branch, (*before, name))
-
-
-def _reader(steps: Sequence[Step]) -> _Values:
-    parts: list[list[str]] = [[]]
-    for step in steps:
-        if isinstance(step, str):
-            parts[-1].append(_attribute(step))
-        else:
-            parts.append([])
-    first, *rest = (operator.attrgetter(".".join(part)) for part in parts)
+def _reader(attributes: Sequence[str]) -> _Values:
+    first, *rest = map(operator.attrgetter, attributes)
 
     def values(found: Any) -> Sequence[msgspec.Raw]:
         level = [first(found)]
         for get in rest:
-            level = [get(element) for elements in level for element in elements]
+            level = [get(element) for elements in level for element in elements or ()]
         return level
 
     return values
-
-
-def _attribute(name: str) -> str:
-    return f"field_{name.encode().hex()}"
 
 
 def _spelled(name: str) -> bytes:

@@ -21,7 +21,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects.answers import mapping
-from declctl.objects.fields import FieldPath, Step, Wildcard
+from declctl.objects.fields import FieldPath, PathStruct, Step, Wildcard, outermost
 from declctl.objects.frame import FILLED_IN, UNREADABLE, HeldObject, ObjectCodec
 from declctl.objects.record import Record
 from declctl.objects.resource import key_of
@@ -40,7 +40,7 @@ class ChangedPaths:
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
-        given = _outermost(dict.fromkeys(path.steps for path in paths))
+        given = outermost(path.steps for path in paths)
         self._all_labels = ("metadata", "labels") in given
         self._labels = tuple(name for steps in given if (name := _label(steps)) is not None)
         self._others = [s for s in given if s != ("metadata", "labels") and _label(s) is None]
@@ -102,15 +102,6 @@ def same_json(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _outermost(given: Iterable[_Steps]) -> list[_Steps]:
-    paths = list(given)
-    return [path for path in paths if not any(_is_below(path, other) for other in paths)]
-
-
-def _is_below(path: _Steps, other: _Steps) -> bool:
-    return len(path) > len(other) and path[: len(other)] == other
-
-
 def _label(steps: _Steps) -> str | None:
     match steps:
         case ("metadata", "labels", str(name)):
@@ -124,7 +115,7 @@ def _places(given: Iterable[_Steps]) -> tuple[_Places, list[_Steps]]:
     cut = {steps: _named(steps) for steps in given}
     decoded = [steps for steps, name in cut.items() if not name]
     places: _Places = {}
-    for place in _outermost(dict.fromkeys(name for name in cut.values() if name)):
+    for place in outermost(name for name in cut.values() if name):
         inside = [steps for steps in cut if steps[: len(place)] == place]
         places[place] = [steps[len(place) :] for steps in inside]
     return places, decoded
@@ -145,35 +136,12 @@ def _reader(places: Iterable[_Steps]) -> Callable[[bytes], tuple[msgspec.Raw, ..
 
     Raises msgspec.ValidationError for an object of another shape, and what decoding raises.
     """
-    tree: _Tree = {}
-    for steps in places:
-        below = tree
-        for step in steps[:-1]:
-            below = below.setdefault(cast("str", step), {})
-        below[cast("str", steps[-1])] = None
-    decode = msgspec.json.Decoder(_struct(tree)).decode
-    getters = [_getter(tree, steps) for steps in places]
+    places = list(places)
+    struct = PathStruct(places, leaf=msgspec.Raw, missing=msgspec.Raw())
+    getters = [struct.attributes(steps)[0] for steps in places]
     # The first is named twice: attrgetter returns a tuple for two names at least.
     values = operator.attrgetter(getters[0], *getters)
-    return lambda text: values(decode(text))[1:]
-
-
-def _struct(tree: _Tree) -> Any:
-    """Its fields are called by their number, and read by their name, which may be any text."""
-    fields: list[tuple[str, Any, Any]] = []
-    for number, below in enumerate(tree.values()):
-        kind = msgspec.Raw if below is None else _struct(below)
-        fields.append((f"f{number}", kind, kind()))
-    names = {f"f{number}": step for number, step in enumerate(tree)}
-    return msgspec.defstruct("Changed", fields, rename=names, gc=False, frozen=True)
-
-
-def _getter(tree: _Tree, steps: _Steps) -> str:
-    numbers: list[str] = []
-    for step in steps:
-        numbers.append(f"f{list(tree).index(cast('str', step))}")
-        tree = tree[cast("str", step)]
-    return ".".join(numbers)
+    return lambda text: values(struct.decode(text))[1:]
 
 
 def _part_differs(one: msgspec.Raw, other: msgspec.Raw, sought: Iterable[_Steps]) -> bool:

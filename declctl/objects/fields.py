@@ -2,15 +2,17 @@
 
 Field paths: `spec.nodeName`, `spec.containers[*].image`, `metadata.labels[app.kubernetes.io/name]`,
 `status.conditions[0].type`. In brackets, a key that holds a dot or a slash, as keys of labels do, needs no
-quotes.
+quotes. A `PathStruct` is what msgspec decodes of an object to read the values at some paths.
 
 Label and field selectors are read as kubectl reads them, and matched as the API server matches them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import msgspec
 
 
 class Wildcard:
@@ -186,6 +188,89 @@ _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _EXPRESSIONS = ("In", "NotIn", "Exists", "DoesNotExist")  # what metav1's matchExpressions may say
 _SIGNS = {"In": "=", "NotIn": "!=", "Gt": ">", "Lt": "<"}
 _LONGEST_PREFIX = 253
+
+
+# name → None for a value, a tree for an object, [tree] for a list of objects, [] for a list of values
+_Tree = dict[str, Any]
+
+
+class PathStruct:
+    """A struct that msgspec decodes out of an object: the values at some paths, and nothing else.
+
+    The steps of a path are names and `[*]`; no path lies in another, and no two paths take the same place
+    for an object and for a list. `leaf` is the type of a value, `missing` stands for a value that is not
+    there; `more` are further fields of the outermost struct, as `msgspec.defstruct` takes them.
+
+    Its fields are called by their number, and read by their name, which may be any text but one with a
+    quote or a backslash (ValueError).
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[Sequence[Step]],
+        *,
+        leaf: Any = Any,
+        missing: Any = None,
+        more: Sequence[tuple[str, Any, Any]] = (),
+    ) -> None:
+        self._tree: _Tree = {}
+        for steps in paths:
+            _plant(self._tree, steps)
+        self.decode: Callable[[Any], Any] = msgspec.json.Decoder(
+            _struct(self._tree, leaf, missing, more)
+        ).decode
+
+    def attributes(self, steps: Sequence[Step]) -> Sequence[str]:
+        """How `operator.attrgetter` reads the value at one of the paths out of what `decode` returns.
+
+        The first as far as the first list, each further one in the elements of that list. It is empty for
+        elements that are the values.
+        """
+        parts: list[list[str]] = [[]]
+        below: Any = self._tree
+        for step in steps:
+            if step is ALL:
+                parts.append([])
+                below = below[0] if below else None
+            else:
+                parts[-1].append(f"f{list(below).index(step)}")
+                below = below[step]
+        return [".".join(part) for part in parts]
+
+
+def outermost(given: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
+    """Those of some paths that do not lie in another; each once."""
+    paths = list(dict.fromkeys(given))
+    return [path for path in paths if not any(path[: len(o)] == o for o in paths if len(o) < len(path))]
+
+
+def _plant(tree: _Tree, steps: Sequence[Step]) -> None:
+    name, *rest = steps
+    assert isinstance(name, str)
+    if not rest:
+        tree[name] = None
+    elif rest == [ALL]:
+        tree[name] = []
+    elif rest[0] is ALL:
+        _plant(tree.setdefault(name, [{}])[0], rest[1:])
+    else:
+        _plant(tree.setdefault(name, {}), rest)
+
+
+def _struct(tree: _Tree, leaf: Any, missing: Any, more: Sequence[tuple[str, Any, Any]] = ()) -> Any:
+    fields: list[tuple[str, Any, Any]] = [*more]
+    for number, below in enumerate(tree.values()):
+        if below is None:
+            kind, default = leaf, missing
+        elif isinstance(below, list):
+            element = _struct(cast("list[_Tree]", below)[0], leaf, missing) if below else leaf
+            kind, default = list[element] | None, None
+        else:
+            kind = _struct(cast("_Tree", below), leaf, missing)
+            default = kind()
+        fields.append((f"f{number}", kind, default))
+    names = {f"f{number}": name for number, name in enumerate(tree)}
+    return msgspec.defstruct("Path", fields, rename=names, gc=False, frozen=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.objects.fields import FieldPath
+from declctl.objects.fields import FieldPath, PathStruct
 from declctl.objects.frame import (
     BROKEN_FRAME,
     UNREADABLE,
@@ -388,7 +388,7 @@ class FieldView(ObjectView, kw_only=True):
         try:
             if self._text is None:
                 self._text = self._record.layout.codec.decode(self._record.frame)
-            return decode(self._text).value
+            return decode(self._text).f0
         except UNREADABLE as fault:
             raise undecodable(self._record.key, fault) from fault
 
@@ -401,9 +401,8 @@ class FieldView(ObjectView, kw_only=True):
 
 @lru_cache(_FIELD_DECODERS)
 def _field_decoder(field: str) -> Callable[[Any], Any]:
-    """Reads one field of an object into `value`; raises ValueError or TypeError for what is no name."""
-    struct = msgspec.defstruct("Field", [("value", Any, msgspec.UNSET)], rename={"value": field}, gc=False)
-    return msgspec.json.Decoder(struct).decode
+    """Reads one field of an object into `f0`; raises ValueError or TypeError for what is no name."""
+    return PathStruct([(field,)], missing=msgspec.UNSET).decode
 
 
 def field_view(record: Record, text: Any = None) -> ObjectView:
