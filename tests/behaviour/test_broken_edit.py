@@ -314,7 +314,7 @@ def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, mon
     controller.wait_idle()
     before = _fingerprint(controller, sandbox)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise NameError("name 'oops' is not defined")
 
     with monkeypatch.context() as patched:
