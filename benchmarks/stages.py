@@ -30,7 +30,7 @@ from harness.server import Server
 
 from declctl import Client
 from declctl.decoding import Projection
-from declctl.decoding.fields import PartialDecoder
+from declctl.decoding.decoders import PartialDecoder
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.informer.applier import Applier
 from declctl.informer.queues.real_fifo import RealFIFO

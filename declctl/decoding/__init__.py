@@ -1,5 +1,6 @@
 """Decoding: bytes of an API server to records, and the fields of an object that somebody needs. No I/O."""
 
+from declctl.decoding.decoders import Transform
 from declctl.decoding.envelopes import ItemCutter
 from declctl.decoding.projection import (
     MANAGED_FIELDS,
@@ -9,7 +10,6 @@ from declctl.decoding.projection import (
     ProjectionStatistics,
     nothing_known,
 )
-from declctl.decoding.slow_path import Transform
 
 __all__ = [
     "MANAGED_FIELDS",

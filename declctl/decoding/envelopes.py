@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.decoding.slow_path import WholeObjects
+from declctl.decoding.decoders import WholeObjects
 from declctl.errors import MalformedAnswer
 from declctl.objects import answers
 from declctl.objects.answers import (

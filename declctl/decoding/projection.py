@@ -20,17 +20,20 @@ from typing import Any
 
 import msgspec
 
-from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, told
-from declctl.decoding.fields import (
+from declctl.decoding.decoders import (
     ESCAPED_LETTER,
+    MANAGED_FIELDS,
     MANAGED_FIELDS_KEY,
     MANAGED_FIELDS_NAME,
     FieldCutter,
     Interning,
     PartialDecoder,
+    Transform,
+    Transforming,
+    WholeObjects,
     cut_managed_fields,
 )
-from declctl.decoding.slow_path import MANAGED_FIELDS, Transform, Transforming, WholeObjects
+from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, told
 from declctl.errors import ApiError, CacheError, MalformedAnswer
 from declctl.objects.answers import json_object, mapping, no_name
 from declctl.objects.fields import FieldPath

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
-from declctl.decoding.slow_path import Transform
 from declctl.errors import CacheError
 from declctl.informer.applier import UidChange
 from declctl.informer.controller import QueueKind

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection, ProjectionStatistics
-from declctl.decoding.slow_path import Transform
 from declctl.errors import CacheError
 from declctl.informer.applier import (
     NO_DIFFERENCES,

@@ -9,8 +9,8 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
+from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
-from declctl.decoding.slow_path import Transform
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import ServerUrl
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource

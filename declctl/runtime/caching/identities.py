@@ -7,8 +7,8 @@ and what has to be listed.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import MetadataCodec, Projection, Remaking
-from declctl.decoding.slow_path import Transform
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec

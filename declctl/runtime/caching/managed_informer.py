@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from declctl.decoding.slow_path import Transform
+from declctl.decoding.decoders import Transform
 from declctl.errors import ReloadRefused
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.reflector.reflector import ReflectorOptions

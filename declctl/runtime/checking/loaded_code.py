@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from declctl.decoding.slow_path import Transform
+from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import EventTarget, Implementation, call

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.decoding.fields import at_hand
+from declctl.decoding.decoders import at_hand
 from declctl.manifest import Diagnostic, render_json
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint

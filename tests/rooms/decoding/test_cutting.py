@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.decoding.fields import cut_managed_fields
+from declctl.decoding.decoders import cut_managed_fields
 from tests.rooms.objects.made_objects import compact, pod, projection, record
 
 MANAGED = [{"manager": "kubectl", "fieldsV1": {"f:spec": {'k:{"name":"a"}': {}}}}]

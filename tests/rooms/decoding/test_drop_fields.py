@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.decoding.fields import FieldCutter
+from declctl.decoding.decoders import FieldCutter
 from declctl.objects import FieldPath
 from tests.rooms.objects.json_texts import objects
 from tests.rooms.objects.made_objects import compact, pod

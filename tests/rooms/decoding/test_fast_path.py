@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.decoding.fields import Interning, PartialDecoder
+from declctl.decoding.decoders import Interning, PartialDecoder
 from declctl.decoding.projection import usual_reader
 from declctl.objects import Record
 from declctl.objects.record import nothing_known

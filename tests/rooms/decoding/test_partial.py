@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.decoding.fields import PartialDecoder
+from declctl.decoding.decoders import PartialDecoder
 from declctl.objects import FieldPath
 from tests.rooms.objects.made_objects import compact
 

@@ -1,13 +1,17 @@
-"""Field paths compiled into decoders: what is read of an object, and what is dropped out of its bytes.
+"""Decoders of one object: the fast way by compiled field paths, the slow way as a whole.
 
 msgspec skips what a struct does not name, so that reading three fields of a 4 KB object costs little more
 than finding its end. `PartialDecoder` reads the metadata and the values at some paths.
 
 `FieldCutter` drops fields without decoding and encoding the rest. An unescaped quote begins or ends a JSON
 string. So `"name":` after a brace or a comma is the key of a field, whatever strings hold, and a value that
-is followed by a comma or a brace is a whole one. A partial decoder tells the values of the fields, then
-they are cut out. Each cut takes out one whole field of some object. So where the decoder finds none of them
+is followed by a comma or a brace is a whole one. A partial decoder tells the values of the fields, then they
+are cut out. Each cut takes out one whole field of some object. So where the decoder finds none of them
 afterwards, and there were as many cuts as fields, those were the right ones.
+
+`WholeObjects` is for objects that the compiled decoder can't read, or that have a transform. They are decoded
+whole, changed by the transform of the user, which is checked and counted, or kept as they came. An object is
+refused only if it has no name.
 """
 
 import operator
@@ -17,12 +21,26 @@ from typing import Any, cast
 
 import msgspec
 
-from declctl.objects.answers import decoded
+from declctl.errors import MalformedAnswer
+from declctl.kit.callbacks import refuse_async
+from declctl.objects.answers import decoded, identity_of, mapping, named_object
 from declctl.objects.fields import ALL, FieldPath, PathStruct, Step, Wildcard, outermost, scalars
-from declctl.objects.frame import UNREADABLE
-from declctl.objects.record import Projected, packed
+from declctl.objects.frame import UNREADABLE, Frame, KubeObject
+from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed, revision_of
+from declctl.objects.resource import key_of
 
 _MOST = 50_000  # entries; beyond it a table starts anew rather than grow for ever
+_Getter = Callable[[Any], Any]
+MANAGED_FIELDS_NAME = b"managedFields"
+MANAGED_FIELDS_KEY = b'"managedFields":'
+_BACKSLASH = b"\\"
+ESCAPED_LETTER = b"\\u00"  # how a letter may be written that could be written as it is; nobody does
+_COMMA = ord(",")
+_BEFORE_A_KEY = b"{,"
+_AFTER_A_VALUE = b",}"
+_Values = Callable[[Any], Sequence[msgspec.Raw]]
+Transform = Callable[[KubeObject], KubeObject | None]
+MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
 
 
 class Interning:
@@ -54,9 +72,6 @@ class Interning:
         if len(self._values) > _MOST:
             self._values.clear()
         return known
-
-
-_Getter = Callable[[Any], Any]
 
 
 class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
@@ -179,15 +194,6 @@ def _leaf(found: Any, rest: Sequence[_Getter | None]) -> Projected:
     return packed(tuple(text for value in level for text in scalars(value)))
 
 
-MANAGED_FIELDS_NAME = b"managedFields"
-MANAGED_FIELDS_KEY = b'"managedFields":'
-_BACKSLASH = b"\\"
-ESCAPED_LETTER = b"\\u00"  # how a letter may be written that could be written as it is; nobody does
-_COMMA = ord(",")
-_BEFORE_A_KEY = b"{,"
-_AFTER_A_VALUE = b",}"
-
-
 def cut_field(raw: bytes, key: bytes, value: bytes) -> bytes | None:
     """JSON without its first field that has this key and value; None if it has none that is so spelled.
 
@@ -219,9 +225,6 @@ def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
     return cut, cut.rfind(MANAGED_FIELDS_NAME) < 0 and (
         cut.find(_BACKSLASH) < 0 or cut.rfind(ESCAPED_LETTER) < 0
     )
-
-
-_Values = Callable[[Any], Sequence[msgspec.Raw]]
 
 
 class FieldCutter:
@@ -319,3 +322,135 @@ def _reader(attributes: Sequence[str]) -> _Values:
 
 def _spelled(name: str) -> bytes:
     return f'"{name}"'.encode()
+
+
+class Transforming:
+    """Applies a transform, or none. `dropped` and `failed` count objects that are not to be cached.
+
+    Raises TypeError for a transform that is asynchronous.
+    """
+
+    def __init__(self, transform: Transform | None) -> None:
+        refuse_async(transform, "the transform")
+        self.transform = transform
+        self.dropped = self.failed = 0
+        self.last_fault: str | None = None
+
+    def apply(self, obj: KubeObject, name: str) -> bytes | None:
+        """The JSON of what the cache shall hold; None to drop the object."""
+        # The result is written at once, so that what is no JSON is the transform's fault as well.
+        if self.transform is None:
+            return msgspec.json.encode(obj)
+        try:
+            result = self.transform(obj)
+            if result is None:
+                self.dropped += 1
+                return None
+            written = msgspec.json.encode(result)
+        except Exception as fault:  # noqa: BLE001 - the user's function; the object is dropped, counted and told
+            return self.failure(f"the transform raised {type(fault).__name__} on {name}: {fault}")
+        if not written.startswith(b"{"):
+            return self.failure(f"the transform returned a {type(result).__name__} for {name}, not an object")
+        return written
+
+    def failure(self, message: str) -> None:
+        """An object can't be transformed: it is dropped, counted and told."""
+        self.failed += 1
+        self.last_fault = message
+
+
+class WholeObjects:
+    """Reads one object at a time by decoding all of it.
+
+    `drop_fields` are removed, then `transforming` is applied. `objects` counts those that became
+    records, `decoded` those of them that were decoded whole.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        interned: Interning,
+        *,
+        drop_fields: Sequence[FieldPath],
+        transforming: Transforming,
+    ) -> None:
+        self._layout = layout
+        self._interned = interned
+        self._drop_fields = drop_fields
+        self._transforming = transforming
+        # An object of which the rest is unknown may be kept only where nothing has to be taken out of it
+        # but what a cache can do with.
+        self._changes = transforming.transform is not None or any(p != MANAGED_FIELDS for p in drop_fields)
+        self.objects = self.decoded = 0
+        self.oddity = ""  # of the last object that could be read in part only; whoever reads it takes it
+
+    def read(self, raw: bytes) -> Record | None:
+        """The record of an object; None where the transform dropped it, or failed on it.
+
+        Raises MalformedAnswer if it has no name.
+        """
+        try:
+            obj = named_object(raw)
+        except MalformedAnswer as fault:
+            return self.kept_raw(raw, fault)
+        self.objects += 1
+        self.decoded += 1
+        identity = dict(obj["metadata"])
+        for path in self._drop_fields:
+            path.remove_from(obj)
+        plain = self._transforming.apply(obj, str(identity["name"]))
+        if plain is None:
+            return None
+        if self._transforming.transform is not None:
+            obj = msgspec.json.decode(plain)
+        return self._record_of(
+            identity,
+            labels=mapping(mapping(obj.get("metadata")).get("labels")),
+            values=tuple(packed(path.values(obj)) for path in self._layout.positions),
+            frame=self._layout.codec.encode(plain),
+        )
+
+    def kept_raw(self, raw: bytes, fault: Exception) -> Record | None:
+        """The record of an object of which only the metadata can be read.
+
+        None where it has to be changed first. Raises MalformedAnswer if it has no name.
+        """
+        identity = identity_of(raw)
+        name = str(identity["name"])
+        if self._changes:
+            self.oddity = f"{name} can't be transformed: {fault}"
+            return self._transforming.failure(self.oddity)
+        self.objects += 1
+        self.oddity = f"{name} is kept as it is, because it can't be decoded: {fault}"
+        return self._record_of(
+            identity,
+            labels=mapping(identity.get("labels")),
+            values=(None,) * len(self._layout.positions),
+            frame=self._layout.codec.encode(raw),
+        )
+
+    def gone(self, raw: bytes) -> Record:
+        """What is left to tell of an object that the transform dropped: its identity."""
+        return self._record_of(identity_of(raw), labels={}, values=(), frame=b"{}")
+
+    def take_oddity(self) -> str:
+        """What was odd about the last object; empty if nothing was."""
+        oddity, self.oddity = self.oddity, ""
+        return oddity
+
+    def _record_of(
+        self,
+        identity: Mapping[str, Any],
+        *,
+        labels: Mapping[str, Any],
+        values: tuple[Projected, ...],
+        frame: Frame,
+    ) -> Record:
+        return Record(
+            key=key_of(identity.get("namespace"), str(identity["name"])),
+            revision=revision_of(str(identity.get("uid") or ""), str(identity.get("resourceVersion") or "")),
+            labels_json=self._interned.labels(msgspec.json.encode(labels)) if labels else NO_LABELS,
+            values=self._interned.values(values),
+            frame=frame,
+            layout=self._layout,
+        )
