@@ -27,10 +27,15 @@ def fingerprint(controller: ControllerUnderTest, sandbox: SandboxThread) -> dict
     }
 
 
+# The two tasks of a wait with a time limit (`set_within`): they come and go with what is waited for.
+_WAITS = {"Event.wait", "SystemClock.sleep"}
+
+
 def _tasks(loop: asyncio.AbstractEventLoop) -> Counter[str]:
     async def count() -> Counter[str]:
         here = asyncio.current_task()
-        return Counter(_name(task) for task in asyncio.all_tasks() if task is not here)
+        names = (_name(task) for task in asyncio.all_tasks() if task is not here)
+        return Counter(name for name in names if name not in _WAITS)
 
     return asyncio.run_coroutine_threadsafe(count(), loop).result(10)
 

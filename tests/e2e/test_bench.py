@@ -11,7 +11,7 @@ import yaml
 from processes import environment
 from waiting import until
 
-from declctl.bench.controller import Controller, built_in
+from declctl.bench.controller import ControllerProcess, built_in
 from declctl.errors import DeclctlError
 from declctl.sandbox import SandboxThread
 
@@ -169,13 +169,15 @@ def test_a_controller_ends_with_whoever_measures(tmp_path: Path) -> None:
             until("it has ended", lambda: not _is_alive(controller))
 
 
-def _controller(folder: Path, manifest: Path) -> Controller:
+def _controller(folder: Path, manifest: Path) -> ControllerProcess:
     calls = folder / "calls"
     calls.touch()
-    return Controller(manifest, kubeconfig=folder / "kubeconfig", calls=calls, folder=folder, watch=False)
+    return ControllerProcess(
+        manifest, kubeconfig=folder / "kubeconfig", calls=calls, folder=folder, watch=False
+    )
 
 
-def _is_alive(controller: Controller) -> bool:
+def _is_alive(controller: ControllerProcess) -> bool:
     try:
         controller.require_alive()
     except DeclctlError:

@@ -1,6 +1,9 @@
 """The architecture page names files that exist, and every room."""
 
+import ast
 import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,3 +31,47 @@ def test_every_floor_of_the_roof_is_on_the_page():
     floors = [path.parent.name for path in (ROOT / "declctl" / "runtime").glob("*/__init__.py")]
     assert floors
     assert [floor for floor in floors if f" {floor}/ " not in PAGE] == []
+
+
+# The library's factory takes a client where the informers' own takes any source: both names are public.
+_TWO_CLASSES = {"SharedInformerFactory"}
+
+
+def test_a_class_name_stands_once_in_the_package():
+    """A name in a log, a traceback or a search leads to one class."""
+    names = Counter(
+        node.name
+        for path in (ROOT / "declctl").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in names.items() if times > 1} == _TWO_CLASSES
+
+
+def test_no_chain_of_imports_is_long():
+    """A reader who follows imports down from any module comes to the ground within twenty steps."""
+    imports = {module: _imports(path, module) for module, path in _modules().items()}
+
+    @cache
+    def height(module: str) -> int:
+        return 1 + max((height(other) for other in imports[module] if other in imports), default=0)
+
+    assert max(map(height, imports)) <= 20
+
+
+def _modules() -> dict[str, Path]:
+    names = {path: path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "declctl").rglob("*.py")}
+    return {".".join(parts).removesuffix(".__init__"): path for path, parts in names.items()}
+
+
+def _imports(path: Path, module: str) -> set[str]:
+    """The modules that are imported at the top of a file; a name that is a module itself counts as that."""
+    known = _modules()
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(name if name in known else node.module for name in inner)
+    return found - {module}
