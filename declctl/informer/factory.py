@@ -227,6 +227,7 @@ class SharedInformerFactory:
         if self._ended:
             raise CacheError("the factory was shut down: enter it again, or make another one")
         watched = self._watched(GroupVersionKind.of(api_version, kind), options)
+        # An informer runs once: where it has stopped, a new one takes its place.
         member = None if options.get("exclusive") else self._shared.get(watched)
         if member is None or member.informer.is_stopped:
             member = self._make(watched, options)
@@ -239,6 +240,7 @@ class SharedInformerFactory:
             )
         member.informer.share_indexers(options.get("indexers", {}))
         member.users += 1
+        # It was released and lingers: the new user takes it over, and its end is called off.
         if member.unused.is_open:
             member.unused = Latch(member.unused.name)
         if member.closing is not None:
@@ -287,6 +289,7 @@ class SharedInformerFactory:
         after `timeout` seconds, or when one ends before, with what is missing and why; the log says so
         after a while. Raises CacheError for an informer that is not of this factory.
         """
+        # Each member is waited for by a latch that also opens when its last user leaves.
         awaited = [_Awaited(member) for member in self._wanted(informers)]
         try:
             result = await wait_for_cache_sync(*awaited, timeout=timeout, clock=self._clock)
@@ -329,10 +332,12 @@ class SharedInformerFactory:
 
     async def shutdown(self) -> None:
         """Stop every informer and return when they have ended. Final, unless the factory is entered again."""
+        # Ended first: an informer that is asked for while the others stop would be left running.
         self._entered, self._ended = 0, True
         members = list(self._members.values())
         self._members.clear()
         self._shared.clear()
+        # Lingering ends are cancelled with the informers that they would have ended.
         running = [task for member in members for task in (member.task, member.closing) if task is not None]
         for task in running:
             task.cancel()

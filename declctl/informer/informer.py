@@ -151,6 +151,7 @@ class SharedIndexInformer:
         except BaseExceptionGroup as group:
             raise alone(group) from None
         finally:
+            # Slices first: an introduction that goes on would notify listeners that are removed here.
             self._slices.cancel()
             for registration in self.processor.registrations():
                 self.processor.remove_listener(registration)
@@ -160,6 +161,7 @@ class SharedIndexInformer:
     def bind(self) -> None:
         """Belong to the loop that runs here, with the handlers that were added before it ran."""
         loop = self.processor.loop = asyncio.get_running_loop()
+        # Handlers that were added before a loop ran have latches that no loop knows yet.
         for listener in self._workers:
             listener.bind(loop)
 
@@ -221,6 +223,7 @@ class SharedIndexInformer:
                 # What was listed before a take-over was decoded by the projection before it.
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
+                # What this list finds different is told apart from what earlier lists have found.
                 before = self._applier.differences
                 for notifications in self._applier.replace(batch, now):
                     self.processor.distribute(notifications)
@@ -294,6 +297,7 @@ class SharedIndexInformer:
         self._workers[listener] = None
         listener.ended.on_open(lambda: self._workers.pop(listener, None))
         registration = self._register(listener, resync_period, synced=listener.synced)
+        # The listener has synced when all of its first sync is dealt with, not when it was handed over.
         registration.given.on_open(listener.initial_complete)
         self._slices.start(self._introduction(registration))
         return registration
@@ -318,6 +322,7 @@ class SharedIndexInformer:
         elif at_once:
             self._slices.start(self._introduction(registration))
         else:
+            # Events that come before the introduction begins are in it, and are not given twice.
             self.processor.postpone(registration)
             self._slices.start_later(self._introduction(registration))
         return registration
@@ -366,6 +371,7 @@ class SharedIndexInformer:
 
     def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
         """Add those indexes that are not there; one that is there by another function raises CacheError."""
+        # Two users of a shared informer may ask for the same index; the second finds it there.
         there = self.indexer.get_indexers()
         wanted = index_functions(indexers)
         self.indexer.add_indexers({n: f for n, f in wanted.items() if there.get(n) != f})
@@ -387,6 +393,7 @@ class SharedIndexInformer:
     def statistics(self) -> InformerStatistics:
         """The figures of this moment. From any thread."""
         reflector = self.controller.reflector.statistics()
+        # The age is computed here: a reader in another process has another clock.
         last = reflector.last_event_at
         return InformerStatistics(
             name=self.name,

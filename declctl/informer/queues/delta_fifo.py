@@ -96,10 +96,12 @@ class DeltaFIFO(SyncingQueue):
         """
         if self._transformer is not None:
             records = all_transformed(self._transformer, records)
+        # What the store does not know yet counts as known, too: it may be popped and not processed.
         initial, known, pending = not self._replaced, self._known(), self._pending()
         listed = {record.key for record in records}
         for record in records:
             self._put(Delta(self._listed_as, record.key, record, initial=initial))
+        # Sorted, so that the same list gives the same order of tombstones.
         for key in sorted(key for key in pending.keys() | known.keys() if key not in listed):
             newest = pending.get(key)
             if newest is not None and newest.type is _DELETED:
@@ -121,6 +123,7 @@ class DeltaFIFO(SyncingQueue):
         """Queue a Sync for each object of the store that has nothing pending (client-go 14, 15)."""
         pending = self._pending()
         for key, record in self._known().items():
+            # A pending change is newer than the store, and is a replay by itself.
             if key not in pending:
                 self._put(Delta(_SYNC, key, record))
         self.wake()
@@ -144,6 +147,7 @@ class DeltaFIFO(SyncingQueue):
             batch += self._items.pop(key)
         if batch:
             self._popped = batch
+        # After all keys: an empty list has no deltas by which the consumer could learn of it.
         elif self._empty is not None:
             bookmark, self._empty = self._empty, None
             return bookmark

@@ -144,6 +144,7 @@ class QueueBase:
         while (found := attempt()) is None:
             if self._closed:
                 raise QueueClosed("the queue is closed and empty")
+            # Cleared before the wait and after the attempt: on one loop nothing can come in between.
             self._changed.clear()
             await self._changed.wait()
         return found
@@ -220,8 +221,10 @@ class RealFIFO(SyncingQueue):
 
         Raises what the transformer raises, with nothing queued.
         """
+        # Transformed before anything is queued: a fault leaves the queue as it was.
         if self._transformer is not None:
             records = all_transformed(self._transformer, records)
+        # Only what came first decides whether the queue has synced (client-go's initialPopulationCount).
         replacement = Replacement(records, resource_version, initial=not self._replaced)
         if not self._populated:
             self._initial = replacement
@@ -250,6 +253,7 @@ class RealFIFO(SyncingQueue):
         So a batch never mixes the initial list with what comes after it (client-go 54, 56).
         """
         entries = self._entries
+        # A replacement, a bookmark or a replay is a batch of its own: it is applied in another way.
         if entries and not isinstance(other := entries[0], Delta):
             entries.popleft()
             return other

@@ -83,6 +83,7 @@ class ExpirationCache:
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
         """Hold these records and no others; the time of each begins anew."""
         now = self._clock.monotonic()
+        # Made outside of the lock: `records` may be a generator of the caller.
         entries = {record.key: TimestampedEntry(record, now) for record in records}
         with self._lock:
             self._entries = entries
@@ -108,6 +109,7 @@ class ExpirationCache:
     def list(self) -> list[Record]:
         """Every record that has not expired (client-go 101)."""
         with self._lock:
+            # A copy: `get_by_key` removes what has expired while this goes over them.
             keys = tuple(self._entries)
             return [record for key in keys if (record := self.get_by_key(key)) is not None]
 
@@ -178,6 +180,7 @@ class MutationCache:
             held = self._get(record.key)
             if held is not None:
                 known = _version(held.record)
+                # An event may have overtaken the answer. A tombstone is newer than each state of its object.
                 if version < known or (held.deleted and (version == known or record.uid == held.record.uid)):
                     return
             self._put(record, deleted=False)
@@ -206,9 +209,11 @@ class MutationCache:
             found: list[Record] = []
             for record in stored:
                 newest = self._newer(record)
+                # The store indexes its own state; the newer state may have left this value.
                 if newest is record or value in _values(function, newest):
                     found.append(newest)
             keys = {record.key for record in stored}
+            # What the store has under another value, or not at all, may have this value in its newest state.
             for key in [key for key in self._mutations if key not in keys]:
                 record = self._mutated(key)
                 if record is not None and value in _values(function, record):
@@ -255,6 +260,7 @@ class MutationCache:
         if held is None:
             return stored
         if _version(stored) >= _version(held.record):
+            # The store has caught up: the mutation is of no more use.
             del self._mutations[stored.key]
             return stored
         return stored if held.deleted else held.record
@@ -272,6 +278,7 @@ class MutationCache:
         self._mutations[record.key] = _Mutation(record, deleted, self._clock.monotonic() + self._ttl)
         self._mutations.move_to_end(record.key)
         if len(self._mutations) > self._size:
+            # The least recently used goes: its reader sees the store's state, which is older but true.
             self._mutations.popitem(last=False)
 
 

@@ -55,6 +55,7 @@ class Turnstile:
 
     def read(self, copy: Callable[[], T]) -> T:
         """What `copy` gives before or after a batch, never within one."""
+        # A batch changes the count when it begins and when it ends: an equal count means that none did.
         turn = self._turns
         if not turn & 1:
             found = copy()
@@ -101,6 +102,7 @@ class IndexedRecords:
         """
         if not self._records.keys().isdisjoint(records):
             return False
+        # All keys are new, so no index has to forget an older state.
         self._records.update(records)
         self._bytes += sum([len(record.frame) for record in records.values()])
         for index in self._written:
@@ -121,6 +123,7 @@ class IndexedRecords:
         with self._batches:
             for key in [key for key in self._records if key not in records]:
                 self.take(key)
+            # The first list meets an empty store, where the fast way is possible.
             if not self.put_new(records):
                 for key, record in records.items():
                     self.put(key, record)
@@ -177,6 +180,7 @@ class IndexedRecords:
         index = self._indices.get(NAMESPACE_INDEX)
         if index is not None and index.function == _BY_NAMESPACE:
             return self._batches.read(lambda: index.records(namespace))
+        # Without that index the key says the namespace.
         prefix = f"{namespace}/"
         return [record for record in self.list() if record.key.startswith(prefix)]
 
@@ -228,6 +232,7 @@ class IndexedRecords:
         fresh = _indices(indexers)
         for index in fresh.values():
             index.put_new(self._records)
+        # A finished index makes the one that is being built under its name useless.
         self._give_up_builds(fresh)
         self._publish({**self._indices, **fresh})
 
