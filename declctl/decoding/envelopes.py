@@ -103,6 +103,7 @@ class Envelopes:
 
     def opening(self, line: bytes) -> Opening | None:
         """How this line of a WATCH begins, if it is one of the openings."""
+        # A handful of comparisons, and only where a line begins otherwise than the one before.
         return next((opening for opening in self.openings if line.startswith(opening.prefix)), None)
 
     def line(self, line: bytes) -> tuple[str, bytes]:
@@ -126,6 +127,7 @@ class Envelopes:
         except UNREADABLE as fault:
             if len(body) > answers.OBJECT_BYTES:  # looking for the item at fault would take minutes
                 raise _no_list(fault, body) from fault
+            # One broken object must not hide all others: the list is taken apart at its brackets.
             page = _one_by_one(body, fault)
         if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
             # Taken for an empty list, it would empty the cache.
@@ -238,6 +240,7 @@ class ListItems:
             self._skip(str(fault))
 
     def _skip(self, reason: str) -> None:
+        # The first reasons help; a million of them would only fill the memory.
         self._skipped.append(reason if len(self._skipped) < _MOST_REASONS else _LIKE_OTHERS)
 
     def page(self, body: bytes) -> ListPage:
@@ -251,6 +254,7 @@ class ListItems:
         if self._skipped and not self._records:
             # Taken for an empty list, it would empty the cache.
             raise MalformedAnswer(f"no object of a LIST can be used; the first: {self._skipped[0]}")
+        # A foreign server may write anything here; only a number says how much is to come.
         remaining = metadata.get("remainingItemCount")
         return ListPage(
             self._records,

@@ -107,6 +107,7 @@ def usual_reader(  # noqa: C901
         key = f"{namespace}/{name}" if namespace else name
         revision = f"{uid}{REVISION_BREAK}{version}"
         if known is not nothing_known:
+            # A relist of what has not changed neither compresses the object again nor holds it twice.
             held = known(key)
             if held is not None and held.revision == revision and held.layout is layout:
                 return held
@@ -114,6 +115,7 @@ def usual_reader(  # noqa: C901
             plain = around
         elif head.endswith(b","):
             plain = head[:-1] + tail
+        # The field that was cut out stood first, so the comma after it goes with it.
         elif head.endswith(b"{") and tail.startswith(b","):
             plain = head + tail[1:]
         else:
@@ -283,6 +285,7 @@ class Projection:
         ):
             self._objects += 1
             return held
+        # A transform takes a dictionary, so that the object is decoded whole.
         if self._transforming.transform is not None:
             return self._whole.read(raw)
         if self._drop_managed and meta.managedFields:
@@ -331,6 +334,7 @@ class Projection:
         prefix, change, start = self._opening
         if not line.startswith(prefix) or not line.endswith(b"}"):
             return self._event_in_envelope(line, known)
+        # Between the opening and the last brace stands the object, in the order that API servers write.
         raw = line[start:-1]
         try:
             record = self._unusual(raw, known)

@@ -157,6 +157,7 @@ class RetryWatcher:
         if isinstance(fault, Forbidden | Unauthorized) or (isinstance(fault, Expired) and self._open):
             await self.stop()
             raise fault
+        # Any other fault may pass: the watch goes on from the newest version that was read.
         wait = self._backoff.seconds(fault)
         self._next_round = max(self._next_round, self._clock.monotonic() + wait)
         _log.warning("%s: %s; the watch is resumed", self._source.description, fault)
@@ -210,6 +211,7 @@ class InformerWatcher:
         self._stopped = False
 
     async def __aenter__(self) -> Self:
+        # Without resyncs: they are no events of a watch.
         self._registration = self.informer.add_listener(self, resync_period=0.0)
         self.informer.ended.on_open(self._changed.set)
         if self._runs:
@@ -231,6 +233,7 @@ class InformerWatcher:
             if item is not None:
                 self._queue.done(item)
                 return ObjectEvent(_TYPES[item.value.type], ObjectView(item.value.record))
+            # Raises what has ended the informer; its end without a fault ends the iteration below.
             if self._task is not None and self._task.done():
                 self._task.result()
             if self.informer.is_stopped:

@@ -214,6 +214,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     caches = InformerPool(client, tasks=tasks, clock=clock, log=log)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
+    # Generations are wired to these; the reloader and its stage see no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
         caches=caches,
@@ -244,6 +245,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
         clock=clock,
         log=log,
     )
+    # The reporter only reads, so it is told when there is something to read.
     reloader.on_synced.append(observer.wake)
     announcer = Announcer(
         observer, history=history, call_hooks=reloader.call_reload_hooks, log=log, restart=restart
@@ -331,6 +333,7 @@ class Runtime:
         self.handler_loops.stop()
         self.machinery.stop()
         try:
+            # Raises what has ended the machinery; the parts around it have been closed by now.
             status = future.result()
         except BaseExceptionGroup as several:
             raise _first_of(several) from several
@@ -483,6 +486,7 @@ class Runtime:
     def _background(
         self, files: InputFiles, parts: RuntimeParts, tasks: asyncio.TaskGroup
     ) -> list[asyncio.Task[None]]:
+        # `--once` ends when all is at rest: a reload meanwhile would never let it.
         watch = False if self.options.once else self.options.watch
         triggers = Triggers(
             files,
@@ -549,6 +553,7 @@ class Runtime:
         loop = self.machinery.loop
 
         def on_stop() -> None:
+            # A second signal ends the process at once (`SignalHandlers`), so the line says so.
             self._log.info("stopping: running calls may finish; once more to end at once")
             self.restarts = False
             self.stop()

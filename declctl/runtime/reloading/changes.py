@@ -132,6 +132,7 @@ class PlanSnapshot:
         """The same, whose code is another one than before the forced reload of that number; 0 is none."""
         if not number:
             return self
+        # The number makes all digests other ones: code that no file shows may have changed.
         modules = {name: f"{digest} {number}" for name, digest in self.modules.items()}
         return replace(self, code=f"{self.code} {number}", modules=modules)
 
@@ -252,6 +253,7 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             yield Step(StepKind.REHOME, f"handler {name}", "resourceRef")
         if previous.resync_period != handler.resync_period:
             yield Step(StepKind.RETIME, f"handler {name}", "resync")
+        # Two equal digests of everything make a look at each module needless.
         same_code = old.code == new.code or old.handler_code(previous) == new.handler_code(handler)
         reasons = [] if same_code else ["code"]
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]

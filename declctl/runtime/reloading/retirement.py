@@ -98,6 +98,7 @@ def find_holders(
 
 
 def _threads(prefix: str) -> Iterator[str]:
+    # A thread that is within a function of the code holds it by its stack.
     frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     for thread in threading.enumerate():
         place = _place(frames.get(thread.ident or 0), prefix)
@@ -168,6 +169,7 @@ def _referrers(prefix: str) -> list[str]:
     everything = gc.get_objects()
     own = {id(each) for each in everything if _is_of(each, prefix) or _is_namespace(each, prefix)}
     first = [each for each in everything if id(each) not in own and _refers(each, own)]
+    # A dict or a list says nothing to a person: the object that owns it does.
     containers = {id(each) for each in first if _is_a(each, _CONTAINERS)}
     ours = {id(everything), id(first)}
     lifetimes = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
@@ -291,11 +293,13 @@ class Retirement:
         Hooks have `timeout` seconds, informers linger for `linger` seconds.
         """
         was_last = await self._lifetimes.leave(generation, timeout=timeout)
+        # Only committed generations are alive; the others were refused while they were staged.
         refused = self.alive.get(generation.number) is not generation
         if not refused:
             del self.alive[generation.number]
         self._services.caches.drop_indexes(generation.wanted, self._still_wanted())
         self._services.caches.release(generation.wanted, linger=linger)
+        # A loop that only this generation used is not needed any longer.
         self._services.loops.keep({other.loop for other in self._lifetimes.all()})
         if was_last:
             foreign = generation.foreign

@@ -156,6 +156,7 @@ class Replays:
             slot = self._slots.get(name)
             if slot is None:
                 continue
+            # Newer code hears all of the cache: what is left of the earlier replay is part of that.
             if (before := self._tasks.get(name)) is not None:
                 before.cancel()
             task = asyncio.get_running_loop().create_task(self._replay(slot), name=f"replay {name}")
@@ -228,6 +229,7 @@ class _HandlerImport:
         self._made: LoadedCode | None = None
 
     def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
+        # Begun before the import, so that what it registers is told from what was there.
         watch = RegistrationWatch()
         foreign, faults = load_code(self._declaration, number=self._number)
         if foreign is not None:
@@ -332,6 +334,7 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
         generation = Generation(number, inputs, resolved, foreign, wanted, listers, bindings, loop)
         return AssembledGeneration(generation, fresh, imports)
     except BaseException:
+        # What `prepare` has counted as used is given back at once: nothing of it has started.
         services.caches.release(wanted, linger=0.0)
         raise
 
@@ -368,6 +371,7 @@ async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> Resource
         return resource
     if found.namespaced:
         return resource
+    # A default of the whole manifest is meant for other resources, too; it needs no warning.
     if not resource.namespaces_inherited:
         services.log.warning(
             f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
@@ -392,6 +396,7 @@ class _Code:
         """Of what transforms the objects of a watch; empty if nothing does. As `PlanSnapshot.identities`."""
         if resource.name not in self._foreign.transforms:
             return ""
+        # A hook may use any of the code; an entry point depends on its module and what that imports.
         by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
         entry = watch.transform.entry_point
         return self.of(None if by_hooks or entry is None else entry.module)
@@ -517,8 +522,10 @@ class Stage:
     async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
         if after is None or not wanting(new.plan):
             return ()
+        # A forced reload is for changes that no digest sees, so all code counts as new.
         if after.inputs.forced != new.inputs.forced:
             return [handler.name for handler in wanting(new.plan) if handler.entry_point is not None]
+        # In threads: digests of large bundles would hold up events.
         before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
         return await asyncio.to_thread(recoded, before, new.plan, new.inputs.bundle)
 
@@ -529,6 +536,7 @@ class Stage:
         for wanted in new.wanted:
             name = wanted.plan.name
             before = after.resource(name)
+            # Caches of the old generation are full, but for those that a handler moves to.
             known = self._services.caches.of(before) if before is not None and name not in moved else ()
             for cached in self._services.caches.of(wanted):
                 if cached not in known:

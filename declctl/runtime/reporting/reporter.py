@@ -232,6 +232,7 @@ class StatusReporter:
             )
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
+        # All three are read even if only one of them is shown: the log tells of plugins in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
         # While the server is away every watch fails: that is one fault, and not one for each resource.
         if server.unreachable_since is not None:
@@ -262,6 +263,7 @@ class StatusReporter:
             return
         holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)  # else the files are not what runs
         subjects = self._restarts(outcome) if holds else []
+        # A change that needs a new process is the news: it stands before what else the attempt has said.
         restarts = [takes_effect(subjects)] if subjects else []
         reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
         message = "; ".join([*restarts, *_said(outcome)])
@@ -378,6 +380,7 @@ class StatusReporter:
         if generation is None or not (found or self._logged_disabled):
             return []
         handlers = _handlers_of_plugins(generation.plan)
+        # Compared with the reasons of the last look: each is told once, when it comes and when it goes.
         logged, self._logged_disabled = self._logged_disabled, {name: p.reason for name, p in found.items()}
         for name in logged.keys() - found.keys():
             if name in handlers:
@@ -415,6 +418,7 @@ class StatusReporter:
     def _log_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
         """Say it when there is another reason for it, and once a minute."""
         moment = self._clock.monotonic()
+        # A new reason is told at once; the same one again after a while, so that the log does not fill.
         if news or moment >= self._silent_until.setdefault(resource.name, moment + _SILENCE):
             self._silent_until[resource.name] = moment + _SILENCE
             self._log.warning(f"{resource.name} {not_synced(resource)}", resource=resource.name)
@@ -446,6 +450,7 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
 
     Of ages and versions the least is taken, and of errors and states the first.
     """
+    # The youngest event of all watches says that something is still heard of the resource.
     ages = [part.last_event_age for part in parts if part.last_event_age is not None]
     events: dict[str, int] = {}
     for part in parts:

@@ -121,6 +121,7 @@ PROCESS_FIGURES = (
     ),
     Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
 )
+# In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
     Figure("name"),
     Figure("synced"),
@@ -162,6 +163,7 @@ RESOURCE_FIGURES = (
         shown=False,
     ),
 )
+# Two rows with one metric are two fields of the document, and two labels of that metric.
 DECODING_FIGURES = (
     Figure("objects"),
     Figure("projected", "declctl_decoded_objects", _READ, label="how", value="projected"),
@@ -260,6 +262,7 @@ class Conditions:
         status = "True" if holds else "False"
         before = self._conditions.get(kind)
         changed = before is None or before.status != status
+        # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
         self._conditions[kind] = Condition(kind, status, reason, message, since)
         return changed
@@ -313,6 +316,7 @@ class ResourceStatus:
         found: dict[str, int] = {}
         for part in self.informers:
             for internal, (times, _) in part.index_faults.items():
+                # Behind the @ stands what the index was made of, which tells two indexes of one name apart.
                 name = internal.partition("@")[0]
                 found[name] = found.get(name, 0) + times
         return found
