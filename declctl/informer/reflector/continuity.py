@@ -86,6 +86,7 @@ class SeenObjects:
             if delta.type is _GONE or record is None:
                 revisions.pop(delta.key, None)
             else:
+                # The revision has the uid, too: an object that was deleted and made again is another one.
                 revisions[delta.key] = record.revision
         if len(revisions) > FEW:
             self._revisions = None
@@ -94,6 +95,7 @@ class SeenObjects:
         """What a proof compares. All objects, where that costs the server one small read."""
         last = self._newest
         witness = witness_of(last) if isinstance(last, Delta) else last
+        # Another transform may leave objects out that this one has kept: they are no sign of another history.
         may_drop = source.projection is not self._projection
         all_of_them = not may_drop and not has_selector(source)
         return Sample(witness, self._revisions if all_of_them else None, may_drop)

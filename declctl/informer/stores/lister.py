@@ -116,6 +116,7 @@ class Lister:
     def has_synced(self) -> bool:
         """Whether the first list is in, of every namespace that is read."""
         if self._unsynced:
+            # What has synced stays so: once all have, a read asks nothing any longer.
             self._unsynced = tuple(state for state in self._unsynced if not state.has_synced)
         return not self._unsynced
 
@@ -155,6 +156,7 @@ class Lister:
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
+        # Several namespaces may have the same value.
         return list(dict.fromkeys(v for i in self._indexers for v in i.list_index_func_values(internal)))
 
     def keys(self) -> Keys:

@@ -96,6 +96,7 @@ class HandlerLoops:
             if loop not in used:
                 self._loops.remove(loop)
                 self._reported.discard(loop)
+                # Without a wait: a blocked loop would hold up the reload that has made it needless.
                 loop.stop(0.0)
 
     def blocked(self) -> list[BlockedLoop]:
@@ -111,6 +112,7 @@ class HandlerLoops:
             for loop in self._loops:
                 loop.look()
             self._report()
+            # While a loop is blocked the calls on it have time limits that only others can keep.
             if self._reported:
                 on_blocked()
             await asyncio.sleep(_LOOK_SECONDS)

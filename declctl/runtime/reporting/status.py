@@ -386,6 +386,7 @@ def _abandoned(call: AbandonedCall) -> dict[str, Any]:
     return {"name": call.what, "place": call.place, "seconds": round(call.seconds, 3)}
 
 
+# A monotonic clock begins anywhere; ages say the same to every reader.
 _ON_A_CLOCK = ("last_event_at", "error_since")  # moments that mean nothing to another process
 
 
