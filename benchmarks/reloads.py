@@ -94,8 +94,8 @@ class Rig:
     def retired(self) -> None:
         """Return when the old generation is gone."""
         # To ask for the status again and again would be work that keeps events waiting.
-        reloader: Any = self.controller.runtime._reloader  # noqa: SLF001
-        self.controller._on_machinery(reloader.drained(), _PATIENCE)  # noqa: SLF001
+        reloader = self.controller.runtime.parts.reloader
+        self.controller.on_machinery(reloader.drained(), _PATIENCE)
 
     def _effect(self, edit: Callable[[], Any]) -> float:
         before = dict(self.controller.status().reloads)
@@ -180,8 +180,8 @@ def pauses(handlers: int, reloads: int) -> Iterator[Figure]:
 
 def _timed_commits(rig: Rig, reloads: int) -> list[float]:
     # Nobody but the reloader knows when it commits.
-    reloader: Any = rig.controller.runtime._reloader  # noqa: SLF001
-    commit: Callable[..., Any] = reloader._commit  # noqa: SLF001
+    reloader: Any = rig.controller.runtime.parts.reloader
+    commit: Callable[..., Any] = reloader.commit
     taken: list[float] = []
 
     def timed(*arguments: Any, **options: Any) -> Any:
@@ -191,7 +191,7 @@ def _timed_commits(rig: Rig, reloads: int) -> list[float]:
         finally:
             taken.append(time.perf_counter() - began)
 
-    reloader._commit = timed  # noqa: SLF001
+    reloader.commit = timed
     for _ in range(reloads):
         rig.edit_code()
         rig.retired()

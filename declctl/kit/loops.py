@@ -20,7 +20,7 @@ T = TypeVar("T")
 _LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
 _BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
 
-_YIELD_SECONDS = 0.0001  # longer than a waiting thread takes to wake up
+_YIELD_SECONDS = 0.0005  # longer than a waiting thread takes to wake up
 
 
 def yield_interpreter() -> None:
