@@ -22,7 +22,8 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.kit.callbacks import refuse_async
+from declctl.kit.callbacks import must_propagate, refuse_async
+from declctl.kit.text import exception_text
 from declctl.objects.answers import decoded, identity_of, mapping, named_object
 from declctl.objects.fields import ALL, FieldPath, PathStruct, Step, Wildcard, outermost, scalars
 from declctl.objects.frame import UNREADABLE, Frame, KubeObject
@@ -347,8 +348,11 @@ class Transforming:
                 self.dropped += 1
                 return None
             written = msgspec.json.encode(result)
-        except Exception as fault:  # noqa: BLE001 - the user's function; the object is dropped, counted and told
-            return self.failure(f"the transform raised {type(fault).__name__} on {name}: {fault}")
+        except BaseException as fault:  # the user's function; the object is dropped, counted and told
+            if must_propagate(fault):
+                raise
+            raised = f"{type(fault).__name__} on {name}: {exception_text(fault)}"
+            return self.failure(f"the transform raised {raised}")
         if not written.startswith(b"{"):
             return self.failure(f"the transform returned a {type(result).__name__} for {name}, not an object")
         return written

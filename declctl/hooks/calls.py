@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from declctl.errors import FilterFailed, HandlerFailed
 from declctl.kit.callbacks import must_propagate
+from declctl.kit.text import exception_text
 from declctl.objects import ChangeType, ObjectView
 
 NAMESPACE = "_declctl_gen"
@@ -196,10 +197,7 @@ class Predicate:
 
 def describe(error: BaseException) -> str:
     """Type and text of an exception, with the names of modules that people know: `KeyError: 'team'`."""
-    try:
-        text = "".join([str(error)])  # a plain str: one of a class of its own may be broken, too
-    except BaseException:  # noqa: BLE001 - foreign code: an exception may be broken, and raise SystemExit
-        text = "(its text can't be shown)"
+    text = exception_text(error)
     name = type(error).__name__
     return without_prefix(f"{name}: {text}" if text else name)
 

@@ -45,13 +45,17 @@ def plain(result: Any, role: str) -> Any:
     )
 
 
+class CallGivenUp(BaseException):
+    """Ends the thread of foreign code whose call is given up. No `except Exception` stops it."""
+
+
 def must_propagate(error: BaseException) -> bool:
     """Whether an exception that came out of a foreign function is meant for us and has to be raised again.
 
-    True for the cancellation of the running task, for a person's Ctrl-C in the main thread, and for the
-    GeneratorExit of a coroutine that is closed. Everything else is a failure of the function, also a
-    CancelledError that it got from something of its own, SystemExit, and classes that derive from
-    BaseException: let through, they would end the task or thread of the caller, most of them silently.
+    True for the cancellation of the running task, for a person's Ctrl-C in the main thread, for the
+    GeneratorExit of a coroutine that is closed, and for CallGivenUp. Everything else is a failure of the
+    function, also a CancelledError that it got from something of its own, SystemExit, and classes that derive
+    from BaseException: let through, they would end the task or thread of the caller, most of them silently.
     """
     match error:
         case asyncio.CancelledError():
@@ -61,6 +65,8 @@ def must_propagate(error: BaseException) -> bool:
             return threading.current_thread() is threading.main_thread()
         case GeneratorExit():
             return _current_task() is None
+        case CallGivenUp():
+            return True
         case _:
             return False
 

@@ -28,6 +28,17 @@ def one_line(text: str) -> str:
     return visible(text.replace("\r\n", "\n")).replace("\n", "\\n")
 
 
+def exception_text(error: BaseException) -> str:
+    """What `str` gives for an exception; for a broken one, whose `str` raises, that it can't be shown.
+
+    Exceptions of foreign code may be anything.
+    """
+    try:
+        return "".join([str(error)])  # a plain str: one of a class of its own may be broken, too
+    except BaseException:  # noqa: BLE001 - even SystemExit
+        return "(its text can't be shown)"
+
+
 def excerpt(text: str, *, most: int) -> str:
     """The beginning of a text as a part of a sentence: at most `most` characters of it, on one line.
 

@@ -371,13 +371,15 @@ class FieldView(ObjectView, kw_only=True):
     _fields: KubeObject = msgspec.field(default_factory=dict[str, Any])  # those that were read
 
     def __getitem__(self, field: str) -> Any:
+        if self._body is not None:
+            return self._body[field]
         fields = self._fields
-        if self._body is None and field not in fields:
+        if field not in fields:
             value = self._decoded_alone(field)
             if value is msgspec.UNSET:
                 return self._decoded()[field]  # which fills in kind and apiVersion
             fields[field] = read_only(value)
-        return fields[field] if self._body is None else self._body[field]
+        return fields[field]
 
     def _decoded_alone(self, field: str) -> Any:
         """The value of a field; UNSET where it is missing, or where no struct can name it."""
@@ -386,9 +388,10 @@ class FieldView(ObjectView, kw_only=True):
         except (TypeError, ValueError):
             return msgspec.UNSET
         try:
-            if self._text is None:
-                self._text = self._record.layout.codec.decode(self._record.frame)
-            return decode(self._text).f0
+            text = self._text
+            if text is None:
+                text = self._text = self._record.layout.codec.decode(self._record.frame)
+            return decode(text).f0
         except UNREADABLE as fault:
             raise undecodable(self._record.key, fault) from fault
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from declctl.kit.callbacks import foreign_place
+from declctl.kit.callbacks import CallGivenUp, foreign_place
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -114,10 +114,6 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
             if returned.is_set() or thread.ident is None:
                 _abandoned.discard(thread)
         raise
-
-
-class CallGivenUp(BaseException):
-    """Ends the thread of a call that is given up, before the next object. No `except Exception` stops it."""
 
 
 class ForeignCall:

@@ -22,7 +22,7 @@ import aiohttp
 from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.kit.hosts import ServerUrl
-from declctl.kit.text import excerpt
+from declctl.kit.text import exception_text, excerpt
 from declctl.objects import answers
 from declctl.transport.connections import BodyProtocol, ChunkedResponse, ConnectionPool, keep_alive
 from declctl.transport.credentials import Credentials, Proof
@@ -453,7 +453,7 @@ def _cause(fault: OSError) -> str:
 
 
 def _text(fault: BaseException) -> str:
-    return _part(str(fault)) or type(fault).__name__
+    return _part(exception_text(fault)) or type(fault).__name__
 
 
 def _part(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from declctl.kit.callbacks import must_propagate
+from declctl.kit.text import exception_text
 from declctl.workqueue.delay import RateLimitingQueue
 from declctl.workqueue.queue import QueueShutDown
 
@@ -95,7 +96,8 @@ class _Workers(Generic[K]):
 
     def _failed(self, item: K, error: BaseException) -> None:
         if not isinstance(error, Exception):
-            fault = RuntimeError(f"it raised {type(error).__name__}{f': {error}' if str(error) else ''}")
+            text = exception_text(error)
+            fault = RuntimeError(f"it raised {type(error).__name__}{f': {text}' if text else ''}")
             fault.__cause__ = error
             error = fault
         retried = self._queue.num_requeues(item) < self._max_retries

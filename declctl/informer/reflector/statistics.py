@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from declctl.errors import Forbidden, NotFound, Unauthorized
+from declctl.kit.text import exception_text
 from declctl.objects import EventType, ListPage, WatchEvent
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
@@ -154,7 +155,7 @@ class ReflectorMetrics:
 
     def sentence(self, fault: Exception) -> str:
         """A fault with the resource that it is about."""
-        return f"{self._describe()}: {fault if str(fault) else repr(fault)}"
+        return f"{self._describe()}: {exception_text(fault) or type(fault).__name__}"
 
     def progress(self) -> str:
         """The fault that lasts, or how many objects have come. From any thread."""

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from declctl.errors import CacheError
-from declctl.kit.callbacks import refuse_async
+from declctl.kit.callbacks import must_propagate, refuse_async
+from declctl.kit.text import exception_text
 from declctl.objects import FieldPath, Layout, ObjectView, Record, decompressed, field_view
 
 _TOGETHER = 100  # objects whose frames are decompressed at once
@@ -66,9 +67,13 @@ class FunctionIndex:
 
     function: Callable[[ObjectView], Iterable[str] | None]
 
-    def __call__(self, record: Record, text: Any = None) -> Iterable[str]:
-        """The values of a record; `text` is the JSON of its object, as a buffer, where it is at hand."""
-        values = self.function(field_view(record, text))
+    def __call__(self, record: Record) -> Iterable[str]:
+        """The values of a record."""
+        return self.of_view(field_view(record))
+
+    def of_view(self, view: ObjectView) -> Iterable[str]:
+        """The values of the object that a view reads."""
+        values = self.function(view)
         return () if values is None else values
 
 
@@ -174,7 +179,7 @@ class Index:
         if not isinstance(self.function, FunctionIndex):
             return map(self._asked, records)
         # Frames are decompressed together, which takes a fifth less time than one by one.
-        return map(self._asked, records, decompressed(records))
+        return map(self._asked, records, map(field_view, records, decompressed(records)))
 
     def enter(self, key: str, record: Record, values: Values) -> None:
         """Let a record be found under values that the function gave; its key is not in the index yet."""
@@ -240,16 +245,20 @@ class Index:
         value = record.values[self._position]
         return () if value is None else value
 
-    def _asked(self, record: Record, text: Any = None) -> Values:
+    def _asked(self, record: Record, view: ObjectView | None = None) -> Values:
+        """What the function gives for a record; `view` is what a FunctionIndex reads, if it is at hand."""
         function = self.function
         try:
-            if text is not None and isinstance(function, FunctionIndex):
-                return _texts(function(record, text), record)
+            if view is not None and isinstance(function, FunctionIndex):
+                return _texts(function.of_view(view), record)
             return _texts(function(record), record)
         except _NoStrings as error:
             return self._fault(str(error))
-        except Exception as error:  # noqa: BLE001 - the user's function
-            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {error}")
+        except BaseException as error:  # the user's function
+            if must_propagate(error):
+                raise
+            text = exception_text(error)
+            return self._fault(f"{type(error).__name__} on {record.key}{_place(error)}: {text}")
 
     def _fault(self, message: str) -> tuple[str, ...]:
         self.faults += 1

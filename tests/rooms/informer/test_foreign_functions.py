@@ -206,3 +206,54 @@ def test_an_asynchronous_transform_of_a_factory_is_refused():
 
     with pytest.raises(TypeError, match="the transform is called where nobody can await it"):
         SharedInformerFactory(Client(), transform=yes).informer("v1", "Pod")
+
+
+class Broken(Exception):
+    """An exception whose text can't be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("raised", [Broken, SystemExit, asyncio.CancelledError, KeyError])
+@pytest.mark.parametrize("role", ["index", "transform"])
+def test_whatever_an_index_function_or_a_transform_raises_ends_no_informer(raised, role):
+    """The object is left out of the index, or of the cache; other objects are not concerned."""
+
+    def fails_for_a(obj: Any) -> Any:
+        if obj["metadata"]["name"] == "a":
+            raise raised
+        return ["x"] if role == "index" else obj
+
+    source, informer, clock = made(indexers={"x": fails_for_a} if role == "index" else {})
+    if role == "transform":
+        informer.set_transform(fails_for_a)
+    source.add(pod("a"))
+    source.add(pod("b"))
+
+    async def scenario():
+        async with running(informer, clock):
+            return [obj.name for obj in informer.lister.list()], informer.statistics()
+
+    names, figures = asyncio.run(scenario())
+    assert "b" in names
+    if role == "index":
+        times, fault = figures.index_faults["x"]
+        assert (names, times) == (["a", "b"], 1)
+        assert raised.__name__ in fault
+    else:
+        assert names == ["b"]
+
+
+def test_a_fault_whose_text_can_not_be_shown_does_not_end_the_reflector():
+    """It is told by its type, and the next attempt succeeds."""
+    source, informer, clock = made()
+    source.add(pod("a"))
+    source.fail_next(Broken(), verb="list")
+
+    async def scenario():
+        async with running(informer, clock):
+            await clock.advance(60)
+            return informer.has_synced
+
+    assert asyncio.run(scenario())
