@@ -283,7 +283,7 @@ class Index:
                     del self._buckets[value]  # empty buckets would pile up (client-go 80)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     # The first frames are ours: they call the function. So may the last be: of the object that it reads.
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
