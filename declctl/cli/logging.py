@@ -22,10 +22,11 @@ from datetime import UTC, datetime
 from textwrap import indent
 from typing import Any, TextIO, cast
 
+import structlog
+
 from declctl.cli.options import LogFormat, LogLevel
 from declctl.cli.terminal import has_colour
 from declctl.kit import Clock
-from declctl.kit.logs import structlog
 from declctl.kit.text import escaped, one_line, visible
 from declctl.manifest import Diagnostic, render_json, render_text
 from declctl.runtime.reporting.status import ResourceStatus

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import msgspec
+import structlog
 
 from declctl.errors import ManifestErrors
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
-from declctl.kit.logs import structlog
 from declctl.manifest import Plan, plan
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks

@@ -18,10 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import structlog
+
 from declctl.errors import UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
-from declctl.kit.logs import structlog
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool

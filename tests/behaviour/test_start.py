@@ -40,7 +40,6 @@ RARE = {
 UNASKED = {
     "jsonschema",
     "packaging.specifiers",
-    "rich",
     "prometheus_client",
     "declctl.admin.metrics",
     "watchfiles",
