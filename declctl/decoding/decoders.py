@@ -44,7 +44,7 @@ Transform = Callable[[KubeObject], KubeObject | None]
 MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
 
 
-class Interning:
+class InternTables:
     """The tables of one projection; used by one thread.
 
     `known_labels` and `known_values` look without adding: what was seen first, None if it was not.
@@ -94,7 +94,7 @@ class PartialDecoder:
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
-        projected = at_hand(paths)
+        projected = projectable_paths(paths)
         self.positions: Mapping[FieldPath, int] = {path: i for i, path in enumerate(projected)}
         paths_of_values = [path.steps for path in projected]
         values = PathStruct(paths_of_values)
@@ -135,9 +135,9 @@ class PartialDecoder:
         return tuple(map(_leaf, values, self._rests))
 
 
-def at_hand(paths: Iterable[FieldPath]) -> Sequence[FieldPath]:
+def projectable_paths(paths: Iterable[FieldPath]) -> Sequence[FieldPath]:
     """Those of some paths that a `PartialDecoder` of them reads."""
-    projected = [path for path in paths if _projectable(path)]
+    projected = [path for path in paths if _is_projectable(path)]
     # One field can't be a value for one path and an object for another: the longer path is read by decoding.
     apart = set(outermost(path.steps for path in projected))
     return [
@@ -158,7 +158,7 @@ def _tuple_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
             return operator.attrgetter(*names)
 
 
-def _projectable(path: FieldPath) -> bool:
+def _is_projectable(path: FieldPath) -> bool:
     if path.steps[0] == "metadata":
         return False  # labels and identity are in every record; the rest of it is seldom indexed
     previous_was_wildcard = False
@@ -325,7 +325,7 @@ def _spelled(name: str) -> bytes:
     return f'"{name}"'.encode()
 
 
-class Transforming:
+class TransformRunner:
     """Applies a transform, or none. `dropped` and `failed` count objects that are not to be cached.
 
     Raises TypeError for a transform that is asynchronous.
@@ -373,10 +373,10 @@ class WholeObjects:
     def __init__(
         self,
         layout: Layout,
-        interned: Interning,
+        interned: InternTables,
         *,
         drop_fields: Sequence[FieldPath],
-        transforming: Transforming,
+        transforming: TransformRunner,
     ) -> None:
         self._layout = layout
         self._interned = interned
@@ -386,7 +386,9 @@ class WholeObjects:
         # but what a cache can do with.
         self._changes = transforming.transform is not None or any(p != MANAGED_FIELDS for p in drop_fields)
         self.objects = self.decoded = 0
-        self.oddity = ""  # of the last object that could be read in part only; whoever reads it takes it
+        self.decode_warning = (
+            ""  # of the last object that could be read in part only; whoever reads it takes it
+        )
 
     def read(self, raw: bytes) -> Record | None:
         """The record of an object; None where the transform dropped it, or failed on it.
@@ -422,10 +424,10 @@ class WholeObjects:
         identity = identity_of(raw)
         name = str(identity["name"])
         if self._changes:
-            self.oddity = f"{name} can't be transformed: {fault}"
-            return self._transforming.failure(self.oddity)
+            self.decode_warning = f"{name} can't be transformed: {fault}"
+            return self._transforming.failure(self.decode_warning)
         self.objects += 1
-        self.oddity = f"{name} is kept as it is, because it can't be decoded: {fault}"
+        self.decode_warning = f"{name} is kept as it is, because it can't be decoded: {fault}"
         return self._record_of(
             identity,
             labels=mapping(identity.get("labels")),
@@ -437,10 +439,10 @@ class WholeObjects:
         """What is left to tell of an object that the transform dropped: its identity."""
         return self._record_of(identity_of(raw), labels={}, values=(), frame=b"{}")
 
-    def take_oddity(self) -> str:
+    def take_decode_warning(self) -> str:
         """What was odd about the last object; empty if nothing was."""
-        oddity, self.oddity = self.oddity, ""
-        return oddity
+        decode_warning, self.decode_warning = self.decode_warning, ""
+        return decode_warning
 
     def _record_of(
         self,

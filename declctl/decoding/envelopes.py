@@ -42,11 +42,11 @@ _WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
 _SHOWN = 120  # characters of a name that a server made up
 
 
-class ForeignObject(NamedTuple):
-    """An object of another kind: why it is not wanted, and its version, if it has one."""
+class UnexpectedKind(NamedTuple):
+    """What is said of an object of another kind than the expected one."""
 
-    reason: str
-    resource_version: str
+    reason: str  # a sentence that names both kinds
+    resource_version: str  # of the object; empty if it has none
 
 
 class Opening(NamedTuple):
@@ -137,11 +137,11 @@ class Envelopes:
             )
         return page.metadata, map(bytes, page.items or ())
 
-    def foreign_item(self, raw: bytes) -> ForeignObject | None:
+    def unexpected_kind_of_item(self, raw: bytes) -> UnexpectedKind | None:
         """The same of an item of a list, in which objects of most kinds don't say their kind."""
-        return None if raw.startswith(self._items) else self.foreign(raw)
+        return None if raw.startswith(self._items) else self.unexpected_kind(raw)
 
-    def foreign(self, raw: bytes) -> ForeignObject | None:
+    def unexpected_kind(self, raw: bytes) -> UnexpectedKind | None:
         """What is wrong with the kind of an object; None where it is the expected one, or isn't said."""
         try:
             found = _KIND.decode(raw)
@@ -152,10 +152,10 @@ class Envelopes:
         api_version, kind = self._own
         said = f"{found.kind[:_SHOWN]} ({found.apiVersion[:_SHOWN]})"
         reason = f"an object is a {said} and not a {kind} ({api_version})"
-        return ForeignObject(reason, found.metadata.resourceVersion)
+        return UnexpectedKind(reason, found.metadata.resourceVersion)
 
 
-def told(kind: str, raw: bytes) -> WatchEvent:
+def event_without_object(kind: str, raw: bytes) -> WatchEvent:
     """The event of a line that tells of no object: a bookmark.
 
     An ERROR is raised as the StatusError that it carries; anything else raises MalformedAnswer.
@@ -223,12 +223,12 @@ class ListItems:
 
         What is accepted is one whole object: neither a part of one nor more than one.
         """
-        if (foreign := self._envelopes.foreign_item(raw)) is not None:
-            self._skip(foreign.reason)
+        if (unexpected_kind := self._envelopes.unexpected_kind_of_item(raw)) is not None:
+            self._skip(unexpected_kind.reason)
             return
         record = self._record(raw)
-        if self._whole.oddity:
-            (self._skipped if record is None else self._kept_raw).append(self._whole.take_oddity())
+        if self._whole.decode_warning:
+            (self._skipped if record is None else self._kept_raw).append(self._whole.take_decode_warning())
         if record is not None:
             self._records.append(record)
 
@@ -289,7 +289,7 @@ class ItemCutter:
         self._body = bytearray()  # what comes after what was cut
         self._separator = b""
         self._searched = 0
-        self._patience = 0  # bytes of the body that are needed to make sense of it
+        self._needed = 0  # bytes of the body that are needed to make sense of it
         self._cutting = True
         self._scan: BracketScan | None = None  # of the item at the beginning, while its end is looked for
 
@@ -308,7 +308,7 @@ class ItemCutter:
         Raises MalformedAnswer for an item, or a list that can't be cut, that is too long to be held.
         """
         body = self._body
-        if self._cutting and len(body) >= self._patience and (self._separator or self._begin()):
+        if self._cutting and len(body) >= self._needed and (self._separator or self._begin()):
             at = self._cut_items()
             if self._cutting and len(body) - at > self._longest:
                 at = self._cut_by_brackets(at)
@@ -400,13 +400,13 @@ class ItemCutter:
         if end is None or end + 2 > len(body):
             self._scan = None if end is not None else scan
             # A string without an end is scanned from its beginning: not before twice as much of it is here.
-            self._patience = min(held + held - scan.scanned, self._longest + 1)
+            self._needed = min(held + held - scan.scanned, self._longest + 1)
             return None
         self._scan = None
         if not body.startswith(b",{", end):
             self._cutting = False
             return None
-        self._patience = 0
+        self._needed = 0
         self._items.read_or_skip(bytes(body[at:end]))
         return end + 1
 

@@ -8,7 +8,7 @@ is left to `Projection`, which reads it as carefully as it takes; the record tha
 the same. An object that the compiled decoder does not expect (a null where a map should be, a field of
 another type) is decoded whole instead: it is never refused.
 
-`Remaking` makes records anew out of their own frames, as if another projection had read the object. So a
+`RecordRemaker` makes records anew out of their own frames, as if another projection had read the object. So a
 cache takes other fields out of its objects, drops more of them, or keeps them another way, without another
 LIST.
 """
@@ -26,14 +26,14 @@ from declctl.decoding.decoders import (
     MANAGED_FIELDS_KEY,
     MANAGED_FIELDS_NAME,
     FieldCutter,
-    Interning,
+    InternTables,
     PartialDecoder,
     Transform,
-    Transforming,
+    TransformRunner,
     WholeObjects,
     cut_managed_fields,
 )
-from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, told
+from declctl.decoding.envelopes import CHANGES, Envelopes, ListItems, event_without_object
 from declctl.errors import ApiError, CacheError, MalformedAnswer
 from declctl.objects.answers import json_object, mapping, no_name
 from declctl.objects.fields import FieldPath
@@ -61,14 +61,14 @@ _MARK = b"-0e-0"  # a value that nobody writes
 _MARKED_FIELD = MANAGED_FIELDS_KEY + _MARK
 _RAW_MARK, _NOTHING = msgspec.Raw(_MARK), msgspec.Raw()
 
-UsualReader = Callable[[bytes, int, int, Known], Record | None]
+FastReader = Callable[[bytes, int, int, Known], Record | None]
 """Reads the object that is `text[start:stop]`; None if it is not as usual. `known` is as for a projection."""
 
 
 # In one function, because for each object a call costs as much as what would be called.
-def usual_reader(  # noqa: C901
-    partial: PartialDecoder, interned: Interning, layout: Layout, *, drops_managed_fields: bool
-) -> UsualReader:
+def fast_reader(  # noqa: C901
+    partial: PartialDecoder, interned: InternTables, layout: Layout, *, drops_managed_fields: bool
+) -> FastReader:
     """The reader of objects of which nothing but `managedFields` is dropped, and nothing is transformed.
 
     `managedFields` are taken out before anything is decoded: they need not even be skipped. In their
@@ -177,7 +177,7 @@ class Projection:
         )
         self._drop_fields = tuple(drop_fields)
         self._drop_managed = MANAGED_FIELDS in drop_fields
-        self._transforming = Transforming(transform)
+        self._transforming = TransformRunner(transform)
         others = [path for path in drop_fields if path != MANAGED_FIELDS]
         self._cutter = FieldCutter(others) if others else None
         # What is indexed is what is left: fields that lie in a dropped one are read after the cut.
@@ -188,13 +188,13 @@ class Projection:
         sent = PARTIAL_OBJECT_METADATA if metadata_only else GroupVersionKind.of(api_version, kind)
         self._envelopes = Envelopes(sent.api_version, sent.kind)
         self._opening = self._envelopes.openings[0]  # how the last line began: the next one does, too
-        self._interned = Interning()
+        self._interned = InternTables()
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
-        self._usual = None
+        self._fast_reader = None
         if self._cutter is None and transform is None:
-            self._usual = usual_reader(
+            self._fast_reader = fast_reader(
                 self._partial, self._interned, self.layout, drops_managed_fields=self._drop_managed
             )
         self._objects = 0
@@ -219,7 +219,7 @@ class Projection:
         `known` is as in `record`, for the objects of a streaming list.
         """
         events: list[WatchEvent] = []
-        read, append = self._usual, events.append
+        read, append = self._fast_reader, events.append
         prefix, change, start = self._opening
         try:
             for line in lines:
@@ -231,7 +231,7 @@ class Projection:
                 if read is not None and line.startswith(prefix) and line.endswith(b"}"):
                     record = read(line, start, len(line) - 1, known)
                 if record is None:
-                    append(self._unusual_event(line, known))
+                    append(self._slow_event(line, known))
                 else:
                     self._objects += 1
                     append(WatchEvent(change, record))
@@ -257,14 +257,14 @@ class Projection:
         back as that record, so that a relist neither compresses it again nor holds it twice. Raises
         MalformedAnswer if the object has no name.
         """
-        if self._usual is not None:
-            record = self._usual(raw, 0, len(raw), known)
+        if self._fast_reader is not None:
+            record = self._fast_reader(raw, 0, len(raw), known)
             if record is not None:
                 self._objects += 1
                 return record
-        return self._unusual(raw, known)
+        return self._slow_record(raw, known)
 
-    def _unusual(self, raw: bytes, known: Known) -> Record | None:
+    def _slow_record(self, raw: bytes, known: Known) -> Record | None:
         try:
             meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
@@ -330,33 +330,33 @@ class Projection:
             self.layout.codec.statistics(),
         )
 
-    def _unusual_event(self, line: bytes, known: Known) -> WatchEvent:
+    def _slow_event(self, line: bytes, known: Known) -> WatchEvent:
         prefix, change, start = self._opening
         if not line.startswith(prefix) or not line.endswith(b"}"):
             return self._event_in_envelope(line, known)
         # Between the opening and the last brace stands the object, in the order that API servers write.
         raw = line[start:-1]
         try:
-            record = self._unusual(raw, known)
+            record = self._slow_record(raw, known)
         except MalformedAnswer:
             return self._event_in_envelope(line, known)  # the object is not the last field of the event
-        if record is None or self._whole.oddity:
-            return self._odd_event(change, record, raw)
+        if record is None or self._whole.decode_warning:
+            return self._event_of(change, record, raw)
         return WatchEvent(change, record)
 
     def _event_in_envelope(self, line: bytes, known: Known) -> WatchEvent:
         kind, raw = self._envelopes.line(line)
         if kind not in CHANGES:
-            return told(kind, raw)
-        if (foreign := self._envelopes.foreign(raw)) is not None:
-            return WatchEvent(EventType.SKIPPED, None, foreign.resource_version, False, foreign.reason)
-        return self._odd_event(CHANGES[kind], self.record(raw, known=known), raw)
+            return event_without_object(kind, raw)
+        if (other := self._envelopes.unexpected_kind(raw)) is not None:
+            return WatchEvent(EventType.SKIPPED, None, other.resource_version, False, other.reason)
+        return self._event_of(CHANGES[kind], self.record(raw, known=known), raw)
 
-    def _odd_event(self, change: EventType, record: Record | None, raw: bytes) -> WatchEvent:
+    def _event_of(self, change: EventType, record: Record | None, raw: bytes) -> WatchEvent:
         if record is None:
             # The transform dropped it: whatever the cache holds of it has to go.
             change, record = EventType.DROPPED, self._whole.gone(raw)
-        return WatchEvent(change, record, oddity=self._whole.take_oddity())
+        return WatchEvent(change, record, decode_warning=self._whole.take_decode_warning())
 
     def _without_managed_fields(self, raw: bytes, value: bytes) -> bytes | None:
         found = cut_managed_fields(raw, value)
@@ -417,7 +417,7 @@ def _without_kind(plain: bytes) -> bytes:
 _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
 
 
-class Remaking:
+class RecordRemaker:
     """Makes records of `layout` out of records of other layouts of the same kind. One thread uses it.
 
     What is in a frame has been transformed, so that nothing is transformed again; `drop_fields` are
@@ -430,13 +430,13 @@ class Remaking:
     ) -> None:
         self.layout = layout
         self._alike = alike
-        at_hand = [None if alike is None else alike.positions.get(path) for path in layout.positions]
+        places = [None if alike is None else alike.positions.get(path) for path in layout.positions]
         # Where the values stand in records that are alike, if all of them do.
-        self._places = None if alike is None or None in at_hand else [at for at in at_hand if at is not None]
+        self._places = None if alike is None or None in places else [at for at in places if at is not None]
         self._drop_fields = tuple(drop_fields)
         self._reads = _projection(layout, layout.codec, self._drop_fields)
         self._partial = PartialDecoder(layout.positions)
-        self._interned = Interning()
+        self._interned = InternTables()
         self._looks = _projection(layout, _NoFrames(), ())
 
     def __call__(self, record: Record) -> Record:

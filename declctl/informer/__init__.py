@@ -1,10 +1,9 @@
-"""The line: client-go's tools/cache, in order of flow.
+"""Informers, as client-go's tools/cache.
 
-source → `reflector` → `queues` → `stores` → `processor` → `listener`, joined by `informer`, shared
-by `factory`. What knows HTTP, manifests or plugins does not belong here.
+A change goes through these modules in order: `source`, `reflector`, `queues`, `applier`, `stores`,
+`processor`, `listener`. `informer` joins them, and `factory` shares informers. No module here knows HTTP,
+manifests or plugins.
 """
-
-from typing import TYPE_CHECKING
 
 from declctl.errors import QueueClosed
 from declctl.informer.applier import RelistDifferences, Reprojection
@@ -23,6 +22,7 @@ from declctl.informer.factory import (
     SharedInformerFactory,
     TweakSelection,
 )
+from declctl.informer.fake_source import FakeControllerSource
 from declctl.informer.informer import InformerStatistics, SharedIndexInformer
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
@@ -41,6 +41,7 @@ from declctl.informer.source import (
     WatchListSemantics,
     supports_watch_list,
 )
+from declctl.informer.stores.caches import ExpirationCache, MutationCache, UndeltaStore
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
     FieldIndex,
@@ -62,19 +63,6 @@ from declctl.informer.wait import (
     wait_for,
     wait_for_cache_sync,
 )
-from declctl.kit.exports import late
-
-if TYPE_CHECKING:
-    from declctl.informer.fake_source import FakeControllerSource
-    from declctl.informer.stores.caches import ExpirationCache, MutationCache, UndeltaStore
-else:  # what few programs use: 4 ms, or 10 without compiled files
-    __getattr__ = late(
-        __name__,
-        {
-            "fake_source": ("FakeControllerSource",),
-            "stores.caches": ("ExpirationCache", "MutationCache", "UndeltaStore"),
-        },
-    )
 
 __all__ = [
     "FIFO",

@@ -29,7 +29,7 @@ from declctl.objects import (
     newer_version,
 )
 
-_FEW, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and attempts to get there
+_MOST_LEFT, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and attempts to get there
 _LOOKS = 20  # records that can be compared in the time in which one is made
 _TAKEN_OVER_AT_ONCE = 250  # objects of a step of a take-over: some 1 ms
 _log = logging.getLogger("declctl.informer")
@@ -320,7 +320,7 @@ class Reprojection:
             return True
         # Each round makes what has changed since the one before it, and is shorter. A store that changes
         # faster than that is taken over as it is.
-        if self._made_in_round <= _FEW or self._rounds >= _MOST_ROUNDS:
+        if self._made_in_round <= _MOST_LEFT or self._rounds >= _MOST_ROUNDS:
             return True
         self._made_in_round = 0
         self._round = iter(self._indexer.list())

@@ -31,7 +31,7 @@ from declctl.kit import Clock, Latch, SystemClock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
 from declctl.objects import Notification, Record
 
-_BREATH = 64  # calls of the handler until the loop may do something else
+_CALLS_PER_TURN = 64  # calls of the handler until the loop may do something else
 
 BATCH = 500  # entries that are processed before the loop may do something else
 _SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go
@@ -316,7 +316,7 @@ class _InlineHandler:
                 if inspect.isawaitable(result):
                     await result
                 self._calls += 1
-                if self._calls % _BREATH == 0:
+                if self._calls % _CALLS_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     def _applied(self, batch: Batch, now: float) -> Iterable[Iterable[Notification]]:

@@ -1,4 +1,4 @@
-"""What a library user implements to be told of changes (client-go's ResourceEventHandler)."""
+"""Event handlers: the functions of a library user that informers call (client-go's ResourceEventHandler)."""
 
 import functools
 import inspect
@@ -12,16 +12,15 @@ from declctl.objects import KubeObject, ObjectKey, ObjectView
 
 @dataclass(frozen=True, slots=True)
 class DeletedFinalStateUnknown(Mapping[str, Any]):
-    """A delete that the watch missed.
+    """A deleted object whose delete event the watch missed (client-go's DeletedFinalStateUnknown).
 
-    `obj` is the last state that was seen, which may not be the last one there was; it is always
-    there (client-go's may be missing). Everything that can be read from an object can be read from
-    this, and is that of `obj`: a handler that does not care how a delete was seen has no case for it
-    (client-go 97, 111). `isinstance` tells it from an ObjectView.
+    `obj` is the last state that was seen; the object may have changed after it. Unlike in client-go, `obj` is
+    never missing. The value is a mapping with the fields and properties of `obj`, so that a handler may treat
+    it as an object (client-go 97, 111); `isinstance` distinguishes it from an ObjectView. From any thread.
     """
 
-    key: ObjectKey
-    obj: ObjectView
+    key: ObjectKey  # `namespace/name`, or `name`
+    obj: ObjectView  # read-only
 
     def __getitem__(self, field: str) -> Any:
         return self.obj[field]
@@ -33,7 +32,7 @@ class DeletedFinalStateUnknown(Mapping[str, Any]):
         return len(self.obj)
 
     def __bool__(self) -> bool:
-        return True  # as of an object: nothing is decoded to know
+        return True  # as for an ObjectView; the inherited one would decode the object for its length
 
     @property
     def name(self) -> str:
@@ -66,48 +65,56 @@ class DeletedFinalStateUnknown(Mapping[str, Any]):
         return self.obj.annotations
 
     def to_dict(self) -> KubeObject:
-        """A private deep copy of the last known state."""
+        """A deep copy of the last known state, which the caller may change. Decodes."""
         return self.obj.to_dict()
 
 
 class ResourceEventHandler(Protocol):
-    """What is called. Methods may be sync or async.
+    """The methods that an informer calls (client-go's ResourceEventHandler).
 
-    `on_delete` receives DeletedFinalStateUnknown, which reads like an object, where the watch missed the
-    delete.
+    Methods may be plain or asynchronous. A handler with an asynchronous method is called on the informer's
+    loop, any other handler in a thread of its own; one call runs at a time. Objects are read-only. An
+    exception is logged and counted, and the call is not repeated.
     """
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """An object appeared, or was there."""
+        """An object was added, or was cached when the handler was added.
+
+        `is_in_initial_list` is True for objects that existed before the cache synced.
+        """
         ...
 
     def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """An object changed, or its resync is due (then both are equal)."""
+        """An object changed. For a resync, `old` and `new` are the same state."""
         ...
 
     def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """An object is gone."""
+        """An object was deleted. `obj` is a DeletedFinalStateUnknown where the watch missed the delete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceEventHandlerFuncs:
-    """A handler made of functions; those that are left out are not called."""
+    """A handler made of up to three functions (client-go's ResourceEventHandlerFuncs).
+
+    Their parameters are those of the methods of ResourceEventHandler. They may be plain or asynchronous. An
+    event whose function is None is ignored.
+    """
 
     add: Callable[[ObjectView, bool], Any] | None = None
     update: Callable[[ObjectView, ObjectView], Any] | None = None
     delete: Callable[[ObjectView | DeletedFinalStateUnknown], Any] | None = None
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """Call `add`."""
+        """Call `add` and return its result, which may have to be awaited."""
         return self.add(obj, is_in_initial_list) if self.add else None
 
     def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """Call `update`."""
+        """Call `update` and return its result, which may have to be awaited."""
         return self.update(old, new) if self.update else None
 
     def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """Call `delete`."""
+        """Call `delete` and return its result, which may have to be awaited."""
         return self.delete(obj) if self.delete else None
 
     @property
@@ -117,10 +124,13 @@ class ResourceEventHandlerFuncs:
 
 
 class FilteringResourceEventHandler:
-    """Passes on to `handler` what a filter accepts.
+    """Calls `handler` for the objects that a filter accepts (client-go's FilteringResourceEventHandler).
 
-    Entering it is an add, leaving it a delete (client-go 96). `accepts` is a plain function of an object:
-    an asynchronous one raises TypeError, here or, where it can't be recognised, when it is called.
+    An update by which an object becomes accepted is an add for `handler`; an update by which the object is no
+    longer accepted is a delete (client-go 96).
+
+    `accepts` is a plain function of an object, called in the thread or loop of the handler. Raises TypeError
+    for an asynchronous function; where that can't be recognised now, its call raises TypeError.
     """
 
     def __init__(self, accepts: Callable[[ObjectView], bool], handler: ResourceEventHandler) -> None:
@@ -129,11 +139,11 @@ class FilteringResourceEventHandler:
         self.handler = handler
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> Any:
-        """Pass on what is accepted."""
+        """Call `on_add` of the handler if the object is accepted."""
         return self.handler.on_add(obj, is_in_initial_list) if self._accepts(obj) else None
 
     def on_update(self, old: ObjectView, new: ObjectView) -> Any:
-        """Pass on as an update, an add or a delete."""
+        """Call `on_update`, `on_add` or `on_delete` of the handler, or none of them."""
         before, now = self._accepts(old), self._accepts(new)
         if before and now:
             return self.handler.on_update(old, new)
@@ -142,14 +152,14 @@ class FilteringResourceEventHandler:
         return self.handler.on_delete(old) if before else None
 
     def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """Pass on what is accepted."""
+        """Call `on_delete` of the handler if the last known state is accepted."""
         return self.handler.on_delete(obj) if self._accepts(_last_state(obj)) else None
 
     def on_merged_delete(self, before: ObjectView, obj: ObjectView | DeletedFinalStateUnknown) -> Any:
-        """Pass on a delete with which updates were merged, because the listener's buffer was full.
+        """Call `on_delete` of the handler for a delete into which pending updates were merged.
 
-        The handler knows the object if `before`, its state before those updates, was accepted: the states
-        in between were never delivered.
+        `before` is the state before those updates, the last one that was delivered. So the handler knows the
+        object if `before` was accepted.
         """
         if not self._accepts(before):
             return None
@@ -165,7 +175,7 @@ class FilteringResourceEventHandler:
     def _accepts(self, obj: ObjectView) -> bool:
         answer = self._function(obj)
         if answer is True or answer is False:
-            return answer  # no name is made for what is nearly always so
+            return answer  # the common case: no name is built for an error message
         return bool(plain(answer, f"the filter {name_for_handler(self._function)}"))
 
 
@@ -174,10 +184,10 @@ def _last_state(obj: ObjectView | DeletedFinalStateUnknown) -> ObjectView:
 
 
 def is_async(handler: ResourceEventHandler) -> bool:
-    """Whether any method of a handler is asynchronous."""
-    told = getattr(handler, "is_async", None)
-    if isinstance(told, bool):
-        return told
+    """Whether any method of a handler is asynchronous; an attribute `is_async` of the handler decides."""
+    declared = getattr(handler, "is_async", None)
+    if isinstance(declared, bool):
+        return declared
     return any(
         inspect.iscoroutinefunction(method)
         for method in (handler.on_add, handler.on_update, handler.on_delete)
@@ -187,12 +197,13 @@ def is_async(handler: ResourceEventHandler) -> bool:
 def name_for_handler(handler: object) -> str:
     """A readable name for logs and status, the same in every run (client-go's nameForHandler).
 
-    Module and qualified name of a function, of a method or of an object's class; for handlers made
-    of functions, the names of those; for a filter, what stands behind it. It never raises.
+    It is the module and qualified name of a function, of a method or of an object's class. The name of a
+    ResourceEventHandlerFuncs has the names of its functions, that of a filter has the name of its handler.
+    Never raises. From any thread.
     """
     try:
         return _name(handler)
-    except Exception:  # noqa: BLE001 - foreign objects answer as they like, and a log line needs a name
+    except Exception:  # noqa: BLE001 - attributes of user objects may raise, and a log line needs a name
         return f"<{type.__repr__(type(handler))[8:-2]}>"
 
 

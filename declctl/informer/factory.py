@@ -150,7 +150,7 @@ class _Member:
         await self.informer.run()
 
 
-class _Awaited:
+class _SyncWait:
     """A member that is waited for, until it has synced or has no users any longer."""
 
     def __init__(self, member: _Member) -> None:
@@ -290,7 +290,7 @@ class SharedInformerFactory:
         after a while. Raises CacheError for an informer that is not of this factory.
         """
         # Each member is waited for by a latch that also opens when its last user leaves.
-        awaited = [_Awaited(member) for member in self._wanted(informers)]
+        awaited = [_SyncWait(member) for member in self._wanted(informers)]
         try:
             result = await wait_for_cache_sync(*awaited, timeout=timeout, clock=self._clock)
         finally:

@@ -1,8 +1,8 @@
-"""A source in memory: for tests of what is built on the line (client-go's FakeControllerSource).
+"""A source in memory, for tests of code that uses informers (client-go's FakeControllerSource).
 
-It keeps objects, what happened to them, in which order and how far back. It lists in pages and watches with
-bookmarks and initial events as an API server does, through a real projection; and it misbehaves when it is
-told to, until it is told to be `calm`.
+`FakeHistory` keeps the objects and the events, in order. `FakeControllerSource` answers LIST and WATCH from
+that history as an API server does: in pages, with bookmarks and initial events, decoded by a real projection.
+Attributes and methods of the source make it misbehave; `calm` ends that.
 """
 
 import asyncio
@@ -17,43 +17,48 @@ import msgspec
 
 from declctl.decoding.projection import Known, Projection
 from declctl.errors import ApiError, Expired, InvalidRequest, TooLargeResourceVersion, Unreachable
-from declctl.informer.reflector.continuity import FEW
+from declctl.informer.reflector.continuity import MOST_COMPARED
 from declctl.informer.source import Progress, ServerMonitor, no_progress
 from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchEvent, WatchOptions, key_of
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """A version, the line that watches are told of it, and what it makes of which object."""
+class HistoryEntry:
+    """One event of the history."""
 
     version: int
-    line: bytes
-    key: str = ""
-    obj: KubeObject | None = None
+    line: bytes  # what a WATCH sends for it
+    key: str = ""  # of the object that changed; empty if no listed object changed
+    obj: KubeObject | None = None  # the new state; None if the object was deleted
 
 
 class FakeHistory:
-    """Objects under versions that count up. It refuses what an API server refuses."""
+    """The objects and events of a fake server. Versions are integers that count up. Used on one loop.
+
+    Requests that an API server refuses raise the same errors.
+    """
 
     def __init__(self) -> None:
-        self.version = 0
-        self.objects: dict[str, KubeObject] = {}
-        self.events: list[Happened] = []
+        self.version = 0  # the newest
+        self.objects: dict[str, KubeObject] = {}  # the present state of each, by key
+        self.events: list[HistoryEntry] = []  # all of them, the oldest first
         self._versions = itertools.count(1)
-        self._compacted = 0
-        self._pages: dict[str, tuple[Sequence[KubeObject], int]] = {}
+        self._compacted = 0  # requests for older versions are expired
+        self._pages: dict[
+            str, tuple[Sequence[KubeObject], int]
+        ] = {}  # by continue token: the rest, its version
 
     def advance(self) -> None:
-        """Something happened elsewhere: versions go on."""
+        """Count the version up, as a change of another resource does."""
         self.version = next(self._versions)
 
     def compact(self) -> None:
-        """Forget what happened until now."""
+        """Forget versions older than the present one, and all continue tokens."""
         self._compacted = self.version
         self._pages.clear()
 
     def save(self) -> "FakeHistory":
-        """A copy of what there is now."""
+        """A copy of the present history, without continue tokens."""
         saved = FakeHistory()
         saved.version, saved._compacted = self.version, self._compacted
         saved.objects, saved.events = dict(self.objects), list(self.events)
@@ -61,21 +66,24 @@ class FakeHistory:
         return saved
 
     def changed(self, kind: EventType, obj: KubeObject) -> KubeObject:
-        """Give an object its version and remember it; returns it as it is stored."""
+        """Record a change of an object under a new version; returns the object as it is stored."""
         self.advance()
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         key, gone = key_in(stored), kind is EventType.DELETED
         if not gone:
             self.objects[key] = stored
-        self.events.append(Happened(self.version, line_of(kind, stored), key, None if gone else stored))
+        self.events.append(HistoryEntry(self.version, line_of(kind, stored), key, None if gone else stored))
         return stored
 
-    def told(self, line: bytes) -> None:
-        """Remember bytes that watches are told."""
-        self.events.append(Happened(self.version, line))
+    def add_line(self, line: bytes) -> None:
+        """Record a line that watches receive, under the present version. No listed object changes."""
+        self.events.append(HistoryEntry(self.version, line))
 
     def listed(self, options: ListOptions) -> tuple[Sequence[KubeObject], int]:
-        """The objects that a LIST goes through, and their version."""
+        """The objects that a LIST returns, over all its pages, and their version.
+
+        Raises InvalidRequest, Expired and TooLargeResourceVersion as an API server does.
+        """
         version, match = options.resource_version, options.resource_version_match
         if options.continue_token is not None:
             if version or match:
@@ -91,13 +99,16 @@ class FakeHistory:
         return self._exactly(asked) if exact else ([*self.objects.values()], self.version)
 
     def put_off(self, rest: Sequence[KubeObject], version: int) -> str:
-        """A continue token for what is left of a list."""
+        """A continue token for the rest of a list at `version`."""
         token = f"{version}-{len(rest)}"
         self._pages[token] = (rest, version)
         return token
 
     def begin(self, options: WatchOptions) -> int:
-        """The place among the events from which a watch is told."""
+        """The position in `events` of the first one that a watch receives.
+
+        Raises InvalidRequest, Expired and TooLargeResourceVersion as an API server does.
+        """
         if options.send_initial_events:
             self._reached(options.resource_version)
         if options.send_initial_events or options.resource_version in (None, "", "0"):
@@ -109,6 +120,7 @@ class FakeHistory:
         return next(behind, len(self.events))
 
     def _exactly(self, version: int) -> tuple[Sequence[KubeObject], int]:
+        """The objects as they were at a version; raises Expired for one that was compacted."""
         if version < self._compacted:
             raise Expired(410, "Expired", f"version {version} was compacted ({self._compacted})")
         then: dict[str, KubeObject] = {}
@@ -120,6 +132,7 @@ class FakeHistory:
         return [*then.values()], version
 
     def _reached(self, version: str | None) -> int:
+        """The number of a version; raises TooLargeResourceVersion for one that has not come yet."""
         asked = number_in(version)
         if asked > self.version:
             message = f"Too large resource version: {asked}, current: {self.version}"
@@ -128,53 +141,60 @@ class FakeHistory:
 
 
 def key_in(obj: KubeObject) -> str:
-    """The key of an object."""
+    """The key of an object: `namespace/name`, or `name`."""
     return key_of(obj["metadata"].get("namespace"), obj["metadata"]["name"])
 
 
 def line_of(kind: EventType, obj: KubeObject | bytes) -> bytes:
-    """A line of a WATCH."""
+    """The line of a WATCH with this event; an object that is bytes is written as it is."""
     raw = obj if isinstance(obj, bytes) else msgspec.json.encode(obj)
     return b'{"type":"%b","object":%b}\n' % (kind.value.encode(), raw)
 
 
 def number_in(version: str | None) -> int:
-    """A version as a number; raises InvalidRequest for what is none."""
+    """A version as a number, 0 for no version; raises InvalidRequest for a text that is no number."""
     if version and not version.isdecimal():
         raise InvalidRequest(400, "BadRequest", f"invalid resource version {version!r}")
     return int(version or 0)
 
 
-_BATCH = 256
+_BATCH = 256  # events that a watch yields together
 
 
 @dataclass(eq=False)
 class _Watcher:
-    """One open watch: how far it has been told, and how it shall end."""
+    """One open watch."""
 
-    position: int
-    after: int
+    position: int  # in the events of the history: the first one that the watch has not received
+    after: int  # only events of later versions are sent; -1 for all
     decode: Callable[[bytes], WatchEvent]
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    bookmark: bool = False
-    cut: bool = False
-    fault: Exception | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set when the watch has to look again
+    bookmark: bool = False  # a bookmark is to be sent
+    cut: bool = False  # the watch is to end
+    fault: Exception | None = None  # raised when it was cut; None for a normal end
 
 
 class FakeControllerSource:
-    """Objects of one kind, which a test changes and a reflector lists and watches. Used on one loop.
+    """A source of objects of one kind, which a test changes (client-go's FakeControllerSource).
 
-    Versions are integers that count up. A LIST is at any version ("0"), at the newest (none), none
-    older than one, or exactly at one; one that has not come yet is too large, one that was
-    compacted is expired. Of selectors only `metadata.name` is looked at.
+    Used on one loop. `api_version` and `kind` are those of the objects. `projection` decodes; by default it
+    has no paths and no transform.
 
-    `requests` has the options of every LIST and WATCH in order. `streams` says whether it does
-    streaming lists, `watch_cache` whether lists at any version ignore their limit. How it
-    misbehaves: `ends_initial_events` False withholds the word that a streaming list is complete;
-    `silent` watches are told nothing but what a streaming list begins with; `body` is the answer to
-    every LIST; every watch begins with `first_line`; `slams` ends every watch as soon as it has
-    told what it knows. `health` is what it says of its server; None for nothing. `has_selector` is what
-    it says of itself.
+    Versions are integers that count up. A LIST may ask for any version ("0"), for the newest (no version),
+    for a version that is not older than another, or for exactly one version. A version that has not come yet
+    is too large, a version that was compacted is expired. Of selectors only `metadata.name` is used.
+
+    Attributes that a test reads or sets at any time:
+
+    - `requests`: the options of every LIST and WATCH, in order.
+    - `streams`: whether the server has streaming lists.
+    - `watch_cache`: lists at any version ignore their limit.
+    - `has_selector`, `health`: what the source says of itself, and the monitor of its server.
+    - `ends_initial_events`: False withholds the bookmark that ends a streaming list.
+    - `silent`: watches receive nothing but the initial events of a streaming list.
+    - `slams`: every watch ends when it has sent all events that there are.
+    - `body`: the answer to every LIST, in the place of the objects.
+    - `first_line`: a line with which every watch begins.
     """
 
     def __init__(
@@ -192,10 +212,10 @@ class FakeControllerSource:
         self.body: bytes | None = None
         self.first_line: bytes | None = None
         self._name = kind
-        self._raw: dict[str, bytes] = {}
+        self._raw: dict[str, bytes] = {}  # by key: bytes that lists have in the place of the object
         self._history = FakeHistory()
-        self._faults: dict[str, list[Exception]] = {"list": [], "watch": []}
-        self._watchers: set[_Watcher] = set()
+        self._faults: dict[str, list[Exception]] = {"list": [], "watch": []}  # of the next requests, by verb
+        self._watchers: set[_Watcher] = set()  # the open ones
 
     @property
     def description(self) -> str:
@@ -204,7 +224,7 @@ class FakeControllerSource:
 
     @property
     def objects(self) -> dict[str, KubeObject]:
-        """A copy of every object by key."""
+        """A deep copy of the present objects, by key."""
         return copy.deepcopy(self._history.objects)
 
     @property
@@ -218,52 +238,58 @@ class FakeControllerSource:
         return len(self._watchers)
 
     def lists(self) -> Sequence[ListOptions]:
-        """The options of every LIST but `checks`."""
+        """The options of every LIST so far, except those of `checks`."""
         return [r for r in self.requests if isinstance(r, ListOptions) and not _is_check(r)]
 
     def checks(self) -> Sequence[ListOptions]:
-        """The options of every LIST that only proves which history the server has."""
+        """The options of every LIST by which a reflector checked the history of the server."""
         return [r for r in self.requests if isinstance(r, ListOptions) and _is_check(r)]
 
     def watches(self) -> Sequence[WatchOptions]:
-        """The options of every WATCH."""
+        """The options of every WATCH so far."""
         return [request for request in self.requests if isinstance(request, WatchOptions)]
 
     def add(self, obj: KubeObject) -> KubeObject:
-        """Create an object; it gets a version, and a uid if it has none. Returns it as stored."""
+        """Create an object; returns it as it is stored.
+
+        The object gets a new version, and a uid if it has none.
+        """
         return self._change(EventType.ADDED, obj)
 
     def modify(self, obj: KubeObject) -> KubeObject:
-        """Change an object; it keeps its uid unless a new one is given."""
+        """Change an object; returns it as it is stored. It keeps its uid unless `obj` has another one."""
         return self._change(EventType.MODIFIED, obj)
 
     def delete(self, key: str) -> KubeObject:
-        """Delete an object; raises KeyError if it isn't there."""
+        """Delete an object; returns its final state. Raises KeyError for a key without an object."""
         obj = self._history.objects.pop(key)
         self._raw.pop(key, None)
         return self._record(EventType.DELETED, obj)
 
     def corrupt(self, key: str, raw: bytes) -> None:
-        """From now on, lists have these bytes in the place of an object, until it is changed or deleted."""
+        """List these bytes in the place of an object, until the object is changed or deleted."""
         self._raw[key] = raw
 
     def replay(self, kind: EventType, obj: KubeObject) -> None:
-        """Tell watches something of an object as it stands, without changing what is listed."""
-        self._history.told(line_of(kind, obj))
+        """Send an event to the watches without a new version. The listed objects stay the same."""
+        self._history.add_line(line_of(kind, obj))
         self._wake()
 
     def tell(self, line: bytes) -> None:
-        """Tell watches these bytes under a new version; a watch from an older one is told again."""
+        """Send a line to the watches under a new version. The listed objects stay the same.
+
+        A later watch from an older version receives the line, too.
+        """
         self._history.advance()
-        self._history.told(line)
+        self._history.add_line(line)
         self._wake()
 
     def fail_next(self, fault: Exception, *, verb: str = "watch", times: int = 1) -> None:
-        """Answer the next `times` requests of a verb (`list` or `watch`) with a fault."""
+        """Raise `fault` for the next `times` requests of a verb, `list` or `watch`."""
         self._faults[verb] += [fault] * times
 
     def calm(self) -> None:
-        """Behave from now on: no more faults, no silence, no odd answers. `streams` stays as it is."""
+        """End all misbehaviour; `streams` and `watch_cache` stay as they are."""
         for planned in self._faults.values():
             planned.clear()
         self.silent, self.slams, self.ends_initial_events = False, False, True
@@ -271,34 +297,37 @@ class FakeControllerSource:
         self._wake()
 
     def cut(self, fault: Exception | None = None) -> None:
-        """End every open watch, with a fault or as a server does that has had enough."""
+        """End every open watch: with a fault, or without one as a server does after some minutes."""
         for watcher in self._watchers:
             watcher.cut, watcher.fault = True, fault
         self._wake()
 
     def compact(self) -> None:
-        """Forget what happened: watches from an older version are expired."""
+        """Forget older versions: a LIST or WATCH at one of them raises Expired."""
         self._history.compact()
 
     def save(self) -> FakeHistory:
-        """A backup of everything, to be put back by `restore`."""
+        """A backup of the objects and events, for `restore`."""
         return self._history.save()
 
     def restore(self, backup: FakeHistory) -> None:
-        """Put everything back to a backup: versions are given again. Open watches are cut."""
+        """Replace objects and events by a backup, and end every open watch with Unreachable.
+
+        Versions after that of the backup are used a second time, as after a restore of etcd.
+        """
         self.cut(Unreachable("the server was stopped"))
         for watcher in self._watchers:
             watcher.position = len(self._history.events)
         self._history = backup.save()
 
     def bookmark(self) -> None:
-        """Tell every open watch the newest version."""
+        """Send every open watch a bookmark with the newest version."""
         for watcher in self._watchers:
             watcher.bookmark = True
         self._wake()
 
     def advance(self) -> None:
-        """Another object somewhere else was changed: versions go on."""
+        """Count the version up, as a change of another resource does."""
         self._history.advance()
 
     async def list(
@@ -308,7 +337,7 @@ class FakeControllerSource:
         known: Known,
         progress: Progress = no_progress,  # noqa: ARG002 - its answers come at once
     ) -> ListPage:
-        """One page; as long as nothing was compacted, its continue token goes on from the same moment."""
+        """One page of a LIST. A continue token goes on at the version of the first page, until `compact`."""
         self.requests.append(options)
         if self._faults["list"]:
             raise self._faults["list"].pop(0)
@@ -318,6 +347,7 @@ class FakeControllerSource:
         name = options.field_selector.partition("metadata.name=")[2]
         items = [obj for obj in items if name in ("", obj["metadata"]["name"])]
         limit = options.limit
+        # A watch cache answers a list at any version as a whole.
         if self.watch_cache and options.resource_version == "0":
             limit = None
         page, rest = items[:limit], items[limit:] if limit else []
@@ -331,7 +361,7 @@ class FakeControllerSource:
     async def watch(
         self, options: WatchOptions, *, known: Known | None = None
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
-        """Events from a version on; first of all an empty batch, which says that the watch is open."""
+        """Events after a version, in batches. The first batch is empty: the watch is open."""
         self.requests.append(options)
         if self._faults["watch"]:
             raise self._faults["watch"].pop(0)
@@ -339,11 +369,12 @@ class FakeControllerSource:
         if options.send_initial_events and not self.streams:
             raise InvalidRequest(422, "Invalid", "sendInitialEvents is forbidden")
         asked = number_in(options.resource_version)
+        # A version that has not come yet: the watch waits for it, and begins after it.
         after = asked if asked > self._history.version else -1
         watcher = _Watcher(self._history.begin(options), after, decode)
         anything = options.resource_version in (None, "", "0") and not self.silent
         begins_with_all = options.send_initial_events or anything
-        # As of now: what changes from here on follows as an event, and is told once.
+        # Built before the first yield: changes from here on are events of their own, and are sent once.
         initial = self._initial_events(options, decode) if begins_with_all else ()
         self._watchers.add(watcher)
         try:
@@ -383,7 +414,7 @@ class FakeControllerSource:
         return events
 
     def _pending(self, watcher: _Watcher) -> tuple[Sequence[WatchEvent], ApiError | None]:
-        """What a watcher has not been told, and the fault at which it ends."""
+        """The next events of a watch, and the fault of the line after them, if there is one."""
         if self.silent:
             return [], None
         behind = self._history.events[watcher.position : watcher.position + _BATCH]
@@ -391,9 +422,9 @@ class FakeControllerSource:
         events: list[WatchEvent] = []
         try:
             for event in behind:
-                # A watch from a version that was not reached yet is told what comes after it.
+                # A watch from a version that had not come yet receives only later versions.
                 if event.version > watcher.after:
-                    events.append(watcher.decode(event.line))  # noqa: PERF401 - those before a fault are told
+                    events.append(watcher.decode(event.line))  # noqa: PERF401 - those before a fault are sent
         except ApiError as fault:
             return events, fault
         if not behind and watcher.bookmark:
@@ -422,5 +453,10 @@ class FakeControllerSource:
 
 
 def _is_check(options: ListOptions) -> bool:
-    few = options.resource_version_match == "Exact" and options.limit is not None and options.limit <= FEW + 1
+    """Whether a LIST is the check of `continuity`: of a few objects at one version, or of one by its name."""
+    few = (
+        options.resource_version_match == "Exact"
+        and options.limit is not None
+        and options.limit <= MOST_COMPARED + 1
+    )
     return few or (options.limit == 1 and "metadata.name=" in options.field_selector)

@@ -35,7 +35,7 @@ class Source(Protocol):
     - `is_watch_list_semantics_unsupported()`: see WatchListSemantics.
     - `has_selector`: whether it selects objects by labels or fields.
     - `health`: the ServerMonitor of its server.
-    - `elsewhere`: see DecodesElsewhere.
+    - `decode_runner`: see SupportsDecodeRunner.
     """
 
     projection: Projection  # which decodes; it may be exchanged between two events
@@ -100,14 +100,15 @@ def has_selector(source: object) -> bool:
 
 
 @runtime_checkable
-class DecodesElsewhere(Protocol):
+class SupportsDecodeRunner(Protocol):
     """A source that can decode in another thread than that of the loop.
 
-    `elsewhere` runs a function that decodes, one at a time, and returns or raises what that does. It may be
-    set between two events, also to None: then the loop decodes.
+    `decode_runner` takes a function that decodes, runs it in that thread, and returns its result or raises
+    its exception. One function runs at a time. The attribute may be set between two events; None lets the
+    loop decode.
     """
 
-    elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None
+    decode_runner: Callable[[Callable[[], Any]], Awaitable[Any]] | None
 
 
 class ServerMonitor(Protocol):
@@ -271,7 +272,7 @@ class Decoding:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._former: tuple[_Former, ...] = ()  # projections that were exchanged, the oldest first
+        self._former: tuple[_FormerProjection, ...] = ()  # projections that were exchanged, the oldest first
 
     def exchange(self, projection: Projection) -> None:
         """Let the source decode with another projection from now on.
@@ -283,8 +284,8 @@ class Decoding:
         # The figures of projections that are gone can't change any more: they become one.
         gone = [former for former in others if former.is_gone]
         alive = [former for former in others if former not in gone]
-        ended = [_Former(_together([former.statistics() for former in gone]))] if gone else []
-        self._former = (*ended, *alive, _Former(before.statistics(), before))
+        ended = [_FormerProjection(_together([former.statistics() for former in gone]))] if gone else []
+        self._former = (*ended, *alive, _FormerProjection(before.statistics(), before))
         self._source.projection = projection
 
     def statistics(self) -> ProjectionStatistics:
@@ -295,7 +296,7 @@ class Decoding:
         return _together([*figures, current.statistics()])
 
 
-class _Former:
+class _FormerProjection:
     """A projection that was exchanged, or the figures of some that are gone.
 
     A projection is not kept alive for its figures: it may hold the code of a generation that is to be

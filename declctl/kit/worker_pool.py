@@ -19,7 +19,7 @@ T = TypeVar("T")
 _LONGEST_WAIT = (
     30.0  # seconds for what backs off: the clock of the queue may be another one than the threads'
 )
-_BREATH = 64  # items that a task works on until the others of its loop may run
+_ITEMS_PER_TURN = 64  # items that a task works on until the others of its loop may run
 
 
 class ThreadWorkerPool(Generic[T]):
@@ -192,7 +192,7 @@ class AsyncWorkerPool(Generic[T]):
             if not await self._work(item):
                 return
             worked += 1
-            if worked % _BREATH == 0:
+            if worked % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)  # calls that never wait must not starve the others on this loop
 
     async def _sleep(self) -> None:

@@ -456,15 +456,15 @@ class EventType(StrEnum):
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a WATCH. `record` is None for a bookmark, and for what was skipped.
 
-    `version` is that of an event without a record. `oddity` says why it was skipped, or why the object
-    could be read in part only.
+    `version` is that of an event without a record. `decode_warning` says why the object was skipped, or why
+    only a part of it could be read; it is empty for an object that was read in full.
     """
 
     type: EventType
     record: Record | None
     version: str = ""
     initial_events_end: bool = False
-    oddity: str = ""
+    decode_warning: str = ""
 
     @property
     def resource_version(self) -> str:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from declctl.kit.callbacks import CallGivenUp, foreign_place
+from declctl.kit.callbacks import CallGivenUp, user_code_place
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
     """The calls that were left behind by `in_thread` and go on, the oldest first. From any thread."""
     now = time.monotonic()
     return [
-        AbandonedCall(what, foreign_place(thread.ident), now - since)
+        AbandonedCall(what, user_code_place(thread.ident), now - since)
         for thread, what, since in _abandoned.all()
     ]
 
@@ -145,7 +145,7 @@ class ForeignCall:
             return await in_thread(noted, name=self._name, what=self._what)
         except asyncio.CancelledError:
             # Looked up now: the refusal is written later, when foreign code may be somewhere else.
-            self._place = foreign_place(self._thread)
+            self._place = user_code_place(self._thread)
             self._given_up = True
             raise
 
@@ -171,6 +171,6 @@ class ForeignCall:
         """What is called, `why` it was given up, the object at hand, and the line of foreign code."""
         at = f"; it was asked about {self._at} last" if self._at else ""
         # While the call goes on, its thread says where it is.
-        where = self._place or foreign_place(self._thread)
+        where = self._place or user_code_place(self._thread)
         place = f", at {where}" if where else ""
         return f"{self._what} {why}{at}{place}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declctl.kit import LoopThread
-from declctl.kit.callbacks import foreign_place
+from declctl.kit.callbacks import user_code_place
 from declctl.runtime.log import Log
 
 LOOK_SECONDS = 1.0  # between two looks
@@ -53,7 +53,7 @@ class Watchdog:
             self._log.warning(f"the machinery goes on: it was blocked for {before:.0f} s")
 
     def _blocked(self, *, is_new: bool) -> None:
-        place = foreign_place(self._machinery.thread) or ("" if is_new else self.status.place)
+        place = user_code_place(self._machinery.thread) or ("" if is_new else self.status.place)
         self.status = MachineryStatus(self.status.blocked + is_new, self.seconds, place)
         if is_new:
             at = f" at {place}" if place else ""

@@ -137,24 +137,24 @@ class _Connector(aiohttp.TCPConnector):
 class _Idle(asyncio.Protocol):
     """The protocol of a connection that waits in the pool: any byte of the server ends the connection."""
 
-    def __init__(self, transport: asyncio.Transport, aiohttps: ResponseHandler) -> None:
+    def __init__(self, transport: asyncio.Transport, aiohttp_protocol: ResponseHandler) -> None:
         self._transport = transport
-        self._aiohttps = aiohttps
+        self._aiohttp_protocol = aiohttp_protocol
 
     def data_received(self, data: bytes) -> None:  # noqa: ARG002 - any byte is one too many
         self._transport.abort()
 
     def eof_received(self) -> bool | None:
-        return self._aiohttps.eof_received()
+        return self._aiohttp_protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._aiohttps.connection_lost(exc)
+        self._aiohttp_protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._aiohttps.pause_writing()
+        self._aiohttp_protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        self._aiohttps.resume_writing()
+        self._aiohttp_protocol.resume_writing()
 
 
 def _readable(transport: asyncio.Transport) -> bool:
@@ -282,7 +282,7 @@ class _Stage(Enum):
     HEAD = auto()  # nothing has come
     HELD = auto()  # aiohttp has the head; the body waits for `take` or `leave`
     TAKEN = auto()  # the body is read here
-    AIOHTTPS = auto()  # all that comes is aiohttp's, whose protocol has replaced this one
+    AIOHTTP = auto()  # all that comes is aiohttp's, whose protocol has replaced this one
     CLOSED = auto()  # all that comes is dropped
 
 
@@ -292,9 +292,9 @@ class BodyProtocol(asyncio.BufferedProtocol):
     An answer that is unusual in any way is left to aiohttp: `take` says whether the body is read here.
     """
 
-    def __init__(self, transport: asyncio.Transport, aiohttps: ResponseHandler) -> None:
+    def __init__(self, transport: asyncio.Transport, aiohttp_protocol: ResponseHandler) -> None:
         self._transport = transport
-        self._aiohttps = aiohttps  # aiohttp's protocol of the connection
+        self._aiohttp_protocol = aiohttp_protocol  # aiohttp's protocol of the connection
         self._loop = asyncio.get_running_loop()
         self._stage = _Stage.HEAD
         self._buffer = ReadBuffer()
@@ -331,7 +331,7 @@ class BodyProtocol(asyncio.BufferedProtocol):
         if self._stage in (_Stage.HEAD, _Stage.HELD):
             # Bytes behind the body would be taken for the next answer: the connection is not used again.
             if length is not None and self._buffer.filled > length:
-                self._aiohttps.force_close()
+                self._aiohttp_protocol.force_close()
             self._return(0)
 
     async def read(self) -> bool:
@@ -379,7 +379,7 @@ class BodyProtocol(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """The server has closed its side; aiohttp decides what that means."""
-        return self._aiohttps.eof_received()
+        return self._aiohttp_protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended; for a body that is read here, too early."""
@@ -389,15 +389,15 @@ class BodyProtocol(asyncio.BufferedProtocol):
             fault = aiohttp.ClientPayloadError(f"the connection ended before the body did{how}")
             fault.__cause__ = exc
             self._stop(fault)
-        self._aiohttps.connection_lost(exc)
+        self._aiohttp_protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """As asyncio asks; requests are aiohttp's."""
-        self._aiohttps.pause_writing()
+        self._aiohttp_protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """As asyncio asks; requests are aiohttp's."""
-        self._aiohttps.resume_writing()
+        self._aiohttp_protocol.resume_writing()
 
     def _pass_head(self) -> None:
         # Usually one read brings the whole head, and a little more. Any other answer is left to aiohttp.
@@ -409,7 +409,7 @@ class BodyProtocol(asyncio.BufferedProtocol):
         head = bytes(buffer.data[:end])
         buffer.drop(end)
         self._stage = _Stage.HELD
-        self._aiohttps.data_received(head)
+        self._aiohttp_protocol.data_received(head)
 
     def _take_in(self, chunks: ChunkDecoder) -> None:
         try:
@@ -427,15 +427,15 @@ class BodyProtocol(asyncio.BufferedProtocol):
 
     def _return(self, used: int, *, ended: bool = False) -> None:
         # The last chunk has come, or no body was taken: aiohttp reads the rest, as if it were the whole body.
-        self._stage = _Stage.AIOHTTPS
+        self._stage = _Stage.AIOHTTP
         self._quiet()
         self._resume()
-        self._transport.set_protocol(self._aiohttps)
+        self._transport.set_protocol(self._aiohttp_protocol)
         if rest := bytes(self._buffer.data[used : self._buffer.filled]):
             # Bytes behind the last chunk and its trailer belong to no answer that was asked for.
             if ended and rest.partition(_END_OF_HEAD)[2]:
-                self._aiohttps.force_close()
-            self._aiohttps.data_received(rest)
+                self._aiohttp_protocol.force_close()
+            self._aiohttp_protocol.data_received(rest)
 
     def _stop(self, fault: Exception) -> None:
         self._stage = _Stage.CLOSED
@@ -480,9 +480,13 @@ class ChunkedResponse(aiohttp.ClientResponse):
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Read the head; the body waits. Raises BrokenBody for a head that gives the body two ends."""
         # Another protocol than that of aiohttp is left in place.
-        transport, aiohttps = connection.transport, connection.protocol
-        if transport is not None and aiohttps is not None and transport.get_protocol() is aiohttps:
-            self._body_protocol = BodyProtocol(transport, aiohttps)
+        transport, aiohttp_protocol = connection.transport, connection.protocol
+        if (
+            transport is not None
+            and aiohttp_protocol is not None
+            and transport.get_protocol() is aiohttp_protocol
+        ):
+            self._body_protocol = BodyProtocol(transport, aiohttp_protocol)
             transport.set_protocol(self._body_protocol)
         try:
             await super().start(connection)

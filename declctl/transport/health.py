@@ -20,7 +20,7 @@ SPREAD_SECONDS = 2.0  # over which those who wait go on after an outage
 _FOR_EACH = 0.02  # seconds that each watch adds to the spread, so that a few watches wait less
 _PAUSE = 1.0  # seconds between two questions, and up to as much again by chance
 _ONE_ROLLBACK = 60.0  # seconds within which all findings are of the same rollback
-_PATIENCE = 5.0  # seconds until a question counts as unanswered
+_ANSWER_SECONDS = 5.0  # seconds until a question counts as unanswered
 _AWAY = (Unreachable, ServerError, MalformedAnswer)  # any other answer shows that the server is there
 _log = logging.getLogger("declctl.transport")
 
@@ -170,10 +170,10 @@ class ServerHealth:
         """Why the server does not answer; None if it does."""
         self._asked_at = self._clock.monotonic()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 await self._ask()
         except TimeoutError:
-            return Unreachable(f"{self._url} did not answer within {_PATIENCE:.0f} s.")
+            return Unreachable(f"{self._url} did not answer within {_ANSWER_SECONDS:.0f} s.")
         except _AWAY as fault:
             return fault
         except ApiError:

@@ -106,7 +106,7 @@ class OfficialClients:
             if loop is asyncio.get_running_loop() or not loop.is_running():
                 await client.close()
             else:
-                await _closed_elsewhere(client, loop)
+                await _close_on(client, loop)
         synchronous, self._synchronous = self._synchronous, None
         if synchronous is not None:
             synchronous.close()
@@ -127,7 +127,7 @@ class OfficialClients:
             theirs.api_key[TOKEN] = proof.authorization
 
 
-async def _closed_elsewhere(client: Any, loop: asyncio.AbstractEventLoop) -> None:
+async def _close_on(client: Any, loop: asyncio.AbstractEventLoop) -> None:
     """Close a client on its own loop; where that is blocked, the end of the process has to do it."""
     closed = asyncio.run_coroutine_threadsafe(client.close(), loop)
     with suppress(TimeoutError):
@@ -138,13 +138,13 @@ async def _closed_elsewhere(client: Any, loop: asyncio.AbstractEventLoop) -> Non
 async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
     """A middleware of aiohttp: an answer that points elsewhere is an ApiException, and is not followed."""
     response = await send(request)
-    elsewhere = redirect_error(response.status, response.headers, server=str(request.url.origin()))
-    if elsewhere is None:
+    redirect = redirect_error(response.status, response.headers, server=str(request.url.origin()))
+    if redirect is None:
         return response
     from kubernetes.aio.client import ApiException  # late: half a second
 
     response.close()
-    error: Any = ApiException(status=response.status, reason=str(elsewhere))
+    error: Any = ApiException(status=response.status, reason=str(redirect))
     error.headers = response.headers
     raise error
 

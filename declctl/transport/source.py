@@ -148,8 +148,8 @@ class ResourceSource:
         self._field_selector = field_selector
         self._metadata_only = metadata_only
         self.projection = projection
-        # Runs a function in another thread, one at a time (`DecodesElsewhere`); None where the loop decodes.
-        self.elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+        # Runs functions that decode in another thread (`SupportsDecodeRunner`); None where the loop decodes.
+        self.decode_runner: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
         self._name = str(gvk)
 
     @property
@@ -188,8 +188,8 @@ class ResourceSource:
         """
         path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
-        elsewhere = self.elsewhere
-        parts = None if elsewhere is None else _PartBuffer(cutter)
+        decode_runner = self.decode_runner
+        parts = None if decode_runner is None else _PartBuffer(cutter)
         channel = await self._opened(
             ApiRequest(
                 "LIST",
@@ -203,14 +203,14 @@ class ResourceSource:
             while await channel.read():
                 progress()
                 # Items are cut out while the answer comes, so that its body is never in memory as a whole.
-                if elsewhere is None or parts is None:
+                if decode_runner is None or parts is None:
                     cutter.cut()
                 else:
-                    await elsewhere(parts.take())
+                    await decode_runner(parts.take())
         finally:
             channel.close()
-        if elsewhere is not None:
-            return await elsewhere(cutter.page)
+        if decode_runner is not None:
+            return await decode_runner(cutter.page)
         # Usually nothing is left to be decoded; a long rest would hold up the watches of this loop.
         if cutter.held > _MUCH:
             return await asyncio.to_thread(cutter.page)
@@ -243,11 +243,11 @@ class ResourceSource:
             yield ()  # the watch is open: a quiet resource is a healthy one
             while await channel.read():
                 for batch in _batches(lines.take()):
-                    if self.elsewhere is None:
+                    if self.decode_runner is None:
                         events, fault = self.projection.events(batch, known=known or nothing_known)
                     else:
                         read = partial(self.projection.events, batch, known=known or nothing_known)
-                        events, fault = await self.elsewhere(read)
+                        events, fault = await self.decode_runner(read)
                     # An error of the server, such as 410, is a line of the watch behind the last event.
                     if events:
                         yield events

@@ -128,11 +128,11 @@ class HttpWire:
         )
 
     async def _send(
-        self, request: ApiRequest, patience: float, *, encoding: str = _PLAIN
+        self, request: ApiRequest, head_seconds: float, *, encoding: str = _PLAIN
     ) -> aiohttp.ClientResponse:
         """The answer of a server that accepts the request, within `patience` seconds to its head."""
         proof = await self._credentials.proof()
-        response = await self._attempt(request, patience, proof, encoding)
+        response = await self._attempt(request, head_seconds, proof, encoding)
         # A token may have expired, or been revoked, before its time: log in again, and ask once more.
         if response.status == 401:
             try:
@@ -142,7 +142,9 @@ class HttpWire:
                 raise
             if renewed:
                 response.close()
-                response = await self._attempt(request, patience, await self._credentials.proof(), encoding)
+                response = await self._attempt(
+                    request, head_seconds, await self._credentials.proof(), encoding
+                )
         if not 200 <= response.status < 300:
             raise await self._refused(request, response)
         packed = content_encoding(response.headers)
@@ -155,7 +157,7 @@ class HttpWire:
         return response
 
     async def _attempt(
-        self, request: ApiRequest, patience: float, proof: Proof, encoding: str
+        self, request: ApiRequest, head_seconds: float, proof: Proof, encoding: str
     ) -> aiohttp.ClientResponse:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
@@ -170,7 +172,7 @@ class HttpWire:
             headers["Authorization"] = proof.authorization
         try:
             pool = await self._connections(proof)
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(head_seconds):
                 answer = await pool.request(
                     request.method,
                     f"{self._base}{request.path}{query}",

@@ -4,9 +4,8 @@ The queue does not know what a key names. It is not for the delivery of changes 
 the keyed queue of `kit` is for.
 """
 
-from typing import TYPE_CHECKING
-
-from declctl.kit.exports import late
+from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
+from declctl.workqueue.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
 from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
@@ -15,20 +14,7 @@ from declctl.workqueue.rate_limit import (
     RateLimiter,
     default_rate_limiter,
 )
-
-if TYPE_CHECKING:
-    from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
-    from declctl.workqueue.queue import QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
-    from declctl.workqueue.worker import run_workers
-else:  # `declctl run` needs no more than the back-off
-    __getattr__ = late(
-        __name__,
-        {
-            "delay": ("DelayingQueue", "Delays", "RateLimitingQueue"),
-            "queue": ("QueueEmpty", "QueueShutDown", "QueueStatistics", "WorkQueue"),
-            "worker": ("run_workers",),
-        },
-    )
+from declctl.workqueue.worker import run_workers
 
 __all__ = [
     "Backoff",

@@ -30,7 +30,7 @@ from declctl.informer import (
     processor,
 )
 from declctl.informer.applier import Applier
-from declctl.informer.stores.indices import Unasked
+from declctl.informer.stores.indices import StaleObjects
 from declctl.kit import ManualClock
 from declctl.objects import FieldPath, KubeObject, Notification, ObjectView, Record
 from tests.properties.folding import Folding, Handling, State, states
@@ -184,7 +184,9 @@ class World:
         self.handlers: list[Handling] = []
         self.gone: list[Handling] = []
         self.builds: list[IndexBuild] = []
-        self.asked: tuple[IndexBuild, Unasked, Sequence[Any]] | None = None  # by a thread, of the first build
+        self.asked: tuple[IndexBuild, StaleObjects, Sequence[Any]] | None = (
+            None  # by a thread, of the first build
+        )
         self.corrupted: set[str] = set()
         self.waiters: list[tuple[Registration, asyncio.Task[None]]] = []
         self.done: Counter[str] = Counter()
@@ -397,16 +399,16 @@ class World:
     def ask_for_index(self, most: int) -> None:
         """A thread is asked about some objects as they are now; its answers come later."""
         if self.builds and self.asked is None:
-            unasked = self.builds[0].unasked(most)
-            self.asked = self.builds[0], unasked, self.builds[0].ask(unasked)
+            stale_objects = self.builds[0].stale_objects(most)
+            self.asked = self.builds[0], stale_objects, self.builds[0].ask(stale_objects)
 
     @action(weight=2)
     def enter_into_index(self) -> None:
         """The answers come, about objects that may have changed; the index is read once none is stale."""
         if self.asked is not None:
-            build, unasked, values = self.asked
+            build, stale_objects, values = self.asked
             self.asked = None
-            build.enter(unasked, values)
+            build.enter(stale_objects, values)
             if not build.stale:
                 build.finish()
                 self.builds.remove(build)

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from declctl.decoding import MANAGED_FIELDS, Projection
-from declctl.decoding.projection import Remaking
+from declctl.decoding.projection import RecordRemaker
 from declctl.informer import Reprojection, SharedIndexInformer, field_index
 from declctl.informer.queues.real_fifo import Replacement
 from declctl.kit import ManualClock
@@ -139,7 +139,7 @@ class World:
         before, after = self.informer.source.projection, self.projection(paths, dropped, codec)
         same = codec is self.codec and dropped == self.dropped
         drops = [MANAGED_FIELDS, *map(FieldPath.parse, DROPS[:dropped])]
-        remake = Remaking(after.layout, drop_fields=drops, alike=before.layout if same else None)
+        remake = RecordRemaker(after.layout, drop_fields=drops, alike=before.layout if same else None)
         self.staged = (self.informer.begin_reprojection(after, remake), paths, dropped, codec)
         self.stepped = False
 

@@ -22,7 +22,7 @@ from declctl.informer import (
     function_index,
     namespace_index,
 )
-from declctl.informer.stores.indices import IndexBuild, Unasked
+from declctl.informer.stores.indices import IndexBuild, StaleObjects
 from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 
@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.building: dict[str, Building] = {}
         self.given_up: list[IndexBuild] = []
         self.asked: list[
-            tuple[IndexBuild, Unasked, Sequence[Any]]
+            tuple[IndexBuild, StaleObjects, Sequence[Any]]
         ] = []  # by threads; the answers are to come
         self.faults = dict.fromkeys(self.readable, 0)  # of the indexes whose faults can be foretold
         self.store = Indexer(self.readable)
@@ -260,8 +260,8 @@ class StoreMachine(RuleBasedStateMachine):
     def begin_to_ask(self, data: st.DataObject, most: int) -> None:
         """A thread is asked about some objects, as they are now; what it says comes later."""
         build = self.building[data.draw(st.sampled_from(self.unasked_builds()))].build
-        unasked = build.unasked(most)
-        self.asked.append((build, unasked, build.ask(unasked)))
+        stale_objects = build.stale_objects(most)
+        self.asked.append((build, stale_objects, build.ask(stale_objects)))
 
     def unasked_builds(self) -> list[str]:
         """The builds that no thread is asked for: one at a time is. Nobody asks for a field."""
@@ -275,8 +275,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule()
     def enter_what_was_said(self) -> None:
-        build, unasked, values = self.asked.pop(0)
-        build.enter(unasked, values)
+        build, stale_objects, values = self.asked.pop(0)
+        build.enter(stale_objects, values)
 
     @precondition(lambda self: any(not each.build.stale for each in self.building.values()))
     @rule()

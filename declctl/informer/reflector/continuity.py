@@ -22,7 +22,9 @@ from declctl.objects import (
     version_order,
 )
 
-FEW = 100  # objects, all of which are compared: one read of the storage, and 100 kB or so of an answer
+MOST_COMPARED = (
+    100  # objects, all of which are compared: one read of the storage, and 100 kB or so of an answer
+)
 _LOOKED_AT = 10_000  # objects of a list, of which the newest is taken: all of them would hold up the loop
 _GONE = DeltaType.DELETED  # a member of an enum is looked up in 150 ns on Python 3.11
 
@@ -71,7 +73,7 @@ class SeenObjects:
     def replace(self, records: Sequence[Record], projection: Projection) -> None:
         """A list brought these objects, and there are no others."""
         self._newest = newest(records)
-        few = len(records) <= FEW
+        few = len(records) <= MOST_COMPARED
         self._revisions = {record.key: record.revision for record in records} if few else None
         self._projection = projection
 
@@ -88,7 +90,7 @@ class SeenObjects:
             else:
                 # The revision has the uid, too: an object that was deleted and made again is another one.
                 revisions[delta.key] = record.revision
-        if len(revisions) > FEW:
+        if len(revisions) > MOST_COMPARED:
             self._revisions = None
 
     def sample(self, source: Source) -> Sample:

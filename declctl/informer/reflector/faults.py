@@ -332,10 +332,10 @@ class ExponentialBackoff:
 class Deadline:
     """Cancels the body of its `async with`: after `idle` seconds without a `touch`, or `overall` seconds.
 
-    Then leaving the body raises WatchSilent. The body calls `touch` whenever something is received. `strike`
-    ends the body at once, with a fault of the caller's. `on_wait` is called every 10 s while the body runs,
-    with the seconds since the beginning and since the last `touch`. A deadline costs one task, and a `touch`
-    costs none.
+    Then leaving the body raises WatchSilent. The body calls `touch` for everything that it receives.
+    `interrupt` ends the body at once, and leaving the body raises the exception of the caller. `on_wait` is
+    called every 10 s while the body runs, with two times in seconds: since the beginning, and since the last
+    `touch`. A deadline costs one task; a `touch` costs none. Used on one loop.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class Deadline:
         self._overall = overall
         self._what = what  # the subject of the message
         self._heard = self._began = clock.monotonic()  # when it was touched last, and when it began
-        self._struck = False  # the body was cancelled by this deadline
+        self._interrupted = False  # the body was cancelled by this deadline
         self._fault: Exception | None = None  # what the body raises then; None for WatchSilent
         self._body: asyncio.Task[object] | None = None  # while it runs
         self._watchdog: asyncio.Task[None] | None = None
@@ -364,10 +364,10 @@ class Deadline:
         self._heard = self._clock.monotonic()
         return self._heard
 
-    def strike(self, fault: Exception) -> None:
+    def interrupt(self, fault: Exception) -> None:
         """End the body, which then raises `fault`. Outside of the body nothing happens."""
-        if self._body is not None and not self._struck:
-            self._fault, self._struck = fault, True
+        if self._body is not None and not self._interrupted:
+            self._fault, self._interrupted = fault, True
             self._body.cancel()
 
     async def __aenter__(self) -> Self:
@@ -384,7 +384,7 @@ class Deadline:
         assert body is not None
         assert self._watchdog is not None
         self._watchdog.cancel()
-        if not self._struck:
+        if not self._interrupted:
             return
         # As asyncio.timeout does: a cancellation from elsewhere goes first.
         if body.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -407,8 +407,8 @@ class Deadline:
             now = self._clock.monotonic()
             if self._left() > 0:
                 self._on_wait(now - self._began, now - self._heard)
-        if not self._struck:
-            self._struck = True
+        if not self._interrupted:
+            self._interrupted = True
             body.cancel()
 
     def _left(self) -> float:

@@ -94,7 +94,7 @@ class ListPager:
         that were given out. Close it (`contextlib.aclosing`) when leaving it early: the task ends
         with it.
         """
-        ahead = _Ahead(self._buffer)
+        ahead = _PageBuffer(self._buffer)
         fetching = asyncio.create_task(ahead.fetch(self._one_by_one(options)))
         try:
             while (page := await ahead.next()) is not None:
@@ -136,7 +136,7 @@ class ListPager:
             )
 
 
-class _Ahead:
+class _PageBuffer:
     """Pages that were fetched and not taken yet. `fetch` waits while there are more than `buffer` of them."""
 
     def __init__(self, buffer: int) -> None:
@@ -242,9 +242,9 @@ async def initial_events(
                 return list(records.values()), event.resource_version, batch[position + 1 :]
             elif record is not None:
                 records.pop(record.key, None)  # it was deleted, or dropped, while the list came
-            if event.oddity:
+            if event.decode_warning:
                 stored = record is not None and event.type is not EventType.DROPPED
-                metrics.odd(event.oddity, stored=stored)
+                metrics.decode_warning(event.decode_warning, stored=stored)
         metrics.counts.items_listed = len(records)
         await asyncio.sleep(0)  # a large list comes in one go: let the loop do something else
     raise NoInitialEventsEnd("the streaming list ended before it was complete")

@@ -65,7 +65,7 @@ _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming lis
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
 _PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
 _RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
-_BREATH = 256  # events until the loop may do something else
+_EVENTS_PER_TURN = 256  # events until the loop may do something else
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
@@ -181,7 +181,7 @@ class Reflector:
 
         # The watch that is open.
         self._opened: OpenWatch | None = None  # a streaming list that is complete and goes on as a watch
-        self._watchdog: Deadline | None = None  # of the watch that is being read; `strike` ends it
+        self._watchdog: Deadline | None = None  # of the watch that is being read; `interrupt` ends it
         self._fruitless = True  # no watch has brought a change since the last list
 
         # What is doubted of what is held.
@@ -248,7 +248,7 @@ class Reflector:
         self._relist_requested = True
         self._metrics.counts.relists_requested += 1
         if self._watchdog is not None:
-            self._watchdog.strike(RelistRequested("a list was requested"))
+            self._watchdog.interrupt(RelistRequested("a list was requested"))
 
     @property
     def fault(self) -> Exception | None:
@@ -427,12 +427,12 @@ class Reflector:
             self._metrics.rolled_back(why)
         self._rollback = _Rollback(why)
         if self._watchdog is not None:
-            self._watchdog.strike(self._rollback.fault())
+            self._watchdog.interrupt(self._rollback.fault())
 
     def _end_inconsistent_watch(self, difference: Inconsistent) -> None:
         """The cache differs from the server: end the watch, so that everything is listed anew."""
         if self._watchdog is not None:
-            self._watchdog.strike(difference)
+            self._watchdog.interrupt(difference)
 
     async def _read(self, opened: OpenWatch, deadline: Deadline) -> None:
         """Give the events of a watch to the store until it ends."""
@@ -443,7 +443,7 @@ class Reflector:
             self._metrics.counts.last_event_at = deadline.touch()
             self._take(batch)
             unbroken += len(batch)
-            if unbroken >= _BREATH:
+            if unbroken >= _EVENTS_PER_TURN:
                 unbroken = 0
                 await asyncio.sleep(0)  # a source that never waits: let the queue be emptied
 
@@ -478,8 +478,10 @@ class Reflector:
                 # What the transform dropped leaves the cache, too: it is DROPPED, and out of scope.
                 change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
                 deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))
-            if event.oddity:
-                self._metrics.odd(event.oddity, stored=record is not None and kind is not _DROPPED)
+            if event.decode_warning:
+                self._metrics.decode_warning(
+                    event.decode_warning, stored=record is not None and kind is not _DROPPED
+                )
         self._metrics.batch(batch)
         last = batch[-1]
         if not last.resource_version:  # an object of another kind, say: the version is that of one before it

@@ -12,7 +12,7 @@ from declctl.objects import EventType, ListPage, WatchEvent
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _EVENT_TYPES: Final = tuple(EventType)
-_MOST_TOLD = 20  # different oddities that are logged; the others are counted
+_MOST_WARNINGS = 20  # different oddities that are logged; the others are counted
 _SHOWN = 300  # characters of an oddity in the log
 _log = logging.getLogger("declctl.informer")
 # `declctl run` shows these. Lines of `_log` it shows in its own words, once for each resource.
@@ -51,7 +51,7 @@ class ReflectorStatistics:
     events: Mapping[str, int] = field(default_factory=dict[str, int])  # what watches brought, by type
     skipped: int = 0  # objects that could not be used: of another kind, or unreadable
     kept_raw: int = 0  # objects that could be read in part only
-    last_oddity: str | None = None  # why the last object was skipped or kept raw
+    last_decode_warning: str | None = None  # why the last object was skipped or kept raw
 
     # What went wrong.
     failures: int = 0  # faults
@@ -83,9 +83,9 @@ class ReflectorMetrics:
         self.counts.pages += 1
         self.counts.items_listed = len(page.records) + (0 if first else self.counts.items_listed)
         for reason in page.skipped:
-            self.odd(reason, stored=False)
+            self.decode_warning(reason, stored=False)
         for reason in page.kept_raw:
-            self.odd(reason, stored=True)
+            self.decode_warning(reason, stored=True)
 
     def batch(self, batch: Sequence[WatchEvent]) -> None:
         """Count a batch of a watch."""
@@ -97,12 +97,12 @@ class ReflectorMetrics:
             if count := kinds.count(kind):
                 self._events[kind] += count
 
-    def odd(self, reason: str, *, stored: bool) -> None:
+    def decode_warning(self, reason: str, *, stored: bool) -> None:
         """Count an object that was skipped, or stored though it could be read in part only."""
         self.counts.kept_raw += stored
         self.counts.skipped += not stored
-        self.counts.last_oddity = reason
-        if reason not in self._logged and len(self._logged) < _MOST_TOLD:
+        self.counts.last_decode_warning = reason
+        if reason not in self._logged and len(self._logged) < _MOST_WARNINGS:
             self._logged.add(reason)
             _log.warning("%s: %s", self._describe(), reason[:_SHOWN])
 

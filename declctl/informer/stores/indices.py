@@ -82,7 +82,7 @@ def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> Fu
     return FunctionIndex(function)
 
 
-class _NoStrings(CacheError):
+class _NotStrings(CacheError):
     """An index function gave something else than strings."""
 
 
@@ -117,11 +117,11 @@ def _texts(found: Iterable[object], of: Record) -> Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
         return found[0]  # what most functions give
     if isinstance(found, str):
-        raise _NoStrings(f"on {of.key} an index function gave the string {found!r}, not a list of strings")
+        raise _NotStrings(f"on {of.key} an index function gave the string {found!r}, not a list of strings")
     values = tuple(dict.fromkeys(found))
     texts = tuple(value for value in values if isinstance(value, str))
     if len(texts) != len(values):
-        raise _NoStrings(f"on {of.key} an index function gave {values!r}, which are not all strings")
+        raise _NotStrings(f"on {of.key} an index function gave {values!r}, which are not all strings")
     return texts[0] if len(texts) == 1 else texts
 
 
@@ -252,7 +252,7 @@ class Index:
             if view is not None and isinstance(function, FunctionIndex):
                 return _texts(function.of_view(view), record)
             return _texts(function(record), record)
-        except _NoStrings as error:
+        except _NotStrings as error:
             return self._fault(str(error))
         except BaseException as error:  # the user's function
             if must_propagate(error):
@@ -290,7 +290,7 @@ def _place(error: BaseException) -> str:
     return f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
-class Unasked(NamedTuple):
+class StaleObjects(NamedTuple):
     """Objects of which an index function has to be asked, as the store had them at that moment."""
 
     keys: Sequence[str]
@@ -325,25 +325,25 @@ class IndexBuild:
 
     def step(self, budget: int) -> bool:
         """Index at most `budget` more objects; True when all are in, and the index can be read."""
-        unasked = self.unasked(budget)
+        stale_objects = self.stale_objects(budget)
         if self._by_field:
-            self._index.put_new(dict(zip(*unasked, strict=True)))
-            for key in unasked.keys:
+            self._index.put_new(dict(zip(*stale_objects, strict=True)))
+            for key in stale_objects.keys:
                 del self._stale[key]
         else:
-            self.enter(unasked, self.ask(unasked))
+            self.enter(stale_objects, self.ask(stale_objects))
         if self._stale:
             return False
         self.finish()
         return True
 
-    def unasked(self, most: int) -> Unasked:
+    def stale_objects(self, most: int) -> StaleObjects:
         """At most so many of the objects that are stale."""
         keys = tuple(islice(self._stale, most))
-        return Unasked(keys, [self._known[key] for key in keys])
+        return StaleObjects(keys, [self._known[key] for key in keys])
 
     def ask(
-        self, unasked: Unasked, *, each: Callable[[Iterable[str]], Iterable[str]] = iter
+        self, stale_objects: StaleObjects, *, each: Callable[[Iterable[str]], Iterable[str]] = iter
     ) -> Sequence[Values]:
         """The values of these objects, in their order; no more of them once the build is given up.
 
@@ -351,19 +351,19 @@ class IndexBuild:
         gives them back one by one, each before the function is called with its object; it may end early.
         """
         found: list[Values] = []
-        for start in range(0, len(unasked.keys), _TOGETHER):
+        for start in range(0, len(stale_objects.keys), _TOGETHER):
             part = slice(start, start + _TOGETHER)
-            answers = self._index.answers(unasked.records[part])
-            for _ in each(unasked.keys[part]):
+            answers = self._index.answers(stale_objects.records[part])
+            for _ in each(stale_objects.keys[part]):
                 if self._given_up:
                     return found
                 found.append(next(answers))
         return found
 
-    def enter(self, unasked: Unasked, values: Sequence[Values]) -> None:
+    def enter(self, stale_objects: StaleObjects, values: Sequence[Values]) -> None:
         """Index those objects that are still in the state in which the function was asked of them."""
         known, stale, enter = self._known, self._stale, self._index.enter
-        for key, record, each in zip(*unasked, values, strict=False):
+        for key, record, each in zip(*stale_objects, values, strict=False):
             if known.get(key) is record and key in stale:
                 enter(key, record, each)
                 del stale[key]

@@ -29,7 +29,7 @@ from declctl.objects import Delta, DeltaType, Record
 T = TypeVar("T")
 
 
-class Turnstile:
+class SequenceLock:
     """Entered by the writer for a batch of writes; reads go through `read`.
 
     A read is made without a lock and costs a few instructions, unless it met a batch: then it is made
@@ -37,29 +37,29 @@ class Turnstile:
     function may read the store that asks it, and sees what is written so far.
     """
 
-    __slots__ = ("_lock", "_turns")
+    __slots__ = ("_lock", "_sequence")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._turns = 0  # odd while a batch is written
+        self._sequence = 0  # odd while a batch is written
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._turns += 1
+        self._sequence += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._turns += 1
+        self._sequence += 1
         self._lock.release()
 
     def read(self, copy: Callable[[], T]) -> T:
         """What `copy` gives before or after a batch, never within one."""
         # A batch changes the count when it begins and when it ends: an equal count means that none did.
-        turn = self._turns
-        if not turn & 1:
+        sequence = self._sequence
+        if not sequence & 1:
             found = copy()
-            if turn == self._turns:
+            if sequence == self._sequence:
                 return found
         with self._lock:
             return copy()
@@ -85,7 +85,7 @@ class IndexedRecords:
         # Those that follow every change.
         self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())
         self._bytes = 0
-        self._batches = Turnstile()
+        self._batches = SequenceLock()
 
     def put(self, key: str, record: Record) -> None:
         """Put a record, in the store and in every index. No version is reached by that alone."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from declctl.decoding.decoders import Transform
-from declctl.decoding.projection import MetadataCodec, Projection, Remaking
+from declctl.decoding.projection import MetadataCodec, Projection, RecordRemaker
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec
@@ -112,7 +112,9 @@ def projection_of(
     )
 
 
-def remaking(old: CacheIdentity, new: CacheIdentity, *, before: Projection, after: Projection) -> Remaking:
+def remaking(
+    old: CacheIdentity, new: CacheIdentity, *, before: Projection, after: Projection
+) -> RecordRemaker:
     """Makes records as `after` decodes them for `new` out of those that `before` decoded for `old`."""
     same_codec = before.layout.codec is after.layout.codec
     same_fields = old.watch.transform.drop_fields == new.watch.transform.drop_fields
@@ -120,7 +122,7 @@ def remaking(old: CacheIdentity, new: CacheIdentity, *, before: Projection, afte
     # What a transform made may have a field again that was dropped before it, and what stood behind an
     # element of a list that was dropped has its place now. Neither is to be dropped a second time.
     once = bool(new.transform) or any(isinstance(step, int) for path in dropping for step in path.steps)
-    return Remaking(
+    return RecordRemaker(
         after.layout,
         drop_fields=() if once else dropping,
         alike=before.layout if same_codec and same_fields else None,

@@ -19,8 +19,8 @@ from declctl.decoding.decoders import Transform
 from declctl.errors import ReloadRefused
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.reflector.reflector import ReflectorOptions
-from declctl.informer.source import DecodesElsewhere, SourceProvider
-from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, Unasked, function_index
+from declctl.informer.source import SourceProvider, SupportsDecodeRunner
+from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, StaleObjects, function_index
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
@@ -241,14 +241,14 @@ class ManagedInformer:
 
     def stage(self, transform: StagedTransform) -> None:
         """Let a thread decode until the commit, if the source can do that."""
-        if self.transform is not None and isinstance(self.informer.source, DecodesElsewhere):
+        if self.transform is not None and isinstance(self.informer.source, SupportsDecodeRunner):
             self.staged = self.transform.function = transform
             self._decode_in(transform.run)
 
-    def _decode_in(self, elsewhere: Callable[[Callable[[], Any]], Awaitable[Any]] | None) -> None:
+    def _decode_in(self, decode_runner: Callable[[Callable[[], Any]], Awaitable[Any]] | None) -> None:
         source = self.informer.source
-        assert isinstance(source, DecodesElsewhere)
-        source.elsewhere = elsewhere
+        assert isinstance(source, SupportsDecodeRunner)
+        source.decode_runner = decode_runner
 
     def call_those_of(self, users: Sequence[ResourceRequirement]) -> None:
         """Call the functions of these users, the first one's before the others': a generation is gone."""
@@ -411,12 +411,14 @@ class StagedIndexBuild:
 
     async def ask_some(self) -> None:
         """Index some of them. Cancelling gives the index up."""
-        unasked = self._build.unasked(_BATCH_OF_A_THREAD)
+        stale_objects = self._build.stale_objects(_BATCH_OF_A_THREAD)
         try:
-            values = await self._call.run(lambda: self._build.ask(unasked, each=self._each))
+            values = await self._call.run(lambda: self._build.ask(stale_objects, each=self._each))
             for start in range(0, len(values), BATCH):
                 part = slice(start, start + BATCH)
-                self._build.enter(Unasked(unasked.keys[part], unasked.records[part]), values[part])
+                self._build.enter(
+                    StaleObjects(stale_objects.keys[part], stale_objects.records[part]), values[part]
+                )
                 await asyncio.sleep(0)  # events are in a hurry
         except asyncio.CancelledError:
             self._build.give_up()

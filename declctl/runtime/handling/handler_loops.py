@@ -13,7 +13,7 @@ import msgspec
 
 from declctl.errors import ReloadRefused
 from declctl.kit import LoopThread
-from declctl.kit.callbacks import foreign_place
+from declctl.kit.callbacks import user_code_place
 from declctl.runtime.log import Log
 
 _LOOK_SECONDS = 1.0  # between two looks at each loop
@@ -129,7 +129,7 @@ class HandlerLoops:
     def _described(self, loop: LoopThread) -> BlockedLoop:
         task = asyncio.current_task(loop.loop)
         name = "" if task is None or task.get_name().startswith("Task-") else task.get_name()
-        return BlockedLoop(name, foreign_place(loop.thread), newest=loop is self.newest)
+        return BlockedLoop(name, user_code_place(loop.thread), newest=loop is self.newest)
 
 
 async def _answers(asked: LoopThread) -> bool:

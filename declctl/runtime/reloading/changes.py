@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.decoding.decoders import at_hand
+from declctl.decoding.decoders import projectable_paths
 from declctl.manifest import Diagnostic, render_json
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
@@ -165,7 +165,7 @@ class PlanSnapshot:
             for indexer in each.indexers
             if indexer.field_path is not None
         ]
-        return frozenset(at_hand(paths))
+        return frozenset(projectable_paths(paths))
 
 
 def changes(old: PlanSnapshot, new: PlanSnapshot) -> tuple[Step, ...]:

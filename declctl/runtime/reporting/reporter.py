@@ -132,7 +132,7 @@ def _mutated(resource: ResourceStatus) -> str:
 def _notable(part: InformerStatistics) -> Iterator[tuple[str, int, str]]:
     """What is counted, how often it was, and how to say it."""
     reflector, slow = part.reflector, part.controller.slow
-    last = f"the last: {reflector.last_oddity}"
+    last = f"the last: {reflector.last_decode_warning}"
     yield "skipped", reflector.skipped, f"{_objects(reflector.skipped)} skipped; {last}"
     yield "raw", reflector.kept_raw, f"{_objects(reflector.kept_raw)} kept unread; {last}"
     longest = f"for {part.controller.longest:.2f} s at most"

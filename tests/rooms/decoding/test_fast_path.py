@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.decoding.decoders import Interning, PartialDecoder
-from declctl.decoding.projection import usual_reader
+from declctl.decoding.decoders import InternTables, PartialDecoder
+from declctl.decoding.projection import fast_reader
 from declctl.objects import Record
 from declctl.objects.record import nothing_known
 from tests.rooms.objects.made_objects import NODE_NAME, compact, pod, projection
@@ -25,7 +25,7 @@ MANAGED = [
 
 def read(raw: bytes, *, before: bytes = b"", after: bytes = b"") -> Record | None:
     made = projection(NODE_NAME)
-    reader = usual_reader(PartialDecoder([NODE_NAME]), Interning(), made.layout, drops_managed_fields=True)
+    reader = fast_reader(PartialDecoder([NODE_NAME]), InternTables(), made.layout, drops_managed_fields=True)
     return reader(before + raw + after, len(before), len(before) + len(raw), nothing_known)
 
 

@@ -56,7 +56,7 @@ def test_a_whole_object_is_not_taken_for_metadata():
     """A server that answers with the object itself is found out: it is skipped and told."""
     told = projection().event(event("ADDED", pod()).strip())
     assert told.type is EventType.SKIPPED
-    assert told.oddity == "an object is a Pod (v1) and not a PartialObjectMetadata (meta.k8s.io/v1)"
+    assert told.decode_warning == "an object is a Pod (v1) and not a PartialObjectMetadata (meta.k8s.io/v1)"
 
 
 def test_a_transform_may_write_the_fields_in_another_order():

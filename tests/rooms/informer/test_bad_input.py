@@ -39,7 +39,7 @@ def test_an_object_of_another_kind_is_skipped(what, caplog):
             assert b.reflector.last_sync_resource_version == "8"
             assert (b.names, b.store.get_by_key("demo/a").resource_version) == (["a", "b"], "1")
             assert (b.figures.skipped, b.figures.events, b.figures.failures) == (2, {"SKIPPED": 2}, 0)
-            assert OTHER_KINDS[what]["kind"] in b.figures.last_oddity
+            assert OTHER_KINDS[what]["kind"] in b.figures.last_decode_warning
             assert len(b.source.requests) == 1
 
     with caplog.at_level(logging.INFO, logger="declctl.informer"):
@@ -121,7 +121,7 @@ def test_an_object_that_cannot_be_decoded_is_kept_as_it_is(streams, caplog):
             await b.settle()
             assert b.store.get_by_key("demo/deep").resource_version == "4"
             assert (b.figures.kept_raw, b.figures.skipped, b.figures.failures) == (2, 0, 0)
-            assert b.figures.last_oddity.startswith("deep is kept as it is")
+            assert b.figures.last_decode_warning.startswith("deep is kept as it is")
 
     with caplog.at_level(logging.WARNING, logger="declctl.informer"):
         asyncio.run(scenario())
@@ -142,7 +142,7 @@ def test_an_object_that_has_to_be_transformed_and_cannot_be_is_left_out(streams)
             await b.settle()
             assert b.names == []
             assert (b.figures.skipped, b.figures.kept_raw) == (2, 0)
-            assert "can't be transformed" in b.figures.last_oddity
+            assert "can't be transformed" in b.figures.last_decode_warning
             assert transforming.statistics().failed == 2
 
     asyncio.run(scenario())

@@ -128,14 +128,14 @@ def test_a_strike_ends_the_body_with_its_fault():
         clock = ManualClock()
         deadline = Deadline(clock, idle=30, what="x")
 
-        deadline.strike(KeyError("too early"))
+        deadline.interrupt(KeyError("too early"))
         task = asyncio.create_task(nothing_said(deadline))
         await clock.settle()
-        deadline.strike(KeyError("mine"))
-        deadline.strike(KeyError("later"))
+        deadline.interrupt(KeyError("mine"))
+        deadline.interrupt(KeyError("later"))
         with pytest.raises(KeyError, match="mine"):
             await task
-        deadline.strike(KeyError("too late"))
+        deadline.interrupt(KeyError("too late"))
         await clock.settle()
         assert len(asyncio.all_tasks()) == 1
 
@@ -151,7 +151,7 @@ def test_a_strike_does_not_hide_a_cancellation():
 
         task = asyncio.create_task(nothing_said(deadline))
         await clock.settle()
-        deadline.strike(KeyError("mine"))
+        deadline.interrupt(KeyError("mine"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -207,7 +207,7 @@ def test_a_reflector_tells_what_it_did():
     assert (after.rounds, after.lists, after.relists, after.streams) == (2, 2, 1, 0)
     assert (after.pages, after.items_listed) == (4, 3)
     assert after.watches == 5  # a stream that was refused, two of either list, and one that fell silent
-    assert (after.idle_closes, after.skipped, after.kept_raw, after.last_oddity) == (1, 0, 0, None)
+    assert (after.idle_closes, after.skipped, after.kept_raw, after.last_decode_warning) == (1, 0, 0, None)
     assert after.events == {"ADDED": 1, "MODIFIED": 1, "DELETED": 1}
     assert (after.resource_version, after.last_event_at) == ("6", 1105.0)
 

@@ -322,7 +322,7 @@ def test_a_read_that_ends_with_an_object_without_a_version_is_told_once(last):
             asked: list[str | None] = []
             added = WatchEvent(EventType.ADDED, record("c", 7))
             bookmark = WatchEvent(EventType.BOOKMARK, None, "9")
-            foreign = WatchEvent(EventType.SKIPPED, None, oddity="it is of another kind")
+            foreign = WatchEvent(EventType.SKIPPED, None, decode_warning="it is of another kind")
 
             async def watch(options, *, known=None):
                 asked.append(options.resource_version)

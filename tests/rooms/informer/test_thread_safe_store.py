@@ -179,14 +179,14 @@ def test_a_thread_asks_and_the_loop_writes_meanwhile():
     """What changes while a thread asks is asked of again: no answer about an old state is taken."""
     made, asked, keys = store(**dict.fromkeys("abcd", "n1")), [], []
     build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
-    unasked = build.unasked(3)
-    answers = build.ask(unasked, each=lambda some: (keys.append(key) or key for key in some))
+    stale_objects = build.stale_objects(3)
+    answers = build.ask(stale_objects, each=lambda some: (keys.append(key) or key for key in some))
     made.update("demo/a", record("a", 2))
     made.delete("demo/b")
     made.add("demo/e", record("e"))
-    build.enter(unasked, answers)
+    build.enter(stale_objects, answers)
     assert (build.stale, keys) == (3, ["demo/a", "demo/b", "demo/c"])
-    build.enter(rest := build.unasked(9), build.ask(rest))
+    build.enter(rest := build.stale_objects(9), build.ask(rest))
     asked.clear()
     build.finish()
     assert asked == []
@@ -209,8 +209,8 @@ def test_a_thread_asks_no_more_when_its_build_is_given_up():
         return [obj.name]
 
     build = made.build_index("byName", function_index(by_name))
-    unasked = build.unasked(4)
-    build.enter(unasked, build.ask(unasked))
+    stale_objects = build.stale_objects(4)
+    build.enter(stale_objects, build.ask(stale_objects))
     assert len(set(asked)) == 1
     assert build.step(1)
     assert "byName" not in made.get_indexers()

@@ -1,53 +1,53 @@
-"""Turnstile: a read meets a batch of writes before or after, never within."""
+"""SequenceLock: a read meets a batch of writes before or after, never within."""
 
 import pytest
 
-from declctl.informer.stores.thread_safe_store import Turnstile
+from declctl.informer.stores.thread_safe_store import SequenceLock
 
 
 def test_a_read_that_met_no_batch_is_made_once():
     """Reading costs nothing more while nobody writes."""
     reads = []
-    assert Turnstile().read(lambda: reads.append(1)) is None
+    assert SequenceLock().read(lambda: reads.append(1)) is None
     assert reads == [1]
 
 
 def test_a_read_that_a_batch_has_run_through_is_made_again():
     """A copy that was begun before a batch and ended after it may have something of both."""
-    turnstile, reads = Turnstile(), []
+    lock, reads = SequenceLock(), []
 
     def copy():
         if not reads:
-            with turnstile:
+            with lock:
                 pass  # a batch begins and ends while this is copied
         reads.append(1)
         return len(reads)
 
-    assert turnstile.read(copy) == 2
+    assert lock.read(copy) == 2
 
 
 def test_a_read_is_made_twice_at_most():
     """A writer that never rests holds up no reader: the second copy is made while it may not write."""
-    turnstile, reads = Turnstile(), []
+    lock, reads = SequenceLock(), []
 
     def copy():
-        with turnstile:
+        with lock:
             reads.append(1)
         return len(reads)
 
-    assert turnstile.read(copy) == 2
+    assert lock.read(copy) == 2
 
 
 def test_the_writer_is_let_in_and_a_fault_lets_everybody_out():
     """What is raised in a batch comes out of it, and the next read is an ordinary one."""
-    turnstile, reads = Turnstile(), []
+    lock, reads = SequenceLock(), []
 
     def batch():
-        with turnstile:
-            reads.append(turnstile.read(lambda: "so far"))
+        with lock:
+            reads.append(lock.read(lambda: "so far"))
             raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
         batch()
-    turnstile.read(lambda: reads.append("then"))
+    lock.read(lambda: reads.append("then"))
     assert reads == ["so far", "then"]
