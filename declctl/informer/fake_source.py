@@ -23,7 +23,7 @@ from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchE
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class FakeEvent:
     """One event of the history."""
 
     version: int
@@ -41,7 +41,7 @@ class FakeHistory:
     def __init__(self) -> None:
         self.version = 0  # the newest
         self.objects: dict[str, KubeObject] = {}  # the present state of each, by key
-        self.events: list[HistoryEntry] = []  # all of them, the oldest first
+        self.events: list[FakeEvent] = []  # all of them, the oldest first
         self._versions = itertools.count(1)
         self._compacted = 0  # requests for older versions are expired
         self._pages: dict[
@@ -72,12 +72,12 @@ class FakeHistory:
         key, gone = key_in(stored), kind is EventType.DELETED
         if not gone:
             self.objects[key] = stored
-        self.events.append(HistoryEntry(self.version, line_of(kind, stored), key, None if gone else stored))
+        self.events.append(FakeEvent(self.version, line_of(kind, stored), key, None if gone else stored))
         return stored
 
     def add_line(self, line: bytes) -> None:
         """Record a line that watches receive, under the present version. No listed object changes."""
-        self.events.append(HistoryEntry(self.version, line))
+        self.events.append(FakeEvent(self.version, line))
 
     def listed(self, options: ListOptions) -> tuple[Sequence[KubeObject], int]:
         """The objects that a LIST returns, over all its pages, and their version.
