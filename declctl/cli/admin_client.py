@@ -126,7 +126,7 @@ def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECON
     return AdminAnswer(answer.status, cast("dict[str, Any]", document))
 
 
-def told(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
+def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
     """The document of an answer with these fields; raises UsageError with what is said instead."""
     if answer.status == _OK and all(field in answer.document for field in fields):
         return answer.document

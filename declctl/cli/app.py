@@ -1,24 +1,117 @@
-"""The commands and what is common to all of them."""
+"""The command line: the arguments and options of each command, and which function does it.
+
+Each command imports what it needs when it is called: `declctl --help`, and a shell that completes a word,
+load the parser alone. A command returns its exit status; None counts as 0.
+"""
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
-from declctl.cli import options
-from declctl.cli.bench import bench
-from declctl.cli.describe import explain, plugins, schema
-from declctl.cli.plan import plan
-from declctl.cli.remote import history, reload, rollback, status
-from declctl.cli.run import run
-from declctl.cli.sandbox import sandbox
 from declctl.cli.terminal import block, line
-from declctl.cli.validate import validate
 from declctl.cli.version import version
 from declctl.errors import UsageError
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
+_BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
+
+# Commands that are documented, and what to do until a version has them.
+_INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
+        "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
+        "top": "`declctl status` and GET /metrics have the figures",
+        "get": "GET /cache/{resource} and /index/{resource}/{index}/{value} read the cache",
+        "graph": "`declctl status` lists resources and handlers",
+        "trigger": "an edit of the object, such as a label, calls its handlers",
+        "requeue": "a resyncPeriod calls handlers again",
+        "record": "the log of `declctl run --log-format json` can be kept",
+        "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
+        "new": "the folders in examples/ are meant to be copied",
+        "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
+        "fmt": "any YAML formatter will do",
+        "lint": "`declctl validate` reports what is wrong, and warns of traps",
+        "migrate": "there is only one version of the manifest",
+        "set": "start `declctl run` with --log-level",
+        "doctor": "`declctl validate --cluster` checks kinds and permissions",
+    }
+)
+_PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "show": "`declctl plugins list -o json` has what is known of each",
+        "doctor": "`declctl plugins list` says what is wrong with each",
+        "docs": "`declctl plugins list` names the hooks of each",
+        "install": "plugins are installed with pip",
+        "freeze": "`pip freeze` writes versions down",
+    }
+)
+
+
+class Output(StrEnum):
+    """How a command prints what was asked for."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Report(StrEnum):
+    """How `validate` prints faults."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least important lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_ManifestArgument = Annotated[
+    str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
+]
+_AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="ADDR",
+        help="The admin address of the running process. [default: that of the manifest in the current "
+        "folder, else 127.0.0.1:8081]",
+    ),
+]
+_KubeconfigOption = Annotated[
+    str | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; by default as kubectl.")
+]
+_ContextOption = Annotated[
+    str | None, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")
+]
+_ObjectsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objects", metavar="FILE", help="Objects (YAML) that the sandbox begins with; may be repeated."
+    ),
+]
+_OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
+]
 
 app = typer.Typer(
     name="declctl",
@@ -29,12 +122,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # errors become sentences in main
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for _command in (run, validate, plan, status, reload, rollback, history, sandbox, explain, schema, version):
-    app.command()(_command)
-app.add_typer(plugins, name="plugins")
-app.add_typer(bench, name="bench")
-options.add_to(app, plugins)
+_plugins = typer.Typer(help="Installed plugins.", no_args_is_help=True, rich_markup_mode=None)
+_bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _show_version(asked: bool) -> None:
@@ -58,6 +147,366 @@ def declctl(
     if no_plugins:
         # An environment variable, because the child process of the pre-flight has to know it too.
         os.environ["DECLCTL_LOAD_PLUGINS"] = ""
+
+
+@app.command()
+def run(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    watch: Annotated[
+        bool | None,
+        typer.Option("--watch/--no-watch", help="Reload when files change, whatever the manifest says."),
+    ] = None,
+    exec_on_restart: Annotated[
+        bool,
+        typer.Option(
+            "--exec-on-restart",
+            help="When a reload finds something that needs a new process, drain and become one: same id, "
+            "arguments and environment.",
+        ),
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Sync, deliver, drain, and end.")] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="How long --once may take. [default: 60s]"),
+    ] = None,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
+    ] = False,
+    objects: _ObjectsOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Not done by this version.")] = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How log lines look.")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="The least that is logged.")
+    ] = LogLevel.INFO,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
+        ),
+    ] = None,
+) -> int:
+    """Run a manifest, until SIGTERM or Ctrl-C."""
+    if dry_run:
+        raise UsageError(
+            "This version does not do `declctl run --dry-run` yet; `declctl run --sandbox` runs a manifest "
+            "without touching a cluster."
+        )
+    if sandbox and (kubeconfig or context):
+        raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
+    if objects and not sandbox:
+        raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+    if timeout is not None and not once:
+        raise UsageError("--timeout limits --once: add --once, or leave it out.")
+    if exec_on_restart and once:
+        raise UsageError("--exec-on-restart is for a process that stays: leave out --once, or it.")
+    if exec_on_restart and manifest == "-":
+        raise UsageError("--exec-on-restart can't read a manifest from standard input twice: name a file.")
+    # For a new process: of now, before code of the user could change it.
+    environment, folder = dict(os.environ), Path().absolute() if exec_on_restart else None
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # the child loads what it needs while this process loads the machinery
+        from declctl.cli.run import become, run_manifest
+
+        status, restarts = run_manifest(
+            manifest,
+            children=children,
+            watch=watch,
+            exec_on_restart=exec_on_restart,
+            once=once,
+            timeout=timeout,
+            sandbox=sandbox,
+            objects=objects or [],
+            kubeconfig=kubeconfig,
+            context=context,
+            log_format=log_format,
+            log_level=log_level,
+            admin=admin,
+        )
+    # A run that has failed is not started again: its supervisor decides.
+    if restarts and not status:
+        become(sys.executable, sys.orig_argv[1:], environment=environment, folder=folder)
+    return status
+
+
+@app.command()
+def validate(
+    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST...", help="Files, folders, or -.")],
+    *,
+    output: Annotated[
+        Report,
+        typer.Option("--output", "-o", help="text on stderr; json or github (workflow commands) on stdout."),
+    ] = Report.TEXT,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="Also ask the cluster whether it has the kinds and allows to watch them."
+        ),
+    ] = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Check manifests; the handlers are imported in a child process, as a reload does."""
+    if (kubeconfig or context) and not cluster:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # as in `run`
+        from declctl.cli.validate import check_all, check_in_cluster, print_faults
+
+        checked = check_all(manifests, children)
+    faults = [fault for one in checked for fault in one.diagnostics]
+    # After the files: a manifest that is wrong by itself needs no cluster to say so.
+    if cluster:
+        faults += check_in_cluster(checked, kubeconfig, context)
+    print_faults(faults, checked, form=output)
+    return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command()
+def plan(
+    manifest: _ManifestArgument,
+    *,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="running|FILE",
+            help="What to compare with: the process that runs, or a manifest; by default, nothing.",
+        ),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Say what a manifest would change, and what decodes objects; exits 2 for changes, 0 for none.
+
+    It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
+    """
+    from declctl.cli.plan import show_plan
+
+    return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+
+
+@app.command()
+def status(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -> None:
+    """Say how a running process is doing."""
+    from declctl.cli.remote import show_status
+
+    show_status(admin, as_json=output is Output.JSON)
+
+
+@app.command()
+def reload(
+    *,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the outcome, or only ask for the reload.")
+    ] = True,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Make all code anew although no file has changed that the bundle reads."
+        ),
+    ] = False,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Make a running process read its files again.
+
+    It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers, 3 for a fault in
+    declctl. If they change meanwhile, the newer ones count. With --no-wait, 0 says no more than that the
+    order was given. Data files that handlers read by themselves are not noticed: use --force after an edit
+    of one. Code that fails in its probation is taken back later: `declctl status` and `history`
+    say so.
+    """
+    from declctl.cli.remote import give_order
+
+    query = f"wait={'true' if wait else 'false'}{'&force=true' if force else ''}"
+    return give_order(f"/-/reload?{query}", admin, as_json=output is Output.JSON)
+
+
+@app.command()
+def rollback(
+    generation: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="Its number; by default the one before.", min=1)
+    ] = None,
+    *,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Let an earlier generation run again.
+
+    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if nobody answers. One is
+    kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    """
+    from declctl.cli.remote import give_order
+
+    query = "" if generation is None else f"?generation={generation}"
+    return give_order(f"/-/rollback{query}", admin, as_json=output is Output.JSON)
+
+
+@app.command()
+def history(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -> None:
+    """List what became of each attempt to reload a running process, the oldest first."""
+    from declctl.cli.remote import show_history
+
+    show_history(admin, as_json=output is Output.JSON)
+
+
+@app.command()
+def sandbox(
+    *,
+    objects: _ObjectsOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 0,
+    kubeconfig_out: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig-out",
+            metavar="FILE",
+            help="Where to write its kubeconfig; by default a temporary file.",
+        ),
+    ] = None,
+    churn: Annotated[
+        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
+    ] = 0.0,
+) -> None:
+    """Serve a Kubernetes API from memory, until Ctrl-C."""
+    from declctl.cli.sandbox import serve
+
+    serve(objects or [], port=port, kubeconfig_out=kubeconfig_out, churn=churn)
+
+
+@app.command()
+def explain(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH|CODE", help="Such as spec.handlers.retry, or DCL012."),
+    ] = "",
+) -> None:
+    """Describe a field of the manifest, or an error code.
+
+    Of a field it says type, default, whether a reload changes it, and an example. Of a code it says what
+    is wrong and what to do, as docs/errors.md does.
+    """
+    from declctl.cli.describe import show_explanation
+
+    show_explanation(path)
+
+
+@app.command()
+def schema(
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="Of one kind alone: Controller or ControllerTest.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of manifests."""
+    from declctl.cli.describe import show_schema
+
+    show_schema(kind)
+
+
+app.command()(version)
+
+
+@_plugins.callback()
+def _of_plugins() -> None:
+    """Installed plugins."""
+
+
+@_plugins.command("list")
+def list_plugins(*, output: _OutputOption = Output.TEXT) -> None:
+    """List installed plugins, their hooks, and what is wrong with those that can't be used.
+
+    Each is imported in a child process. A plugin that hangs, or ends the process, is a line of the list.
+    """
+    from declctl.cli.describe import show_plugins
+
+    show_plugins(as_json=output is Output.JSON)
+
+
+@_bench.callback()
+def _of_bench() -> None:
+    """Measure on this machine."""
+
+
+@_bench.command("reload")
+def bench_reload(
+    *,
+    manifest: Annotated[
+        str | None,
+        typer.Option(
+            "--manifest",
+            metavar="FILE",
+            help="A manifest whose handlers are run, or a folder that holds one; by default one of its own.",
+        ),
+    ] = None,
+    objects: Annotated[
+        int, typer.Option("--objects", metavar="N", min=1, help="How many objects there are.")
+    ] = _BENCH_OBJECTS,
+    samples: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--samples",
+            metavar="FILE",
+            help="Objects (YAML) that the N are copies of; of any other kind they are little but metadata. "
+            "May be repeated.",
+        ),
+    ] = None,
+    handlers: Annotated[
+        int | None,
+        typer.Option(
+            "--handlers",
+            metavar="N",
+            min=1,
+            max=1000,
+            help="How many handlers its own manifest has. [default: 4]",
+        ),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+) -> None:
+    """Compare a restart with a reload: the same edit of the same handlers, made both ways.
+
+    It takes about half a minute, needs no cluster and touches none: the API server is one in memory. Of a
+    manifest with handlers of your own a copy is run, and edited.
+    """
+    if manifest is not None and handlers is not None:
+        raise UsageError("--handlers is for the manifest that bench has: leave it out, or --manifest.")
+    from declctl.cli.bench import compare_restart_with_reload
+
+    compare_restart_with_reload(
+        manifest,
+        handlers=handlers or _BENCH_HANDLERS,
+        objects=objects,
+        samples=samples or [],
+        as_json=output is Output.JSON,
+    )
+
+
+def _add_refusals(group: typer.Typer, instead: Mapping[str, str], *, prefix: str) -> None:
+    """Add commands that are documented and not done by this version, hidden from the help."""
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": list[str]()}
+    for name, advice in instead.items():
+        refusal = UsageError(f"This version does not do `declctl {prefix}{name}` yet; {advice}.")
+        group.command(name, hidden=True, context_settings=anything)(_raising(refusal))
+
+
+def _raising(error: UsageError) -> Callable[[], None]:
+    def refuse() -> None:
+        raise error
+
+    return refuse
+
+
+app.add_typer(_plugins, name="plugins")
+app.add_typer(_bench, name="bench")
+_add_refusals(app, _INSTEAD, prefix="")
+_add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -94,7 +543,7 @@ class _Context(Protocol):
 
 @runtime_checkable
 class _WrongUsage(Protocol):
-    """What is used of typer's errors about a command line. Their classes are elsewhere in each version."""
+    """What is used of typer's errors about a command line. The module of their classes differs by version."""
 
     exit_code: int
 
@@ -102,7 +551,7 @@ class _WrongUsage(Protocol):
 
 
 def _show(error: _WrongUsage) -> None:
-    """Usage, a hint and the message, as typer prints them, with the foreign text on one line."""
+    """Usage, a hint and the message, as typer prints them, with the user's text on one line."""
     context: _Context | None = getattr(error, "ctx", None)
     message = error.format_message()
     if context is not None:

@@ -2,90 +2,40 @@
 
 import gc
 import signal
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
-from declctl.cli.options import Output, OutputOption
-from declctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from declctl.bench.controller import BenchFiles
-    from declctl.bench.reload import Comparison, ReloadCost
-
-bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
-
-_OBJECTS, _HANDLERS = 5000, 4
+from declctl.bench.controller import BenchFiles, built_in, copied
+from declctl.bench.reload import Comparison, ReloadCost, compare
+from declctl.cli.report import show_faults
+from declctl.cli.sandbox import read_objects
+from declctl.cli.terminal import line, print_json, print_table
+from declctl.runtime.checking.check import check
 
 
-@bench.callback()
-def _group() -> None:
-    """Measure on this machine."""
-
-
-@bench.command()
-def reload(
-    *,
-    manifest: Annotated[
-        str | None,
-        typer.Option(
-            "--manifest",
-            metavar="FILE",
-            help="A manifest whose handlers are run, or a folder that holds one; by default one of its own.",
-        ),
-    ] = None,
-    objects: Annotated[
-        int, typer.Option("--objects", metavar="N", min=1, help="How many objects there are.")
-    ] = _OBJECTS,
-    samples: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--samples",
-            metavar="FILE",
-            help="Objects (YAML) that the N are copies of; of any other kind they are little but metadata. "
-            "May be repeated.",
-        ),
-    ] = None,
-    handlers: Annotated[
-        int | None,
-        typer.Option(
-            "--handlers",
-            metavar="N",
-            min=1,
-            max=1000,
-            help="How many handlers its own manifest has. [default: 4]",
-        ),
-    ] = None,
-    output: OutputOption = Output.TEXT,
+def compare_restart_with_reload(
+    manifest: str | None, *, handlers: int, objects: int, samples: Sequence[str], as_json: bool
 ) -> None:
-    """Compare a restart with a reload: the same edit of the same handlers, made both ways.
+    """Measure both, and print them side by side. Without a manifest, one with that many handlers is made.
 
-    It takes about half a minute, needs no cluster and touches none: the API server is one in memory. Of a
-    manifest with handlers of your own a copy is run, and edited.
+    Raises UsageError, and typer.Exit for a manifest with faults.
     """
-    from declctl.bench.reload import compare  # late: `declctl version` shall not load it
-    from declctl.cli.sandbox import read_objects
-
     gc.enable()  # it was off for the start
-    if manifest is not None and handlers is not None:
-        raise UsageError("--handlers is for the manifest that bench has: leave it out, or --manifest.")
-    bundle = _bundle(manifest, handlers or _HANDLERS)
-    documents = read_objects(samples or [])
+    bundle = built_in(handlers) if manifest is None else _copied(manifest)
+    documents = read_objects(samples)
     with _sigterm_interrupts():
-        found = compare(bundle, documents, objects=objects, tell=_say)
-    if output is Output.JSON:
-        from declctl.cli.terminal import print_json
-
+        found = compare(bundle, documents, objects=objects, tell=lambda text: line(text, err=True))
+    if as_json:
         print_json(_document(found, manifest))
     else:
         _print(found)
 
 
 @contextmanager
-def _sigterm_interrupts() -> "Generator[None]":
+def _sigterm_interrupts() -> Generator[None]:
     """What was started is ended, and the folder removed, as after Ctrl-C."""
     # As KeyboardInterrupt, the with statements around the children and the folder are left in order.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -95,20 +45,7 @@ def _sigterm_interrupts() -> "Generator[None]":
         signal.signal(signal.SIGTERM, before)
 
 
-def _say(sentence: str) -> None:
-    from declctl.cli.terminal import line
-
-    line(sentence, err=True)
-
-
-def _bundle(manifest: str | None, handlers: int) -> "BenchFiles":
-    from declctl.bench.controller import built_in, copied
-
-    if manifest is None:
-        return built_in(handlers)
-    from declctl.cli.report import show_faults
-    from declctl.runtime.checking.check import check
-
+def _copied(manifest: str) -> BenchFiles:
     checked = check(manifest)
     show_faults(checked.diagnostics)
     if checked.errors or checked.inputs is None:
@@ -116,7 +53,7 @@ def _bundle(manifest: str | None, handlers: int) -> "BenchFiles":
     return copied(checked.inputs)
 
 
-def _document(found: "Comparison", manifest: str | None) -> dict[str, Any]:
+def _document(found: Comparison, manifest: str | None) -> dict[str, Any]:
     return {
         "manifest": manifest,
         "objects": found.objects,
@@ -126,7 +63,7 @@ def _document(found: "Comparison", manifest: str | None) -> dict[str, Any]:
     }
 
 
-def _figures(one: "ReloadCost") -> dict[str, Any]:
+def _figures(one: ReloadCost) -> dict[str, Any]:
     return {
         "lists": one.lists,
         "watches": one.watches,
@@ -142,9 +79,7 @@ def _figures(one: "ReloadCost") -> dict[str, Any]:
     }
 
 
-def _print(found: "Comparison") -> None:
-    from declctl.cli.terminal import line, print_table
-
+def _print(found: Comparison) -> None:
     handlers = f"{found.handlers} handler{'s' * (found.handlers != 1)}"
     line(f"one edit, {found.objects:,} objects, {handlers}, changes all the time")
     line()
@@ -154,7 +89,7 @@ def _print(found: "Comparison") -> None:
     )
 
 
-def _rows(one: "ReloadCost") -> "Iterator[tuple[str, str]]":
+def _rows(one: ReloadCost) -> Iterator[tuple[str, str]]:
     yield "LISTs asked of the API server", f"{one.lists:,}"
     yield "WATCHes asked of the API server", f"{one.watches:,}"
     yield "objects told to handlers again (Added)", f"{one.told_again:,}"

@@ -24,7 +24,6 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from declctl.cli.options import LogFormat, LogLevel
 from declctl.cli.terminal import has_colour
 from declctl.kit import Clock
 from declctl.kit.text import escaped, one_line, visible
@@ -325,18 +324,19 @@ class LibraryLogs(logging.Handler):
 def set_up_logs(
     screen: Screen,
     *,
-    form: LogFormat,
-    level: LogLevel,
+    form: str,
+    level: str,
     clock: Clock,
     controller: ControllerName | None = None,
 ) -> Any:
     """Send all logs to `screen`; returns the logger to begin with.
 
-    JSON lines have the name of the `controller`.
+    `form` is `text` or `json`, `level` the name of the least important level that is written. JSON lines
+    have the name of the `controller`.
     """
     lowest = logging.getLevelNamesMapping()[level.upper()]
     renderer: Renderer
-    if form is LogFormat.TEXT:
+    if form == "text":
         renderer = TextLines(colour=screen.has_colour)
     else:
         named = controller or ControllerName()

@@ -1,49 +1,40 @@
 """`declctl plan`: what a manifest would change, and what it costs."""
 
-from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, urlencode
 
 import typer
 
-from declctl.cli.options import AdminOption, ManifestArgument, Output, OutputOption
+from declctl.cli.admin_client import AdminAddress, admin_address, ask
+from declctl.cli.report import show_faults
+from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from declctl.cli.admin_client import AdminAddress
-    from declctl.runtime.checking.check import Checked
-    from declctl.runtime.planning.comparison import (
-        MatchCounter,
-        ObjectSelection,
-        PlanComparison,
-        PlannedResource,
-    )
-    from declctl.runtime.planning.running_plan import RunningPlan
+from declctl.runtime.checking.check import Checked, check
+from declctl.runtime.planning.comparison import (
+    MatchCounter,
+    ObjectSelection,
+    PlanComparison,
+    PlannedResource,
+    compare_plans,
+)
+from declctl.runtime.planning.running_plan import RunningPlan, read_running_plan
+from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds, takes_effect
 
 _RUNNING = "running"
 _OK = 200
 _CHANGES = 2  # as of `terraform plan -detailed-exitcode`
 _SECONDS = 2.0  # for a process that may not be there
+_READING = {
+    "Frames": "a read decodes, about 15 µs",
+    "Objects": "a read decodes nothing; readers share the object",
+    "MetadataOnly": "a read decodes metadata, about 5 µs",
+}
 
 
-def plan(
-    manifest: ManifestArgument,
-    *,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="running|FILE",
-            help="What to compare with: the process that runs, or a manifest; by default, nothing.",
-        ),
-    ] = None,
-    output: OutputOption = Output.TEXT,
-    admin: AdminOption = None,
-) -> None:
-    """Say what a manifest would change, and what decodes objects; exits 2 for changes, 0 for none.
+def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str | None) -> int:
+    """Print what a manifest would change, against `running`, another manifest or nothing; the exit status.
 
-    It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
+    Raises typer.Exit for a manifest with faults.
     """
-    from declctl.runtime.planning.comparison import compare_plans
-
     new = _checked(manifest)
     try:
         if against == _RUNNING:
@@ -52,36 +43,25 @@ def plan(
             old = None if against is None else _checked(against)
             found = compare_plans(new, against=old, objects=_objects(new, admin))
     except UsageError as fault:  # of the address; 2 would say that there are changes
-        from declctl.cli.terminal import line
-
         line(f"declctl: {fault}", err=True)
-        raise typer.Exit(1) from fault
-    if output is Output.JSON:
-        from declctl.cli.terminal import print_json
-
+        return 1
+    if as_json:
         print_json(found.document())
     else:
         _print(found)
-    if found.steps:
-        raise typer.Exit(_CHANGES)
+    return _CHANGES if found.steps else 0
 
 
-def _checked(manifest: str, *, in_child: bool = True) -> "Checked":
-    from declctl.cli.report import show_faults
-    from declctl.runtime.checking.check import check
-
-    checked = check(manifest, in_child=in_child)
+def _checked(manifest: str) -> Checked:
+    checked = check(manifest)
     show_faults(checked.diagnostics)
     if checked.errors:
         raise typer.Exit(1)
     return checked
 
 
-def _running(checked: "Checked", admin: str | None) -> "RunningPlan":
+def _running(checked: Checked, admin: str | None) -> RunningPlan:
     """What the running process says of itself: at `admin`, or where the manifest has it listen."""
-    from declctl.cli.admin_client import ask
-    from declctl.runtime.planning.running_plan import read_running_plan
-
     target = _target(checked, admin)
     answer = ask(target, "GET", "/plan")
     if answer.status != _OK:
@@ -90,19 +70,15 @@ def _running(checked: "Checked", admin: str | None) -> "RunningPlan":
     return read_running_plan(answer.document)
 
 
-def _matching(checked: "Checked", admin: str | None) -> "MatchCounter":
+def _matching(checked: Checked, admin: str | None) -> MatchCounter:
     """Counts objects in the caches of the running process; None where it does not tell.
 
     A process that does not answer in time is not asked again: each question would take as long.
     """
-    from urllib.parse import quote, urlencode
-
-    from declctl.cli.admin_client import ask
-
     target = _target(checked, admin)
     answers = True
 
-    def count(selected: "ObjectSelection") -> int | None:
+    def count(selected: ObjectSelection) -> int | None:
         nonlocal answers
         if not answers:
             return None
@@ -123,18 +99,14 @@ def _matching(checked: "Checked", admin: str | None) -> "MatchCounter":
     return count
 
 
-def _target(checked: "Checked", admin: str | None) -> "AdminAddress":
-    from declctl.cli.admin_client import admin_address
-
+def _target(checked: Checked, admin: str | None) -> AdminAddress:
     assert checked.inputs is not None
     bound = checked.inputs.loaded.controller.admin.bind_address
     return admin_address(admin, manifest=bound if bound.port else None)
 
 
-def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
+def _objects(checked: Checked, admin: str | None) -> dict[str, int]:
     """How many objects of each resource the running process of this name has; nothing if none answers."""
-    from declctl.cli.admin_client import admin_address, ask
-
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller
     bound = controller.admin.bind_address
@@ -153,9 +125,7 @@ def _objects(checked: "Checked", admin: str | None) -> dict[str, int]:
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
 
 
-def _print(found: "PlanComparison") -> None:
-    from declctl.cli.terminal import line, print_table
-
+def _print(found: PlanComparison) -> None:
     for step in found.steps:
         line(str(step))
     for replay in found.replays:
@@ -169,8 +139,6 @@ def _print(found: "PlanComparison") -> None:
     line()
     line(_footer(found))
     if found.restart_required:
-        from declctl.runtime.reloading.changes import takes_effect
-
         line(f"RESTART REQUIRED: {takes_effect(found.restart_required)}")
     if told := _imports(found):
         line(told)
@@ -178,31 +146,22 @@ def _print(found: "PlanComparison") -> None:
         line("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
 
 
-def _rows(resource: "PlannedResource") -> list[tuple[str, str, str]]:
+def _rows(resource: PlannedResource) -> list[tuple[str, str, str]]:
     plan = resource.plan
     kept = (f"cache {plan.watches[0].cache}", _READING[str(plan.watches[0].cache)])
     parts = [kept, *((cost.subject, cost.text(resource.objects)) for cost in resource.costs)]
     return [(plan.name, subject, told) for subject, told in parts]
 
 
-_READING = {
-    "Frames": "a read decodes, about 15 µs",
-    "Objects": "a read decodes nothing; readers share the object",
-    "MetadataOnly": "a read decodes metadata, about 5 µs",
-}
-
-
-def _footer(found: "PlanComparison") -> str:
+def _footer(found: PlanComparison) -> str:
     """`1 new LIST (~2,300 objects), 1 new WATCH`."""
     number, known = len(found.listed), found.objects_listed
     objects = "" if known is None else f" (~{known:,} objects)"
     return f"{number} new LIST{_s(number)}{objects}, {number} new WATCH{'es' if number != 1 else ''}"
 
 
-def _imports(found: "PlanComparison") -> str:
+def _imports(found: PlanComparison) -> str:
     """What the import took, if a reload is slow because of it."""
-    from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds
-
     twice = ImportSeconds(found.import_seconds, found.import_seconds)
     if not twice.are_slow:
         return ""

@@ -1,125 +1,87 @@
-"""`declctl run`: run a manifest."""
+"""`declctl run`: a runtime with its logs, its cluster and its admin address."""
 
 import gc
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import typer
-
-from declctl.cli.options import (
-    BindOption,
-    ContextOption,
-    DryRunOption,
-    ExecOption,
-    KubeconfigOption,
-    LogFormat,
-    LogFormatOption,
-    LogLevel,
-    LogLevelOption,
-    ManifestArgument,
-    ObjectsOption,
-    OnceOption,
-    SandboxOption,
-    TimeoutOption,
-    WatchOption,
-)
+from declctl.admin import TOKEN_VARIABLE, front
+from declctl.cli.admin_client import parse_admin
+from declctl.cli.logging import ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from declctl.cli.logging import ControllerName, Screen
-    from declctl.runtime.runtime import Front, Runtime
-    from declctl.transport import Client
-
+from declctl.hooks.loader import withdraw_all
+from declctl.kit import SystemClock
+from declctl.manifest.values import BadValue, parse_duration
+from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.runtime import Front, RunOptions, Runtime
+from declctl.transport import Client
 
 # How long a handler that computes may keep the interpreter from the caches and from other handlers. An event
 # has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
 # changes a second pile up behind a handler that burns a core. A switch takes some µs.
 SWITCH_SECONDS = 0.0002
+_ONCE_SECONDS = 60.0  # the time limit of --once, by default
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
+Connect = Callable[[], Awaitable[Client]]
+"""Opens the client of a run."""
 
-def run(  # noqa: PLR0913 - one parameter for each option of the command line
-    manifest: ManifestArgument,
+
+def run_manifest(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: str,
     *,
-    watch: WatchOption = None,
-    exec_on_restart: ExecOption = False,
-    once: OnceOption = False,
-    timeout: TimeoutOption = None,
-    sandbox: SandboxOption = False,
-    objects: ObjectsOption = None,
-    dry_run: DryRunOption = False,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-    admin: BindOption = None,
-) -> None:
-    """Run a manifest, until SIGTERM or Ctrl-C."""
-    _refuse_dry_run(dry_run)
-    _refuse_two_clusters(sandbox, objects, kubeconfig or context)
-    seconds = _seconds(timeout, once=once)
-    _refuse_to_start_again(exec_on_restart, manifest, once=once)
-    environment = dict(os.environ)  # before anybody's code has changed it
-    folder = Path().absolute() if exec_on_restart else None  # as above
-    from declctl.runtime.checking.preflight_pool import PreflightPool
+    children: PreflightPool,
+    watch: bool | None,
+    exec_on_restart: bool,
+    once: bool,
+    timeout: str | None,
+    sandbox: bool,
+    objects: Sequence[str],
+    kubeconfig: str | None,
+    context: str | None,
+    log_format: str,
+    log_level: str,
+    admin: str | None,
+) -> tuple[int, bool]:
+    """Run a manifest to its end: the exit status, and whether a new process is asked for.
 
+    The parameters are the options of the command; imports are checked in `children`. Raises UsageError.
+    """
+    seconds = _ONCE_SECONDS if timeout is None else _duration(timeout)
+    clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
+    log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
+    fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
+    _print_by_lines()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    options = RunOptions(
+        manifest=manifest,
+        watch=watch,
+        exec_on_restart=exec_on_restart,
+        once=once,
+        timeout=seconds,
+        mutation_detector=_is_set(_MUTATION_DETECTOR),
+    )
     with ExitStack() as stack:
-        children = PreflightPool()
-        stack.callback(children.close)
-        children.warm()  # it loads what it needs while this process does
-        from declctl.cli.logging import (
-            ControllerName,
-            set_up_logs,
-            stderr_screen,
-        )  # late: the machinery is loaded from here
-        from declctl.kit import SystemClock
-        from declctl.runtime.runtime import RunOptions, Runtime
-
-        clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
-        log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
-        fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
-        _print_by_lines()
-        sys.setswitchinterval(SWITCH_SECONDS)
-        options = RunOptions(
-            manifest=manifest,
-            watch=watch,
-            exec_on_restart=exec_on_restart,
-            once=once,
-            timeout=seconds,
-            mutation_detector=_is_set(_MUTATION_DETECTOR),
-        )
-        connect = _sandbox(stack, objects or [], log) if sandbox else _cluster(kubeconfig, context)
+        connect = _sandbox(stack, objects, log) if sandbox else _cluster(kubeconfig, context)
         connect = _then_collect_garbage(connect)
         runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
-        status = runtime.run()
-    # A run that has failed is not started again: its supervisor decides.
-    if runtime.restarts and not status:
-        from declctl.hooks.loader import withdraw_all
-
-        withdraw_all()
-        if folder is not None:
-            os.chdir(folder)  # paths among the arguments are relative to it
-        _become(sys.executable, sys.orig_argv[1:], environment)
-    raise typer.Exit(status)
+        return runtime.run(), runtime.restarts
 
 
-def _become(program: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
-    """Start again in this very process: who supervises it sees the same id, and no exit."""
+def become(
+    program: str, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path | None
+) -> None:
+    """Start again in this very process, in `folder`: who supervises it sees the same id, and no exit."""
+    withdraw_all()
+    if folder is not None:
+        os.chdir(folder)  # paths among the arguments are relative to it
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(program, [program, *arguments], environment)
-
-
-def _refuse_to_start_again(asked: bool, manifest: str, *, once: bool) -> None:
-    if asked and once:
-        raise UsageError("--exec-on-restart is for a process that stays: leave out --once, or it.")
-    if asked and manifest == "-":
-        raise UsageError("--exec-on-restart can't read a manifest from standard input twice: name a file.")
 
 
 def _is_set(variable: str) -> bool:
@@ -142,14 +104,14 @@ def _print_by_lines() -> None:
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
-def _then_collect_garbage(connect: "Callable[[], Awaitable[Client]]") -> "Callable[[], Awaitable[Client]]":
+def _then_collect_garbage(connect: Connect) -> Connect:
     """From here on there is some; what was imported for the connection is never looked at again.
 
     That takes 50 ms off each full collection. To look for garbage first would take those 50 ms and more,
     for half a megabyte. What users wrote is loaded later, and can be collected.
     """
 
-    async def connected() -> "Client":
+    async def connected() -> Client:
         client = await connect()
         gc.freeze()
         gc.enable()
@@ -158,33 +120,7 @@ def _then_collect_garbage(connect: "Callable[[], Awaitable[Client]]") -> "Callab
     return connected
 
 
-def _refuse_dry_run(asked: bool) -> None:
-    if asked:
-        raise UsageError(
-            "This version does not do `declctl run --dry-run` yet; `declctl run --sandbox` runs a manifest "
-            "without touching a cluster."
-        )
-
-
-def _refuse_two_clusters(sandbox: bool, objects: list[str] | None, named: str | None) -> None:
-    if sandbox and named:
-        raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
-    if objects and not sandbox:
-        raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
-
-
-def _seconds(timeout: str | None, *, once: bool) -> float:
-    """The time limit of --once."""
-    if timeout is None:
-        return 60.0
-    if not once:
-        raise UsageError("--timeout limits --once: add --once, or leave it out.")
-    return _duration(timeout)
-
-
 def _duration(text: str) -> float:
-    from declctl.manifest.values import BadValue, parse_duration
-
     try:
         seconds = parse_duration(text)
     except BadValue as error:
@@ -194,10 +130,9 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> "Callable[[], Awaitable[Client]]":
-    from declctl.cli.sandbox import read_objects
+def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
+    from declctl.cli.sandbox import read_objects  # late: a run in a cluster has no sandbox
     from declctl.sandbox import SandboxThread
-    from declctl.transport import Client
 
     documents = read_objects(files)
     server = stack.enter_context(SandboxThread())
@@ -207,29 +142,22 @@ def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> "Callable[[], 
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
 
 
-def _cluster(kubeconfig: str | None, context: str | None) -> "Callable[[], Awaitable[Client]]":
-    from declctl.transport import Client
-
+def _cluster(kubeconfig: str | None, context: str | None) -> Connect:
     return lambda: Client.connect(kubeconfig=kubeconfig, context=context)
 
 
-def _named(name: "ControllerName") -> "Front":
+def _named(name: ControllerName) -> Front:
     """A runtime that gives the name of its controller to the logs."""
 
     @asynccontextmanager
-    async def front(runtime: "Runtime") -> AsyncGenerator[None, None]:
+    async def front(runtime: Runtime) -> AsyncGenerator[None, None]:
         name.name = runtime.plan.name
         yield
 
     return front
 
 
-def _fronts(admin: str | None, screen: "Screen", *, once: bool, log: Any) -> "Sequence[Front]":
-    from declctl.admin import TOKEN_VARIABLE, front
-    from declctl.cli.admin_client import parse_admin
-    from declctl.cli.logging import progress
-    from declctl.kit import SystemClock
-
+def _fronts(admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
     # A run that ends by itself serves nobody, unless it is told to: it must not fail beside one that stays.
     if admin is not None or not once:

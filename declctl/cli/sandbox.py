@@ -1,59 +1,37 @@
 """`declctl sandbox`: an API server in memory, for kubectl and any client; and files of objects for it."""
 
+import asyncio
 import gc
+import shlex
+import signal
 import sys
+import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
 
-import typer
+import yaml
 
-from declctl.cli.options import ObjectsOption
+from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from declctl.objects import KubeObject
-    from declctl.sandbox import Sandbox
+from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
+from declctl.objects import KubeObject
+from declctl.sandbox import Sandbox
+from declctl.sandbox.validation import read_documents
 
 _OURS = "current-context: sandbox"
 
 
-def sandbox(
-    *,
-    objects: ObjectsOption = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 0,
-    kubeconfig_out: Annotated[
-        str | None,
-        typer.Option(
-            "--kubeconfig-out",
-            metavar="FILE",
-            help="Where to write its kubeconfig; by default a temporary file.",
-        ),
-    ] = None,
-    churn: Annotated[
-        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
-    ] = 0.0,
-) -> None:
-    """Serve a Kubernetes API from memory, until Ctrl-C."""
-    import asyncio  # late, as everything here: `declctl version` shall not load it
-    import tempfile
-    from pathlib import Path
-
+def serve(objects: Sequence[str], *, port: int, kubeconfig_out: str | None, churn: float) -> None:
+    """Serve a Kubernetes API from memory, until Ctrl-C or SIGTERM. Raises UsageError and SandboxError."""
     gc.enable()  # it was off for the start
-    documents = read_objects(objects or [])
+    documents = read_objects(objects)
     with tempfile.TemporaryDirectory(prefix="declctl-sandbox-") as folder:
         target = Path(kubeconfig_out) if kubeconfig_out else Path(folder) / "kubeconfig"
-        _refuse_foreign(target)
+        _refuse_to_overwrite(target)
         asyncio.run(_serve(documents, port=port, churn=churn, target=target))
 
 
-async def _serve(documents: "list[KubeObject]", *, port: int, churn: float, target: "Path") -> None:
-    import asyncio
-    import signal
-
-    from declctl.sandbox import Sandbox
-
+async def _serve(documents: list[KubeObject], *, port: int, churn: float, target: Path) -> None:
     server = Sandbox()
     loaded = server.load(documents)
     asked_to_end = asyncio.Event()
@@ -78,11 +56,7 @@ async def _serve(documents: "list[KubeObject]", *, port: int, churn: float, targ
         await server.stop()
 
 
-def _introduce(server: "Sandbox", target: "Path", loaded: list[str]) -> None:
-    import shlex
-
-    from declctl.cli.terminal import line
-
+def _introduce(server: Sandbox, target: Path, loaded: list[str]) -> None:
     number = f", with {len(loaded)} object{'s' * (len(loaded) != 1)}" if loaded else ""
     for each in (
         f"sandbox at {server.url}{number}; Ctrl-C ends it. Try:",
@@ -92,8 +66,8 @@ def _introduce(server: "Sandbox", target: "Path", loaded: list[str]) -> None:
         line(each)
 
 
-def _refuse_foreign(target: "Path") -> None:
-    """A kubeconfig of somebody else's cluster is not overwritten."""
+def _refuse_to_overwrite(target: Path) -> None:
+    """Raise UsageError for a file that no sandbox has written, such as the kubeconfig of a cluster."""
     try:
         if _OURS in target.read_text("utf-8"):
             return
@@ -104,9 +78,7 @@ def _refuse_foreign(target: "Path") -> None:
     raise UsageError(f"--kubeconfig-out {target}: there is another file already; name one that is free.")
 
 
-def _write(target: "Path", kubeconfig: "KubeObject") -> None:
-    import yaml
-
+def _write(target: Path, kubeconfig: KubeObject) -> None:
     try:
         target.write_text(yaml.safe_dump(kubeconfig, sort_keys=False), "utf-8")
         target.chmod(0o600)
@@ -114,13 +86,11 @@ def _write(target: "Path", kubeconfig: "KubeObject") -> None:
         raise UsageError(f"--kubeconfig-out {target}: it can't be written: {error.strerror}.") from error
 
 
-def read_objects(files: Sequence[str]) -> "list[KubeObject]":
+def read_objects(files: Sequence[str]) -> list[KubeObject]:
     """Every document of every file, in order; `-` is standard input.
 
     Raises UsageError for a file that can't be read, and SandboxError with the place of a fault in one.
     """
-    from declctl.sandbox.validation import read_documents
-
     return [
         document
         for file in files
@@ -130,8 +100,6 @@ def read_objects(files: Sequence[str]) -> "list[KubeObject]":
 
 
 def _bytes(file: str) -> bytes:
-    from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
-
     if file == "-":
         data = sys.stdin.buffer.read(OBJECTS_BYTES + 1)
         if len(data) <= OBJECTS_BYTES:

@@ -1,76 +1,48 @@
-"""`declctl validate`: check manifests and their handlers without running them."""
+"""`declctl validate`: check manifests and their handlers without running them.
 
-from contextlib import closing
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+With `--cluster` the server is asked whether it has the kinds, and lets us list and watch them. For the
+permissions SelfSubjectAccessReviews are sent, as `kubectl auth can-i` does: nothing is listed.
+"""
 
-import typer
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from declctl.cli.options import ContextOption, KubeconfigOption
-from declctl.errors import UsageError
+from declctl.cli.report import count, show_faults
+from declctl.cli.terminal import block, line, print_json
+from declctl.errors import ApiError, Forbidden, NotFound
+from declctl.manifest import Diagnostic, Loaded, plan, render_github, render_json
+from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND, UNKNOWN_NAMESPACE
+from declctl.manifest.model import ResourceSpec
+from declctl.manifest.plan import ResourcePlan
+from declctl.objects import GroupVersionKind, KubeObject, Resource
+from declctl.runtime.checking.check import Checked, check
+from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.planning.comparison import notable_costs
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from declctl.manifest import Diagnostic, Loaded
-    from declctl.runtime.checking.check import Checked
-    from declctl.runtime.checking.preflight_pool import PreflightPool
-
-
-class Report(StrEnum):
-    """How faults are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
-
-
-def validate(
-    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST...", help="Files, folders, or -.")],
-    *,
-    output: Annotated[
-        Report,
-        typer.Option("--output", "-o", help="text on stderr; json or github (workflow commands) on stdout."),
-    ] = Report.TEXT,
-    cluster: Annotated[
-        bool,
-        typer.Option(
-            "--cluster", help="Also ask the cluster whether it has the kinds and allows to watch them."
-        ),
-    ] = False,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """Check manifests; the handlers are imported in a child process, as a reload does."""
-    if (kubeconfig or context) and not cluster:
-        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
-    from declctl.runtime.checking.preflight_pool import PreflightPool
-
-    with closing(PreflightPool()) as children:
-        children.warm()  # it loads what it needs while this process does
-        checked = _check(manifests, children)
-    faults = [fault for one in checked for fault in one.diagnostics]
-    # After the files: a manifest that is wrong by itself needs no cluster to say so.
-    if cluster:
-        import asyncio
-
-        faults += asyncio.run(_ask_cluster(checked, kubeconfig, context))
-    _print(output, faults, checked)
-    if any(fault.severity == "error" for fault in faults):
-        raise typer.Exit(1)
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_VERBS = ("list", "watch")
+_EVENTS = Resource(GroupVersionKind.of("v1", "Event"), "events", True)
+_MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
-def _check(manifests: list[str], children: "PreflightPool") -> "list[Checked]":
-    from declctl.runtime.checking.check import check
-
+def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[Checked]:
+    """What reading each manifest, and importing its handlers in a child, has found."""
     return [check(manifest, children=children) for manifest in manifests]
 
 
+def check_in_cluster(
+    checked: Sequence[Checked], kubeconfig: str | None, context: str | None
+) -> Sequence[Diagnostic]:
+    """What the cluster has against these manifests. Raises UsageError where none is configured."""
+    return asyncio.run(_ask_cluster(checked, kubeconfig, context))
+
+
 async def _ask_cluster(
-    checked: "list[Checked]", kubeconfig: str | None, context: str | None
-) -> "list[Diagnostic]":
-    from declctl.cli.cluster_check import check_against_cluster
-    from declctl.transport import Client
+    checked: Sequence[Checked], kubeconfig: str | None, context: str | None
+) -> Sequence[Diagnostic]:
+    from declctl.transport import Client  # late: without --cluster no client is needed
 
     client = await Client.connect(kubeconfig=kubeconfig, context=context)
     try:
@@ -86,25 +58,18 @@ async def _ask_cluster(
         await client.close()
 
 
-def _records_events(files: "Mapping[str, bytes]") -> bool:
+def _records_events(files: Mapping[str, bytes]) -> bool:
     """Whether a handler file names `record_event`; what installed plugins do is not known."""
     return any(b"record_event" in source for source in files.values())
 
 
-def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]") -> None:
-    from declctl.cli.terminal import block, line, print_json
-
-    if output is Report.JSON:
-        from declctl.manifest import render_json
-
+def print_faults(faults: Sequence[Diagnostic], checked: Sequence[Checked], *, form: str) -> None:
+    """Print faults as `text` on stderr, or as `json` or `github` on stdout; as text, also what is valid."""
+    if form == "json":
         print_json(render_json(faults))
-    elif output is Report.GITHUB:
-        from declctl.manifest import render_github
-
+    elif form == "github":
         block(render_github(faults))
     else:
-        from declctl.cli.report import count, show_faults
-
         show_faults(faults)
         if faults:
             line(count(faults), err=True)
@@ -113,21 +78,140 @@ def _print(output: Report, faults: "list[Diagnostic]", checked: "list[Checked]")
         for one in checked:
             if one.inputs is not None and not one.errors and one.inputs.loaded.document.path not in wrong:
                 line(_sentence(one.inputs.loaded))
-                for cost in _costs(one):
+                for cost in notable_costs(one):
                     line(f"  {cost}")
 
 
-def _sentence(loaded: "Loaded") -> str:
+def _sentence(loaded: Loaded) -> str:
     resources, handlers = len(loaded.controller.resources), len(loaded.controller.handlers)
     parts = f"{_number(resources, 'resource')}, {_number(handlers, 'handler')}"
     return f"{loaded.document.path}: {loaded.controller.name} is valid ({parts})"
 
 
-def _costs(checked: "Checked") -> "Sequence[str]":
-    from declctl.runtime.planning.comparison import notable_costs
-
-    return notable_costs(checked)
-
-
 def _number(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+class Server(Protocol):
+    """What is needed of the transport."""
+
+    async def discover(self, gvk: GroupVersionKind) -> Resource:
+        """The resource of a kind; raises NotFound."""
+        ...
+
+    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
+        """One request; raises ApiError."""
+        ...
+
+
+async def check_against_cluster(
+    loaded: Loaded, server: Server, *, records_events: bool = False
+) -> Sequence[Diagnostic]:
+    """What the server has against a manifest, each fault at the resource that it is about.
+
+    `records_events` says that handlers call `ctx.record_event`, which needs a right of its own. When the
+    server doesn't answer that is one fault, and the only one.
+    """
+    specs = {spec.name: spec for spec in loaded.controller.resources}
+    found: list[Diagnostic] = []
+    try:
+        for resource in plan(loaded.controller).resources:
+            found += [fault async for fault in _faults(loaded, resource, specs[resource.name], server)]
+        found += [fault async for fault in _missing_namespaces(loaded, server)]
+        if records_events:
+            found += [fault async for fault in _events(loaded, server)]
+    except ApiError as error:
+        message = f"the cluster could not be asked: {error}"
+        advice = "check --kubeconfig and --context, or leave --cluster out"
+        return [loaded.fault(CLUSTER_UNREACHABLE, (), message, suggestion=advice)]
+    return found
+
+
+async def _faults(
+    loaded: Loaded, resource: ResourcePlan, spec: ResourceSpec, server: Server
+) -> AsyncIterator[Diagnostic]:
+    gvk = GroupVersionKind.of(spec.api_version, spec.kind)
+    try:
+        kind = await server.discover(gvk)
+    except NotFound:
+        message = f"the cluster does not serve {spec.kind} in {spec.api_version}"
+        other = await _other_version(spec.kind, server)
+        advice = (
+            f'did you mean "apiVersion: {other}"? The cluster serves {spec.kind} there'
+            if other
+            else "install its CustomResourceDefinition, or check kind and apiVersion with "
+            "`kubectl api-resources`"
+        )
+        yield loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message, suggestion=advice)
+        return
+    # A kind without namespaces is watched once, whatever namespaces the manifest names.
+    watches = resource.watches if kind.namespaced else resource.without_namespaces().watches
+    for namespace in dict.fromkeys(watch.namespace for watch in watches):
+        refused = [verb for verb in _VERBS if not await _may(server, kind, verb, namespace)]
+        if refused:
+            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
+            message = f"you may not {' or '.join(refused)} {kind.plural} {where}"
+            role = "Role" if namespace else "ClusterRole"
+            advice = f"a {role} needs the verbs list and watch for {kind.plural}"
+            if not kind.namespaced:
+                advice += f"; {kind.plural} are in no namespace, so that a Role can't grant it"
+            yield loaded.fault(FORBIDDEN, spec.path, message, suggestion=advice)
+
+
+async def _other_version(kind: str, server: Server) -> str | None:
+    """An apiVersion in which the server has a kind of that name; of several, the first that it lists."""
+    groups = (await server.request_json("GET", "/apis")).get("groups") or ()
+    served = [str((group.get("preferredVersion") or {}).get("groupVersion") or "") for group in groups]
+    for version in ("v1", *filter(None, served[:_MOST_GROUPS])):
+        try:
+            await server.discover(GroupVersionKind.of(version, kind))
+        except NotFound:
+            continue
+        return version
+    return None
+
+
+async def _missing_namespaces(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+    """A warning for each namespace that is not there; whoever may not read namespaces learns nothing."""
+    named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
+    for namespace in sorted(filter(None, named)):
+        try:
+            await server.request_json("GET", f"/api/v1/namespaces/{namespace}")
+        except NotFound:
+            message = (
+                f"the namespace {namespace} is not in the cluster: there is nothing to watch until it is"
+            )
+            yield replace(
+                loaded.fault(UNKNOWN_NAMESPACE, ("spec", "namespaces"), message), severity="warning"
+            )
+        except Forbidden:
+            return
+
+
+async def _events(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+    """A warning where events can't be posted: it is known that handlers do, and not about what."""
+    named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
+    for namespace in sorted(named, key=str):
+        if not await _may(server, _EVENTS, "create", namespace):
+            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
+            message = f"you may not create events {where}, and handlers call ctx.record_event"
+            advice = f"a {'Role' if namespace else 'ClusterRole'} needs the verb create for events"
+            fault = loaded.fault(FORBIDDEN, ("spec", "handlers"), message, suggestion=advice)
+            yield replace(fault, severity="warning")
+
+
+async def _may(server: Server, kind: Resource, verb: str, namespace: str | None) -> bool:
+    asked = {
+        "group": kind.gvk.group,
+        "version": kind.gvk.version,
+        "resource": kind.plural,
+        "verb": verb,
+        "namespace": namespace or "",
+    }
+    body: KubeObject = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    review = await server.request_json("POST", _REVIEWS, body=body)
+    return bool(review.get("status", {}).get("allowed"))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from declctl.bench import reload as measuring
 from declctl.bench.controller import BenchFiles
 from declctl.bench.reload import Comparison, ReloadCost
+from declctl.cli import bench as measuring
 from declctl.errors import DeclctlError
 
 RESTART = ReloadCost(

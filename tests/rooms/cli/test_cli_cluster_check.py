@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from declctl.cli.cluster_check import check_against_cluster
+from declctl.cli.validate import check_against_cluster
 from declctl.errors import ApiError, NotFound, Unreachable
 from declctl.manifest import Diagnostic, ManifestSource, load
 from declctl.objects import GroupVersionKind, KubeObject, Resource

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from declctl.cli.logging import Screen, set_up_logs
-from declctl.cli.options import LogFormat, LogLevel
 from declctl.kit import ManualClock
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
 
-def logs(level: LogLevel = LogLevel.INFO) -> tuple[Any, io.StringIO]:
+def logs(level: str = "info") -> tuple[Any, io.StringIO]:
     """A logger, and the stream that it writes JSON lines to."""
     stream = io.StringIO()
-    return set_up_logs(Screen(stream), form=LogFormat.JSON, level=level, clock=ManualClock()), stream
+    return set_up_logs(Screen(stream), form="json", level=level, clock=ManualClock()), stream
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -43,7 +42,7 @@ def test_a_bound_logger_keeps_its_fields():
 
 def test_the_level_is_a_floor():
     """--log-level warning keeps what is fine out of the log."""
-    log, stream = logs(LogLevel.WARNING)
+    log, stream = logs("warning")
     log.info("fine")
     log.warning("hm")
     assert [line["event"] for line in lines(stream)] == ["hm"]
@@ -56,17 +55,17 @@ def test_the_standard_librarys_loggers_are_shown_from_the_level_on(name: str):
     logging.getLogger(name).debug("chatter")
     logging.getLogger(name).info("slow %s", "peer")
     assert [(line["event"], line["level"]) for line in lines(stream)] == [("slow peer", "info")]
-    _, stream = logs(LogLevel.DEBUG)
+    _, stream = logs("debug")
     logging.getLogger(name).debug("chatter")
     assert [line["level"] for line in lines(stream)] == ["debug"]
-    _, stream = logs(LogLevel.ERROR)
+    _, stream = logs("error")
     logging.getLogger(name).warning("hm")
     assert lines(stream) == []
 
 
 def test_answers_of_the_cluster_stay_out_of_the_log():
     """The official client logs whole answers at debug, Secrets among them."""
-    _, stream = logs(LogLevel.DEBUG)
+    _, stream = logs("debug")
     logging.getLogger("kubernetes.client.rest").debug("response body: %s", "secret")
     logging.getLogger("kubernetes.client.rest").info("fine")
     assert [line["event"] for line in lines(stream)] == ["fine"]

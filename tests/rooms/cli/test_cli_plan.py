@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs, to_builtins
 
 from declctl.cli import admin_client
+from declctl.cli import plan as plan_command
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
 from declctl.manifest.values import Address
@@ -284,7 +285,7 @@ def test_a_process_that_counts_too_slowly_costs_the_number_and_not_the_plan(
         return answered(target, method, path)
 
     answered = admin_client.ask
-    monkeypatch.setattr(admin_client, "ask", ask)
+    monkeypatch.setattr(plan_command, "ask", ask)
     fields = MANIFEST.replace("kind: Pod", "kind: Pod\n      fieldSelector: spec.nodeName=n1")
     (guard / "manifest.yaml").write_text(fields)
     ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from declctl import transport
+from declctl.cli import run as running
 from declctl.errors import UsageError
-from declctl.runtime import runtime as running
 from tests.rooms.cli.hello import MANIFEST
 
 HANDLER = "def on_pod(change, ctx):\n    print(change.type, change.key)\n    ctx.log.info('seen')\n"
