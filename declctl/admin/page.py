@@ -9,7 +9,6 @@ from html import escape
 from aiohttp import web
 
 from declctl.admin.access import type_name
-from declctl.admin.endpoints import Controlled
 from declctl.runtime.reporting.status import ControllerStatus
 
 _EVERY_SECONDS = 2
@@ -34,11 +33,11 @@ th { font-weight: 600; white-space: nowrap; }
 Row = Sequence[object]
 
 
-def page(runtime: Controlled) -> Callable[[web.Request, bool], web.StreamResponse]:
+def page(read_status: Callable[[], ControllerStatus]) -> Callable[[web.Request, bool], web.StreamResponse]:
     """The handler of the page."""
 
     def show(_request: web.Request, texts: bool) -> web.StreamResponse:
-        shown = render(runtime.status(), texts=texts)
+        shown = render(read_status(), texts=texts)
         return web.Response(text=shown, content_type="text/html", headers=_HEADERS)
 
     return show

@@ -309,7 +309,7 @@ def application(
     """
     probes, reads = Probes(runtime), CacheReads(runtime)
     app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
-    app.router.add_get("/", access.open(page(runtime)))
+    app.router.add_get("/", access.open(page(runtime.status)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))

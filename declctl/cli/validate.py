@@ -19,7 +19,6 @@ from declctl.manifest.plan import ResourcePlan
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.runtime.checking.check import Checked, check
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.planning.comparison import notable_costs
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
@@ -70,6 +69,8 @@ def print_faults(faults: Sequence[Diagnostic], checked: Sequence[Checked], *, fo
     elif form == "github":
         block(render_github(faults))
     else:
+        from declctl.runtime.planning.comparison import notable_costs  # late: it loads the caches' machinery
+
         show_faults(faults)
         if faults:
             line(count(faults), err=True)
