@@ -1,8 +1,4 @@
-"""The foundation: clocks, latches, loops and the keyed queue. Knows no Kubernetes.
-
-What belongs here could be moved to a library of its own without a change. What waits for a cluster
-does not belong here.
-"""
+"""Clocks, latches, loops, the keyed queue and safe reads of files: general tools that know no Kubernetes."""
 
 from declctl.kit.clock import Clock, ManualClock, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics

@@ -1,7 +1,7 @@
-"""The cellar: values that every room shares, and nothing that waits.
+"""Values that all rooms share. Nothing here waits or does I/O.
 
 Records and frames (what the cache holds), views (what a handler reads), events, keys, selectors and field
-paths. What belongs here could be printed, compared or thrown away. What does I/O does not belong here.
+paths.
 """
 
 from declctl.objects.answers import status_error

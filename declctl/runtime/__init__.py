@@ -1,4 +1,4 @@
-"""The roof: rooms meet here and nowhere else.
+"""The only place where the rooms below meet: the process, its generations and their handlers.
 
 `checking` reads a manifest and imports its handlers aside, `caching` keeps what is watched, `handling` is
 what becomes of a change, `reloading` makes generations follow one another; `reporting` and `planning` say

@@ -26,11 +26,11 @@ def test_every_room_is_on_the_page():
     assert [room for room in rooms if f"`{room}`" not in PAGE] == []
 
 
-def test_every_floor_of_the_roof_is_on_the_page():
-    """The largest room has floors, and the page says what each is for."""
-    floors = [path.parent.name for path in (ROOT / "declctl" / "runtime").glob("*/__init__.py")]
-    assert floors
-    assert [floor for floor in floors if f" {floor}/ " not in PAGE] == []
+def test_every_layer_of_runtime_is_on_the_page():
+    """The largest room has layers, and the page says what each is for."""
+    layers = [path.parent.name for path in (ROOT / "declctl" / "runtime").glob("*/__init__.py")]
+    assert layers
+    assert [layer for layer in layers if f" {layer}/ " not in PAGE] == []
 
 
 # The library's factory takes a client where the informers' own takes any source: both names are public.

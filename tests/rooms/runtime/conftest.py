@@ -1,4 +1,4 @@
-"""What the tests of the roof share: manifests on disk, records, and a log that can be read."""
+"""What the tests of runtime share: manifests on disk, records, and a log that can be read."""
 
 import itertools
 import json
