@@ -1,9 +1,10 @@
-"""Controllers: a reflector, a queue and a function that processes it (client-go controller.go).
+"""Controllers: a reflector, a queue, and a function that processes the queue (client-go's controller.go).
 
-The shared informer is built on `Controller`; alone it serves programs that want changes without a cache.
-`new_informer` makes a cache for one handler. One change is worked on at a time: the cache changes, the
-handler is called, and then comes the next change. For handlers that are slow, that fail, or that come and go
-there is the shared informer.
+`Controller` is the base of the shared informer. Alone it serves programs that need changes and no cache.
+
+`new_informer` makes a cache for one handler and processes one change at a time: it changes the cache, calls
+the handler, and goes on. For several handlers, and for handlers that are slow or fail, use the shared
+informer.
 """
 
 import asyncio
@@ -31,11 +32,12 @@ from declctl.kit import Clock, Latch, SystemClock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
 from declctl.objects import Notification, Record
 
-_CALLS_PER_TURN = 64  # calls of the handler until the loop may do something else
+_CALLS_PER_TURN = 64  # calls of the handler until other tasks of the loop may run
 
-BATCH = 500  # entries that are processed before the loop may do something else
-_SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10  # a longer step is told while more entries wait, as in client-go
-_TRACE_SILENCE = 60.0  # seconds until the log speaks of slow steps again
+BATCH = 500  # entries that are processed until other tasks of the loop may run
+# A step is slow if it takes longer while more entries wait, as in client-go.
+_SLOW_SECONDS, _SLOW_BACKLOG = 0.1, 10
+_TRACE_SILENCE = 60.0  # seconds between two log lines about slow steps
 _log = logging.getLogger("declctl.informer")
 
 Process = Callable[[Batch], Iterable[None] | Awaitable[None] | None]
@@ -44,13 +46,18 @@ QueueKind = Literal["RealFIFO", "DeltaFIFO"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a controller is made of (client-go's Config). Times are in seconds.
+    """The parts of a controller (client-go's Config). Times are in seconds.
 
-    - `process` is called with each batch that is popped.
-    - `full_resync_period` is how often the queue resyncs, 0 for never, if `should_resync` agrees or is None.
-    - `known` gives the record that the store holds under a key.
-    - `on_fault` is called with each fault of the watch (client-go's WatchErrorHandler).
-    - `name` is for logs.
+    - `queue`: filled by the reflector and emptied by the controller.
+    - `source`: the resource that is listed and watched.
+    - `process`: called on the loop with each popped batch; see Controller.
+    - `options`: those of the reflector.
+    - `full_resync_period`: the interval of resyncs of the queue; 0, the default, for none.
+    - `should_resync`: a plain function, asked before each resync; None, the default, for always.
+    - `on_fault`: called on the loop with each fault of a LIST or WATCH (client-go's WatchErrorHandler).
+    - `known`: returns the record that the store holds under a key, or None.
+    - `clock`: the system's by default.
+    - `name`: for logs; by default the description of the source.
     """
 
     queue: Queue
@@ -67,28 +74,26 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatistics:
-    """What a controller processed and how long that took, in seconds of its clock.
+    """The processing of a controller so far. Times are in seconds of its clock."""
 
-    `queued` entries wait now. `entries` counts changes, and each object of a list as one; a bookmark
-    or a resync is none. `slow` counts steps of more than 0.1 s while more than 10 entries waited;
-    `longest` is the longest step of all.
-    """
-
-    queued: int
-    batches: int
-    entries: int
-    seconds: float
-    longest: float
-    slow: int
+    queued: int  # entries that wait now
+    batches: int  # calls of `process`
+    entries: int  # changes, and objects of lists; bookmarks and resyncs do not count
+    seconds: float  # of processing
+    longest: float  # step of processing
+    slow: int  # steps of more than 0.1 s while more than 10 entries waited
 
 
 class Controller:
-    """Runs a reflector and processes what it queues, in order. Used on one loop.
+    """Runs a reflector and processes its queue, in order (client-go's Controller). Used on one loop.
 
-    `process` may be a generator; wherever it yields, the loop does other work. It may also return an
-    awaitable. Meanwhile the reflector goes on filling the queue: it never waits for `process`. An exception
-    of `process` ends `run`, which raises the same (client-go 166); for a CancelledError without a
-    cancellation of `run` it raises a CacheError. `synced` opens when the first list is processed.
+    `process` of the config may be a plain function, a generator function or a coroutine function. Other tasks
+    of the loop run at each `yield` and each `await`. The reflector fills the queue meanwhile, and never waits
+    for `process`.
+
+    An exception of `process` ends `run`, which raises it (client-go 166). A CancelledError of `process`
+    without a cancellation of `run` becomes a CacheError. `synced` opens when the first list is processed.
+    Raises TypeError for an asynchronous `should_resync` or `on_fault`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -105,12 +110,12 @@ class Controller:
             on_fault=config.on_fault,
         )
         self._clock = config.clock
-        self._holds = 0  # `hold` without its `let_go`
+        self._holds = 0  # calls of `hold` without their `let_go`
         self._free = asyncio.Event()  # set while there are no holds
         self._free.set()
         self._batches = self._entries = self._slow = 0  # as in ControllerStatistics
         self._seconds = self._longest = 0.0
-        self._silent_until = float("-inf")  # the log does not speak of slow steps before this moment
+        self._silent_until = float("-inf")  # monotonic seconds: no log line about slow steps before this
 
     async def run(self) -> None:
         """List, watch and process until cancelled, or until the queue is closed and empty."""
@@ -120,7 +125,7 @@ class Controller:
                 if self.config.full_resync_period > 0:
                     running.append(tasks.create_task(self._resync_all(), name="resync"))
                 await self.process_loop()
-                # The queue was closed and is empty: what would fill it ends, too.
+                # The queue is closed and empty: the tasks that fill it end, too.
                 for task in running:
                     task.cancel()
         except BaseExceptionGroup as group:
@@ -129,7 +134,7 @@ class Controller:
             self.queue.close()
 
     async def process_loop(self) -> None:
-        """Process what is queued and what comes; returns when the queue is closed and empty."""
+        """Process the queue until it is closed and empty."""
         with contextlib.suppress(QueueClosed):
             while True:
                 batch = await self.queue.pop_batch(BATCH)
@@ -140,15 +145,15 @@ class Controller:
                 if not self.synced.is_open and self.queue.has_synced:
                     self.synced.open()
                 if len(self.queue):
-                    await asyncio.sleep(0)  # a queue that is never empty shall not keep others from running
+                    await asyncio.sleep(0)  # a queue that is never empty must not block the loop
 
     def hold(self) -> None:
-        """Process nothing until `let_go` was called as often as `hold`; changes stay in the queue."""
+        """Pause processing until `let_go` was called as often as `hold`. Changes stay in the queue."""
         self._holds += 1
         self._free.clear()
 
     def let_go(self) -> None:
-        """Take back one `hold`. After the last one, processing goes on in the next turn of the loop."""
+        """End one `hold`. After the last one, processing goes on in the next turn of the loop."""
         self._holds -= 1
         if not self._holds:
             self._free.set()
@@ -160,7 +165,7 @@ class Controller:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name in messages."""
         return self.config.name or self.config.source.description
 
     def why_not_synced(self) -> str:
@@ -169,7 +174,7 @@ class Controller:
 
     @property
     def last_sync_resource_version(self) -> str:
-        """The newest version that the reflector has seen."""
+        """The newest version that the reflector has seen. From any thread."""
         return self.reflector.last_sync_resource_version
 
     def statistics(self) -> ControllerStatistics:
@@ -183,12 +188,12 @@ class Controller:
         self._entries += (size := _size(batch))
         began = self._clock.monotonic()
         result = self.config.process(batch)
-        # The common case is asked first: to ask whether a generator is an Awaitable takes four times as long.
+        # The cheap test first: `isinstance(result, Awaitable)` takes four times as long for a generator.
         if not isinstance(result, GeneratorType) and isinstance(result, Awaitable):
             await self._awaited(result)
         elif result is not None:
             for _ in result:
-                # Each step is timed by itself: what the loop does between two of them is not processing.
+                # Each step is timed by itself: the work of other tasks between two steps is not processing.
                 self._timed(began, size)
                 await asyncio.sleep(0)
                 while self._holds:
@@ -202,8 +207,7 @@ class Controller:
         except asyncio.CancelledError as fault:
             if must_propagate(fault):
                 raise
-            # `run` was not cancelled. Raised as it is, the fault would end its task as if it had been,
-            # silently.
+            # `run` was not cancelled. The same exception would end its task silently, as a cancellation does.
             raise CacheError(f"{self.name}: the process function raised CancelledError") from fault
 
     def _timed(self, began: float, size: int) -> None:
@@ -234,7 +238,7 @@ class Controller:
 
 
 def make_queue(kind: QueueKind, known: Callable[[], Mapping[str, Record]]) -> Queue:
-    """The queue of that name; `known` is what the store holds."""
+    """A new queue of that kind; `known` returns the records of the store by key."""
     return RealFIFO() if kind == "RealFIFO" else DeltaFIFO(known)
 
 
@@ -244,7 +248,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _size(batch: Batch) -> int:
-    """How many changes and objects of a list a batch has."""
+    """The number of entries of a batch: changes, or objects of a list."""
     match batch:
         case list():
             return len(batch)
@@ -268,14 +272,24 @@ def new_informer(  # noqa: PLR0913 - a contract of its own, keyword by keyword
     name: str = "",
     require_sync: bool = True,
 ) -> tuple[Lister, Controller]:
-    """A cache to read, and the controller that fills it while it runs (NewInformer, NewIndexerInformer).
+    """A lister, and the controller that fills its cache while it runs (NewInformer, NewIndexerInformer).
 
-    The handler is called on the loop of `Controller.run`, and awaited if it is asynchronous. When it
-    is called for a change that the watch brought, the cache stands exactly there (client-go 172). A
-    handler that raises ends `run`, which raises the same, so that no change is missed unnoticed
-    (client-go 166). `has_synced` says that the handler was called for all of the first list.
-    `resync_period` is in seconds, 0 for never. A read before `has_synced` raises NotSynced; a handler that
-    reads the cache while the first list comes in asks for it without `require_sync`.
+    - `source`: the resource that is listed and watched.
+    - `handler`: called on the loop of `Controller.run`, and awaited if it is asynchronous. During a call for
+      a change of the watch, the cache has this change and no later one (client-go 172). An exception of the
+      handler ends `run`, which raises it, so that no change is lost silently (client-go 166).
+    - `resync_period`: seconds between two replays of the cache to the handler; 0, the default, for none.
+    - `indexers`: index functions by name. Raises TypeError for one that is no plain function.
+    - `queue`: `RealFIFO`, the default, or `DeltaFIFO`.
+    - `options`: those of the reflector.
+    - `on_fault`: called on the loop with each fault of a LIST or WATCH.
+    - `uid_change`: `recreate`, the default, notifies of another uid under a key as a delete and an add;
+      `update` as one update, as in client-go.
+    - `clock`, `name`: the system's clock and the source's description by default.
+    - `require_sync`: True, the default, lets a read before `has_synced` raise NotSynced. A handler that reads
+      the cache during the first list needs False.
+
+    `has_synced` of the controller is true when the handler was called for all objects of the first list.
     """
     indexer = Indexer(index_functions(indexers or {}))
     made = make_queue(queue, indexer.known)
@@ -307,7 +321,7 @@ class _InlineHandler:
         self._applier = applier
         self._handler = handler
         self._clock = clock
-        self._calls = 0  # of the handler, until now
+        self._calls = 0  # of the handler so far
 
     async def process(self, batch: Batch) -> None:
         for notifications in self._applied(batch, self._clock.now().timestamp()):
@@ -322,7 +336,7 @@ class _InlineHandler:
     def _applied(self, batch: Batch, now: float) -> Iterable[Iterable[Notification]]:
         match batch:
             case list():
-                # One by one: the handler is called for a change before the next one is in the cache.
+                # One by one: the handler is called for each change before the cache has the next one.
                 for delta in batch:
                     yield self._applier.apply([delta], now)
             case Replacement():

@@ -1,8 +1,8 @@
-"""The factory: one informer for each distinct watch, shared and counted (client-go factory.go).
+"""The factory: one informer for each distinct watch, shared by its users (client-go's factory.go).
 
-It also does what client-go has three factories for: informers by kind, by the name of a resource
-(dynamicinformer), and of metadata only (metadatainformer). Before it stand its options, and those of each of
-its informers (client-go's SharedInformerOption).
+It does the work of three factories of client-go: informers by kind, by the name of a resource
+(dynamicinformer), and of metadata only (metadatainformer). `FactoryOptions` and `InformerOptions` are the
+keyword arguments (client-go's SharedInformerOption).
 """
 
 import asyncio
@@ -28,10 +28,13 @@ from declctl.objects import PARTIAL_OBJECT_METADATA, FieldPath, GroupVersionKind
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects an informer watches, and how much of them.
+    """Which objects an informer watches, and how much of each. Two equal selections share an informer.
 
-    `namespace` None means all. The selectors are the server's work: every LIST and every WATCH
-    carries them. `metadata_only` asks for PartialObjectMetadata instead of whole objects.
+    - `gvk`: the kind.
+    - `namespace`: None, the default, for all namespaces.
+    - `label_selector`, `field_selector`: as kubectl takes them; empty selects everything. The server applies
+      them: they are parameters of every LIST and WATCH.
+    - `metadata_only`: the server sends PartialObjectMetadata in the place of whole objects.
     """
 
     gvk: GroupVersionKind
@@ -48,23 +51,24 @@ class Selection:
 
 
 TweakSelection = Callable[[Selection], Selection]
+"""Returns the selection to watch in the place of the one that was asked for."""
 
 
 class FactoryOptions(TypedDict, total=False):
-    """What holds for every informer of a factory that does not say otherwise.
+    """The options of a factory; an informer's own options take precedence.
 
-    - `namespace`: watch this one only; by default all.
+    - `namespace`: watch this namespace only; by default all.
     - `resync_period`: seconds between two replays of the cache to each handler; 0, the default, for
       none. `custom_resync` has other periods by kind: `{("v1", "Pod"): 60}`.
-    - `tweak_list_options`: called with each `Selection` that was asked for; what it returns is
-      listed and watched instead.
-    - `transform`: changes each object before it is cached.
-    - `options`: how reflectors ask: page size, time limits.
-    - `uid_change`: how another uid under a key is told: `recreate`, the default, as a delete and an
-      add, or `update`, as client-go does.
-    - `queue`: `RealFIFO`, the default, or `DeltaFIFO`, which keeps together what is pending of a key.
-    - `name`: stands before the names of the informers, in messages and of tasks.
-    - `clock`: the time that they live by.
+    - `tweak_list_options`: called with each `Selection` that a user asks for; the selection that it returns
+      is listed and watched (client-go's WithTweakListOptions).
+    - `transform`: changes each object before it is cached (WithTransform).
+    - `options`: how reflectors list and watch: page size, time limits.
+    - `uid_change`: the notifications when a key has an object with another uid: `recreate`, the default, for
+      a delete and an add, or `update`, as in client-go, for one update.
+    - `queue`: `RealFIFO`, the default, or `DeltaFIFO`, which keeps the pending changes of a key together.
+    - `name`: a prefix of the names of the informers, in messages and of tasks.
+    - `clock`: the clock of the informers; the system's by default.
     """
 
     namespace: str | None
@@ -80,16 +84,16 @@ class FactoryOptions(TypedDict, total=False):
 
 
 class InformerOptions(TypedDict, total=False):
-    """What one informer is asked for with. What is left out is as the factory has it.
+    """The options of one informer. The factory's options apply to those that are left out.
 
-    - `namespace`: "" means all, also where the factory has one.
+    - `namespace`: "" means all, also where the factory has a namespace.
     - `label_selector`, `field_selector`: as kubectl takes them.
     - `metadata_only`: objects are PartialObjectMetadata, which are much smaller.
-    - `transform`: None for none, also where the factory has one.
-    - `indexers`: indexes that are added unless they are there.
-    - `resync_period`, `options`: as in `FactoryOptions`. Who asks first decides; other options than
-      those of the informer that is there raise CacheError.
-    - `exclusive`: an informer of one's own, which nobody else is given.
+    - `transform`: None for no transform, also where the factory has one.
+    - `indexers`: index functions by name; those that the informer has already are not added again.
+    - `resync_period`, `options`: as in `FactoryOptions`. They are those of the first user. If a later user
+      asks for other `options`, CacheError is raised.
+    - `exclusive`: True for an informer that is not shared.
     """
 
     namespace: str | None
@@ -107,43 +111,44 @@ _Watched = tuple[Selection, Transform | None]
 
 
 class _Member:
-    """One informer, who uses it, its task, and the task that closes it when nobody does."""
+    """One informer of a factory, with its users and tasks."""
 
     def __init__(self, watched: _Watched, informer: SharedIndexInformer, options: ReflectorOptions) -> None:
         self.watched = watched
         self.informer = informer
-        self.options = options
-        self.users = 0
-        self.unused = Latch(f"no user of {informer.name}")  # a new latch each time that a user comes back
-        self.task: asyncio.Task[None] | None = None
-        self.closing: asyncio.Task[None] | None = None
-        self.ended = Latch(f"end of {informer.name}")
+        self.options = options  # of the reflector, as the first user asked
+        self.users = 0  # calls of `informer` without their `release`
+        # Opens when `users` becomes 0. A user who comes after that replaces it.
+        self.unused = Latch(f"no user of {informer.name}")
+        self.task: asyncio.Task[None] | None = None  # runs the informer; None before the start
+        self.closing: asyncio.Task[None] | None = None  # ends the informer after its linger; None while used
+        self.ended = Latch(f"end of {informer.name}")  # opens with the end of `task`
 
     @property
     def name(self) -> str:
-        """Of the informer."""
+        """The name of the informer."""
         return self.informer.name
 
     @property
     def synced(self) -> Latch:
-        """Of the informer."""
+        """The latch of the informer's sync."""
         return self.informer.synced
 
     def why_not_synced(self) -> str:
-        """What it does, or why it does nothing any longer."""
+        """Why the informer has not synced: its state, or the exception that ended it."""
         if self.task is not None and self.task.done() and not self.task.cancelled():
             return f"it ended: {self.task.exception()!r}"
         return self.informer.why_not_synced()
 
     def start(self) -> None:
-        """List and watch, unless that was begun before."""
+        """Start the informer, unless it was started before."""
         if self.task is None:
             self.informer.bind()
             self.task = asyncio.create_task(self._run(), name=self.name)
             self.task.add_done_callback(lambda _: self.ended.open())
 
     async def _run(self) -> None:
-        # What was indexed until now is decoded from the first object on.
+        # Paths that are indexed by now are projected: their values need no decoding.
         indexed = self.informer.indexer.get_indexers().values()
         paths = [function.path for function in indexed if isinstance(function, FieldIndex)]
         self.informer.source.projection = _projection(self.watched, paths)
@@ -151,53 +156,57 @@ class _Member:
 
 
 class _SyncWait:
-    """A member that is waited for, until it has synced or has no users any longer."""
+    """The wait for one member, a `Waitable`. It ends when the member has synced or has no user any longer."""
 
     def __init__(self, member: _Member) -> None:
         self.member = member
-        self.unused = member.unused
+        self.unused = member.unused  # the latch at the beginning: a user who comes later has another one
         self.name = member.name
-        self.synced = Latch(member.name)
+        self.synced = Latch(member.name)  # opens at the end of the wait
         self.ended = member.ended
-        self._sources = (member.synced, self.unused)
+        self._sources = (member.synced, self.unused)  # each of them opens `synced`
         for latch in self._sources:
             latch.on_open(self.synced.open)
 
     def why_not_synced(self) -> str:
-        """Of the member."""
+        """Why the member has not synced."""
         return self.member.why_not_synced()
 
     @property
     def counts(self) -> bool:
-        """Whether somebody still wants to know: it has synced, or is used."""
+        """Whether the member belongs into the result: it has synced, or its users have not left."""
         return self.member.synced.is_open or not self.unused.is_open
 
     def forget(self) -> None:
-        """It is waited for no longer."""
+        """Detach from the latches of the member."""
         for latch in self._sources:
             latch.forget(self.synced.open)
 
 
 class SharedInformerFactory:
-    """Informers by what they watch, started and stopped together. Used on one loop.
+    """One informer for each distinct watch, started and stopped together (SharedInformerFactory).
 
-    Informers may be asked for before that loop runs; `informer`, `start` and `release` may be called
-    from any thread while it does. Asking twice for the same watch gives the same informer. As an async
-    context manager it starts each informer as soon as it was asked for, and stops all of them when the
-    last of those who have entered it leaves; else `start` starts those that were asked for until then.
-    Field indexers that are added before an informer runs are projected: they cost no decoding. `options`
-    are those of `FactoryOptions`.
+    `client` makes the sources. `options` are those of `FactoryOptions`.
+
+    - Two requests for the same watch return the same informer.
+    - As an async context manager, the factory starts each informer at its first request. It stops all of them
+      when the last of its blocks ends. Outside of such a block, `start` starts the informers that were
+      requested before.
+    - Field indexers that are added before the start of an informer are projected: they need no decoding.
+
+    The informers run on one loop. Before that loop runs, the factory may be used by one thread. While it
+    runs, `informer`, `start` and `release` may be called from any thread, the other methods on the loop.
     """
 
     def __init__(self, client: SourceProvider, **options: Unpack[FactoryOptions]) -> None:
         self._client = client
         self._given = options
         self._clock: Clock = options.get("clock") or SystemClock()
-        self._members: dict[SharedIndexInformer, _Member] = {}
-        self._shared: dict[_Watched, _Member] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None  # on which its informers run
-        self._entered = 0  # how many blocks are in it
-        self._ended = False
+        self._members: dict[SharedIndexInformer, _Member] = {}  # all that have not ended
+        self._shared: dict[_Watched, _Member] = {}  # those that a further request returns
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the informers; None before the start
+        self._entered = 0  # `async with` blocks that are open
+        self._ended = False  # `shutdown` was called, and no block was entered since
 
     async def __aenter__(self) -> Self:
         self._entered += 1
@@ -209,17 +218,18 @@ class SharedInformerFactory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._entered > 1:
-            self._entered -= 1  # somebody else is in it still
+            self._entered -= 1  # another block still uses the informers
         else:
             await self.shutdown()
 
     def informer(
         self, api_version: str, kind: str, **options: Unpack[InformerOptions]
     ) -> SharedIndexInformer:
-        """The informer of a watch. The kind need not be served yet: it is waited for.
+        """The informer of a kind, such as `apps/v1` and `Deployment`; `options` are InformerOptions.
 
-        Raises CacheError after `shutdown`, for an indexer whose name is taken by another function,
-        and for other reflector options than those of the informer that is there. From any thread.
+        The server may serve the kind later: the informer waits for it. Each call needs a `release`, unless
+        the factory is shut down. Raises CacheError after `shutdown`, for an indexer whose name another
+        function has, and for other reflector options than those of the existing informer. From any thread.
         """
         return call_on(self._loop, lambda: self._informer(api_version, kind, options))
 
@@ -240,7 +250,7 @@ class SharedInformerFactory:
             )
         member.informer.share_indexers(options.get("indexers", {}))
         member.users += 1
-        # It was released and lingers: the new user takes it over, and its end is called off.
+        # A released informer that lingers has a user again: its end is cancelled.
         if member.unused.is_open:
             member.unused = Latch(member.unused.name)
         if member.closing is not None:
@@ -251,19 +261,20 @@ class SharedInformerFactory:
         return member.informer
 
     async def for_resource(self, name: str, **options: Unpack[InformerOptions]) -> SharedIndexInformer:
-        """The informer of a resource by its name (client-go's dynamic factory); shared with `informer`.
+        """The informer of a resource by its name (client-go's dynamicinformer); shared with `informer`.
 
-        `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`; without a version
-        it is the one that the server prefers. Raises NotFound if the server has no such resource.
+        `name` is such as `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`. Without
+        a version, the server's preferred version is used. Raises NotFound if the server has no such resource,
+        UsageError for a text that is no such name, and as `informer` does. On the loop.
         """
         gvk = (await self._client.find_resource(name)).gvk
         return self.informer(gvk.api_version, gvk.kind, **options)
 
     def start(self) -> None:
-        """Start what has not been started. May be called again and again; nothing after `shutdown`.
+        """Start the informers that were requested and not started. No effect after `shutdown`.
 
-        The loop that runs is the one on which the informers run. From another thread once there is one;
-        raises CacheError where there is none yet.
+        The first call is made on the loop on which the informers shall run; raises CacheError where no loop
+        runs. Further calls may come from any thread.
         """
         call_on(self._loop, self._start)
 
@@ -282,12 +293,15 @@ class SharedInformerFactory:
     async def wait_for_cache_sync(
         self, timeout: float | None = None, *, informers: Iterable[SharedIndexInformer] | None = None
     ) -> SyncResult:
-        """Return when the informers that were started by now and are used have their first list.
+        """Wait until informers have their first list in the cache (client-go's WaitForCacheSync).
 
-        With `informers`, only these are waited for: where others share the factory, theirs may be refused
-        or take long. One that its last user releases meanwhile is waited for no longer. Raises NotSynced
-        after `timeout` seconds, or when one ends before, with what is missing and why; the log says so
-        after a while. Raises CacheError for an informer that is not of this factory.
+        - `informers`: wait for these only; by default for all that are started and have a user.
+        - `timeout`: seconds, None for no limit.
+
+        The wait for an informer also ends when its last user releases it. Raises NotSynced after `timeout`,
+        or when an informer ends before it has synced; the message names each missing informer and the reason.
+        During a long wait the log has the same. Raises CacheError for an informer of another factory. On the
+        loop.
         """
         # Each member is waited for by a latch that also opens when its last user leaves.
         awaited = [_SyncWait(member) for member in self._wanted(informers)]
@@ -306,9 +320,11 @@ class SharedInformerFactory:
         return result
 
     def release(self, informer: SharedIndexInformer, *, linger: float = 0.0) -> None:
-        """One user less; when nobody has asked for it again `linger` seconds after the last, it stops.
+        """Take back one request for an informer. Without further users, it stops after `linger` seconds.
 
-        An informer that is not (or no longer) of this factory is left alone. From any thread.
+        A request within these seconds keeps the informer running. No effect for an informer that is not, or
+        no longer, of this factory. Raises CacheError when the loop of a running informer has ended. From any
+        thread.
         """
         call_on(self._loop, lambda: self._release(informer, linger))
 
@@ -317,7 +333,7 @@ class SharedInformerFactory:
         if member is None or member.users == 0:
             return
         if member.users == 1:
-            self._end_later(member, linger)  # first: where it can't be done, nothing has changed
+            self._end_later(member, linger)  # first: if it raises, the user still counts
         member.users -= 1
         if member.users == 0:
             member.unused.open()
@@ -326,13 +342,17 @@ class SharedInformerFactory:
         if running_loop() is not None:
             member.closing = asyncio.create_task(self._close(member, linger), name=f"close {member.name}")
         elif member.task is None:
-            self._forget(member)  # no loop has run yet: there is nothing that could linger
+            self._forget(member)  # the informer has not been started: nothing has to be ended
         else:
             raise CacheError(f"the loop of {member.name} does not run any longer: nothing can be released")
 
     async def shutdown(self) -> None:
-        """Stop every informer and return when they have ended. Final, unless the factory is entered again."""
-        # Ended first: an informer that is asked for while the others stop would be left running.
+        """Stop every informer, and return when all have ended (client-go's Shutdown). On the loop.
+
+        Further requests raise CacheError, until the factory is entered again. Raises the exception of an
+        informer that failed.
+        """
+        # First of all: an informer that is requested while the others stop would be left running.
         self._entered, self._ended = 0, True
         members = list(self._members.values())
         self._members.clear()
@@ -345,11 +365,11 @@ class SharedInformerFactory:
             await asyncio.wait(running)
         for member in members:
             if member.task is not None and not member.task.cancelled():
-                member.task.result()  # it ended by itself: that was a fault of its own
+                member.task.result()  # a task that was not cancelled ended by an exception
 
     async def _close(self, member: _Member, linger: float) -> None:
         await self._clock.sleep(linger)
-        # From here on it is too late to come back: whoever asks gets another one.
+        # From here on the end can't be cancelled: a new request makes another informer.
         self._share_no_more(member)
         if member.task is not None:
             member.task.cancel()
@@ -365,7 +385,7 @@ class SharedInformerFactory:
         self._members.pop(member.informer, None)
 
     def _wanted(self, informers: Iterable[SharedIndexInformer] | None) -> Sequence[_Member]:
-        """Who is waited for."""
+        """The members whose sync is waited for."""
         if informers is None:
             return [each for each in self._members.values() if each.task is not None and each.users]
         wanted: list[_Member] = []

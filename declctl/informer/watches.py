@@ -1,12 +1,12 @@
 """Watches for programs: events one by one, without a handler (client-go's tools/watch).
 
-`RetryWatcher` is a watch that survives its connection, `InformerWatcher` an informer that is read as a watch.
-The `until` functions wait for something to happen.
+`RetryWatcher` is a watch that survives the end of its connection. `InformerWatcher` reads an informer as a
+watch. The `until` functions wait until conditions are met.
 
-These take conditions, which are functions of an event. Conditions are met in their order, each by a later
-event than the one before it. The event that meets the last is returned; without conditions it is None, at
-once. What a condition raises is raised. `timeout` is in seconds, None for no limit. An asynchronous condition
-raises TypeError, because a coroutine counts as true.
+A condition is a plain function of an event that returns whether the event meets it. The conditions are met in
+their order, each by a later event than the one before. The functions return the event that meets the last
+condition; without conditions they return None at once. They raise what a condition raises, and TypeError for
+an asynchronous one, whose coroutine would count as true. `timeout` is in seconds, None for no limit.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ _TYPES = {
 
 
 class ObjectEvent(NamedTuple):
-    """One event.
+    """One event of a watch (client-go's watch.Event).
 
-    `type` is ADDED, MODIFIED or DELETED; DROPPED only where the source has a transform that dropped
-    the object. Of what is DELETED `obj` is the last state that is known.
+    `type` is ADDED, MODIFIED or DELETED. It is DROPPED for an object that the transform of the source left
+    out. `obj` is the state after the event; for DELETED, the last known state.
     """
 
     type: EventType
@@ -51,17 +51,25 @@ class ObjectEvent(NamedTuple):
 
 
 class RetryWatcher:
-    """What happens after a version: every event once, however often the server ends the watch.
+    """The events after a version, each once, over any number of connections (client-go's RetryWatcher).
 
-    An async iterator for one reader; leaving it as a context manager stops it. The next watch goes
-    on from the last event, at the earliest 1 s after the last one began, after a fault later and
-    later, up to a minute or what the server asks for. Reading raises Expired when the server says in
-    the stream that the version is too old, and Forbidden or Unauthorized; then it has ended. Every
-    other fault is logged, and the watch tried again.
+    An async iterator for one reader, and a context manager whose end stops it. Used on one loop.
 
-    There is no task and no buffer beyond what came in one read of the connection: a reader that is
-    slow or gone holds up the server, not the memory. While it is read, a watch that says nothing
-    for `idle_timeout` seconds, not even a bookmark, is opened anew. Used on one loop.
+    - `source`: the resource, such as `Client.list_watch` returns.
+    - `resource_version`: the version after which events are read, such as that of a list. Raises UsageError
+      for "" and "0", from which no watch can be resumed.
+    - `idle_timeout`: seconds; a watch without any event or bookmark for so long is opened anew.
+
+    When the server ends a watch, the next one continues after the last event. It begins 1 s after the start
+    of the one before, or later. After a fault the wait grows up to a minute, or to the wait that the server
+    asks for.
+
+    Reading raises Expired if the server says within an open watch that the version is too old; Forbidden and
+    Unauthorized; and MalformedAnswer for an event without a version. After these the watcher has ended. Every
+    other fault is logged, and the watch is resumed.
+
+    There is no task, and no buffer beyond one read of the connection. A slow reader slows the server down,
+    and costs no memory.
     """
 
     def __init__(
@@ -77,11 +85,11 @@ class RetryWatcher:
         self._clock: Clock = clock or SystemClock()
         self._idle_timeout = idle_timeout
         self._backoff = ExponentialBackoff(self._clock)
-        self._ready: deque[WatchEvent] = deque()
-        self._watch: AsyncIterator[Sequence[WatchEvent]] | None = None
-        self._open = False  # the server has accepted it
-        self._next_round = float("-inf")
-        self._reading: asyncio.Future[Any] | None = None
+        self._ready: deque[WatchEvent] = deque()  # received and not read yet
+        self._watch: AsyncIterator[Sequence[WatchEvent]] | None = None  # the present one; None between two
+        self._open = False  # the server has accepted the present watch
+        self._next_round = float("-inf")  # monotonic seconds: the next watch does not begin before this
+        self._reading: asyncio.Future[Any] | None = None  # the wait of the reader, which `stop` cancels
         self._stopped = False
 
     def __aiter__(self) -> Self:
@@ -111,11 +119,11 @@ class RetryWatcher:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was stopped, or has ended with an error."""
+        """Whether the watcher was stopped, or has ended with an error."""
         return self._stopped
 
     async def stop(self) -> None:
-        """End it, whether somebody reads or not; returns when its connection is closed. Twice is harmless."""
+        """End the watch and a read that waits; returns when the connection is closed. May be repeated."""
         self._stopped = True
         self._ready.clear()
         if self._reading is not None:
@@ -124,7 +132,7 @@ class RetryWatcher:
         await self._close()
 
     async def _read(self) -> None:
-        """One batch, into `_ready`."""
+        """Receive one batch into `_ready`, with a new watch if there is none."""
         if self._watch is None:
             await self._unless_stopped(self._clock.sleep(self._next_round - self._clock.monotonic()))
             if self._stopped:
@@ -135,10 +143,12 @@ class RetryWatcher:
         try:
             async with Deadline(self._clock, idle=self._idle_timeout, what="the watch"):
                 batch = await self._unless_stopped(anext(self._watch, None))
-        except Exception as fault:  # noqa: BLE001 - what a source raises is judged
+        except Exception as fault:  # noqa: BLE001 - a source may raise anything; `_failed` decides
             await self._failed(fault)
         finally:
-            if batch is None:  # it has ended, failed, or whoever reads was cancelled: it is resumed
+            if (
+                batch is None
+            ):  # the watch ended or failed, or the reader was cancelled: the next read resumes it
                 await self._close()
         if batch is not None:
             self._open = True
@@ -153,7 +163,8 @@ class RetryWatcher:
         )
 
     async def _failed(self, fault: Exception) -> None:
-        # A 410 before the watch is open may be that of a server that is just starting (client-go 219).
+        # A server that is just starting may answer 410 to the request: only one within the stream is final
+        # (client-go 219).
         if isinstance(fault, Forbidden | Unauthorized) or (isinstance(fault, Expired) and self._open):
             await self.stop()
             raise fault
@@ -163,7 +174,7 @@ class RetryWatcher:
         _log.warning("%s: %s; the watch is resumed", self._source.description, fault)
 
     async def _unless_stopped(self, work: Awaitable[_T]) -> _T | None:
-        """What `work` gives; None if this is stopped meanwhile."""
+        """The result of `work`; None if the watcher is stopped meanwhile."""
         reading = self._reading = asyncio.ensure_future(work)
         try:
             return await reading
@@ -172,7 +183,8 @@ class RetryWatcher:
             if self._stopped and (reader is None or not reader.cancelling()):
                 return None
             if reader is not None and not reader.cancelling():
-                # Something that the source awaits was cancelled: it would end the reader silently.
+                # A task that the source awaits was cancelled. Raised as it is, it would end the reader
+                # silently.
                 raise MalformedAnswer("the source raised CancelledError") from None
             raise
         finally:
@@ -185,16 +197,19 @@ class RetryWatcher:
 
 
 class InformerWatcher:
-    """What an informer tells, as events: what is there as ADDED, then what happens.
+    """An informer as a watch: ADDED for each existing object, then the changes (NewIndexerInformerWatcher).
 
-    A delete that the watch missed is DELETED with the last state that is known. Unlike a watch it
-    needs no version, and survives an expired one: the informer lists again, and the difference is
-    told. An async context manager, and in it an async iterator for one reader, which ends when the
-    informer does, and raises what ended it. Beyond 64 MiB of events that wait for the reader,
-    those of one object are merged. Used on one loop.
+    An async context manager, and within its block an async iterator for one reader. Used on one loop.
 
-    `informer` may be a shared one that somebody else runs; with `runs` it is this watcher's own,
-    which runs from the beginning of the block to its end.
+    - `informer`: where the events come from.
+    - `runs`: False for an informer that is run by other code. True lets the block run the informer, from its
+      beginning to its end.
+
+    Unlike a watch it needs no version, and survives an expired version: the informer lists again, and the
+    differences are events. A delete that the watch missed is DELETED with the last known state.
+
+    The iteration ends when the informer ends. With `runs`, it raises the exception that ended the informer.
+    Beyond 64 MiB of events that wait for the reader, the events of one object are merged.
     """
 
     def __init__(
@@ -205,13 +220,13 @@ class InformerWatcher:
         self._queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, limit=_LIMIT
         )
-        self._changed = asyncio.Event()
-        self._registration: Registration | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()  # set when the reader has to look again
+        self._registration: Registration | None = None  # at the informer, from the beginning of the block
+        self._task: asyncio.Task[None] | None = None  # runs the informer, with `runs`
         self._stopped = False
 
     async def __aenter__(self) -> Self:
-        # Without resyncs: they are no events of a watch.
+        # Without resyncs: a watch has no such event.
         self._registration = self.informer.add_listener(self, resync_period=0.0)
         self.informer.ended.on_open(self._changed.set)
         if self._runs:
@@ -233,7 +248,7 @@ class InformerWatcher:
             if item is not None:
                 self._queue.done(item)
                 return ObjectEvent(_TYPES[item.value.type], ObjectView(item.value.record))
-            # Raises what has ended the informer; its end without a fault ends the iteration below.
+            # `result` raises the exception that ended the informer. A normal end ends the iteration below.
             if self._task is not None and self._task.done():
                 self._task.result()
             if self.informer.is_stopped:
@@ -243,17 +258,17 @@ class InformerWatcher:
         raise StopAsyncIteration
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Take what the informer tells."""
+        """Queue notifications for the reader (`Listener`). Called by the informer on its loop."""
         self._queue.add_all([(each.key, each) for each in notifications])
         self._changed.set()
 
     @property
     def lister(self) -> Lister:
-        """The cache; it is ahead of what was read here."""
+        """The cache of the informer, which may be newer than the events read so far."""
         return self.informer.lister
 
     async def stop(self) -> None:
-        """Tell no more, drop what waits, and end the informer if it is one's own. Twice is harmless."""
+        """End the iteration, drop pending events, and with `runs` end the informer. May be repeated."""
         self._stopped = True
         self._queue.clear()
         self._changed.set()
@@ -268,7 +283,11 @@ class InformerWatcher:
 def informer_watcher(
     source: Source, *, indexers: Mapping[str, AnyIndexFunc] | None = None, clock: Clock | None = None
 ) -> InformerWatcher:
-    """A watch with an informer of its own, which its block runs; `indexers` are those of its cache."""
+    """A watcher with an informer of its own, which the block runs (client-go's NewIndexerInformerWatcher).
+
+    `source` is the resource, such as `Client.list_watch` returns. `indexers` are the index functions of the
+    cache, by name. Raises TypeError for an index that is no plain function.
+    """
     informer = SharedIndexInformer(source, name=source.description, clock=clock, indexers=indexers)
     return InformerWatcher(informer, runs=True, clock=clock)
 
@@ -283,10 +302,11 @@ async def until(
     timeout: float | None = None,
     clock: Clock | None = None,
 ) -> ObjectEvent | None:
-    """Watch from a version on, across closed connections, until every condition was met.
+    """Watch after a version until every condition is met (client-go's Until). Used on one loop.
 
-    Raises TimedOut, and as RetryWatcher does: UsageError for a version that can't be resumed from,
-    Expired, Forbidden, Unauthorized.
+    `source` and `resource_version` are as for RetryWatcher, conditions and `timeout` as in the module's
+    docstring. Returns the event that met the last condition; None without conditions. Raises TimedOut, and
+    the exceptions of RetryWatcher.
     """
     progress = _Progress(conditions)
     async with RetryWatcher(source, resource_version, clock=clock) as events:
@@ -300,10 +320,12 @@ async def until_with_sync(
     timeout: float | None = None,
     clock: Clock | None = None,
 ) -> ObjectEvent | None:
-    """List and watch, across expired versions, until every condition was met.
+    """List and watch until every condition is met (client-go's UntilWithSync). Used on one loop.
 
-    `precondition` is asked once, of the cache that has synced: if it is met already, None is
-    returned. Without one nothing waits for the sync. Raises TimedOut.
+    The objects of the list are events, too; an expired version is listed anew. `precondition` is called once,
+    with a lister of the synced cache: if it returns true, the result is None. Without a precondition nothing
+    waits for the sync. Conditions and `timeout` are as in the module's docstring. Returns the event that met
+    the last condition; None without conditions. Raises TimedOut.
     """
     progress = _Progress(conditions)
     refuse_async(precondition, "the precondition of until_with_sync")
@@ -328,13 +350,17 @@ async def until_without_retry(
     timeout: float | None = None,
     clock: Clock | None = None,
 ) -> ObjectEvent | None:
-    """Read events until every condition was met. Raises WatchEnded when they end before, and TimedOut."""
+    """Read events until every condition is met (client-go's UntilWithoutRetry).
+
+    Returns the event that met the last condition; None without conditions. Raises WatchEnded if the events
+    end before, and TimedOut.
+    """
     progress = _Progress(conditions)
     return await _within(progress.consume(events), timeout, clock or SystemClock(), progress.missing)
 
 
 class _Progress:
-    """Which of the conditions were met."""
+    """The conditions of one call, and how many of them were met."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         for number, condition in enumerate(conditions, 1):
@@ -353,7 +379,7 @@ class _Progress:
         raise WatchEnded(f"the watch has ended: {self.missing()}")
 
     def missing(self) -> str:
-        """What is waited for."""
+        """The condition that was not met, as a sentence."""
         return f"condition {self._met + 1} of {len(self._conditions)} was not met"
 
 

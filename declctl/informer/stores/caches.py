@@ -1,8 +1,9 @@
-"""Stores that no informer uses: an ExpirationCache, a MutationCache, an UndeltaStore (client-go's three).
+"""Stores for programs, which no informer uses (client-go's ExpirationCache, MutationCache, UndeltaStore).
 
-- `ExpirationCache` forgets records when they are old.
-- `MutationCache` reads one's own writes: it has the newer of the store and of what a write was answered with.
-- `UndeltaStore` gives all records to a function after each write.
+- `ExpirationCache` drops records after some time.
+- `MutationCache` lets a program read its own writes: it returns the newer of the state in a store and the
+  state with which the API server answered a write.
+- `UndeltaStore` calls a function with all records after each write.
 """
 
 import threading
@@ -22,81 +23,81 @@ from declctl.objects import NO_ORDER, Delta, ObjectView, Record, record_of, vers
 
 @dataclass(frozen=True, slots=True)
 class TimestampedEntry:
-    """A record, and when it was put there (seconds on the cache's clock)."""
+    """A record with the time of its last write."""
 
     record: Record
-    timestamp: float
+    timestamp: float  # monotonic seconds on the clock of the cache
 
 
 class ExpirationPolicy(Protocol):
-    """Decides what is too old."""
+    """Decides which entries have expired (client-go's ExpirationPolicy)."""
 
     def is_expired(self, entry: TimestampedEntry) -> bool:
-        """Whether the entry is to be forgotten."""
+        """Whether the entry has expired. A plain function, called under the lock of the cache."""
         ...
 
 
 class TTLPolicy:
-    """Entries live for `ttl` seconds, the last of them included; without a positive `ttl`, for ever."""
+    """Entries expire after more than `ttl` seconds; never, if `ttl` is 0 or negative (TTLPolicy)."""
 
     def __init__(self, ttl: float, clock: Clock) -> None:
         self._ttl = ttl
         self._clock = clock
 
     def is_expired(self, entry: TimestampedEntry) -> bool:
-        """Whether it is older than that (client-go 102)."""
+        """Whether the entry is older than `ttl` (client-go 102)."""
         return self._ttl > 0 and self._clock.monotonic() - entry.timestamp > self._ttl
 
 
 class ExpirationCache:
-    """Records by key, each with the time of its last write.
+    """Records by key, which expire (client-go's ExpirationCache). From any thread.
 
-    What has expired is forgotten when it is asked for, not before: until then `list_keys` and
-    `len` count it. Used from any thread.
+    An expired record is removed when it is read; until then `list_keys` and `len` count it. `policy` decides
+    what has expired, on times of `clock`. Raises TypeError for a policy with an asynchronous `is_expired`.
     """
 
     def __init__(self, policy: ExpirationPolicy, *, clock: Clock) -> None:
         refuse_async(policy.is_expired, "is_expired of an expiration policy")
         self._policy = policy
         self._clock = clock
-        self._entries: dict[str, TimestampedEntry] = {}
-        # Between the look at an entry and its removal nobody may put a new one there (client-go 100).
+        self._entries: dict[str, TimestampedEntry] = {}  # by key, expired ones included
+        # Held from the check of an entry to its removal, so that no new entry is removed (client-go 100).
         self._lock = threading.RLock()
 
     @classmethod
     def with_ttl(cls, ttl: float, *, clock: Clock) -> "ExpirationCache":
-        """A cache whose entries live for `ttl` seconds (client-go's NewTTLStore)."""
+        """A cache whose entries expire after `ttl` seconds (client-go's NewTTLStore)."""
         return cls(TTLPolicy(ttl, clock), clock=clock)
 
     def add(self, record: Record) -> None:
-        """Put a record; its time begins anew."""
+        """Store a record, with the present time."""
         with self._lock:
             self._entries[record.key] = TimestampedEntry(record, self._clock.monotonic())
 
     update = add
 
     def delete(self, record: Record) -> None:
-        """Take a record out; nothing happens if it isn't there."""
+        """Remove the record with this key; no effect if there is none."""
         with self._lock:
             self._entries.pop(record.key, None)
 
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
-        """Hold these records and no others; the time of each begins anew."""
+        """Replace all records by these, with the present time."""
         now = self._clock.monotonic()
-        # Made outside of the lock: `records` may be a generator of the caller.
+        # Outside of the lock: `records` may be a generator, which runs code of the caller.
         entries = {record.key: TimestampedEntry(record, now) for record in records}
         with self._lock:
             self._entries = entries
 
     def resync(self) -> None:
-        """Nothing: what is stored is in sync with itself."""
+        """No effect: there is no queue to resync (client-go's Store)."""
 
     def get(self, record: Record) -> Record | None:
-        """What is stored under the key of a record and has not expired; None if nothing is."""
+        """The stored record with the key of this one; None if it is missing or has expired."""
         return self.get_by_key(record.key)
 
     def get_by_key(self, key: str) -> Record | None:
-        """The record of a key; None if it isn't there or has expired (client-go 99)."""
+        """The record of a key; None if it is missing or has expired (client-go 99)."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -109,12 +110,12 @@ class ExpirationCache:
     def list(self) -> list[Record]:
         """Every record that has not expired (client-go 101)."""
         with self._lock:
-            # A copy: `get_by_key` removes what has expired while this goes over them.
+            # A copy of the keys: `get_by_key` removes expired entries during the iteration.
             keys = tuple(self._entries)
             return [record for key in keys if (record := self.get_by_key(key)) is not None]
 
     def list_keys(self) -> Sequence[str]:
-        """Every key, those of expired records too."""
+        """Every key, including those of expired records."""
         return list(self._entries)
 
     def __len__(self) -> int:
@@ -123,33 +124,37 @@ class ExpirationCache:
 
 @dataclass(frozen=True, slots=True)
 class FakeExpirationPolicy:
-    """For tests: everything expires except what `retains` accepts (client-go's FakeExpirationPolicy)."""
+    """For tests: every entry has expired unless `retains` is true for its record (FakeExpirationPolicy)."""
 
     retains: Callable[[Record], bool]
 
     def is_expired(self, entry: TimestampedEntry) -> bool:
-        """Whether it isn't retained."""
+        """Whether `retains` is false for the record."""
         return not plain(self.retains(entry.record), "`retains` of a FakeExpirationPolicy")
 
 
 Mutated = Record | ObjectView | DeletedFinalStateUnknown
-"""An object as a handler is called with it, or its record."""
+"""An object as a handler receives it, or its record."""
 
 
 class _Mutation(NamedTuple):
-    record: Record
-    deleted: bool  # a tombstone: the informer saw this object go
-    until: float
+    record: Record  # the state after the write, or the last known state of a deleted object
+    deleted: bool  # a tombstone: the informer has shown that this object is gone
+    until: float  # monotonic seconds; the mutation is ignored after this
 
 
 class MutationCache:
-    """The newer of the store and of what `mutation` was told, for `ttl` seconds and `size` objects.
+    """Reads the newer of two states: that in a store, and that after a write (client-go's MutationCache).
 
-    Resource versions are compared as integers, as etcd writes them; others raise CacheError. With
-    `include_adds`, objects that the store does not have are given too: it may be that they were
-    deleted since, and the store never saw them. Wire `on_add_or_update` and `on_delete` to the
-    informer's events, so that nothing outlives its use: they take what handlers are called with, a
-    DeletedFinalStateUnknown included, and records. Used from any thread.
+    - `store`: the indexer that an informer fills.
+    - `ttl`: seconds for which a mutation is kept.
+    - `size`: the number of mutations that are kept; beyond it the least recently used one is dropped.
+    - `include_adds`: also return objects that the store does not have. Such an object may have been deleted
+      without the store ever having had it.
+
+    Resource versions are compared as integers; every other version raises CacheError. Call `on_add_or_update`
+    and `on_delete` from a handler of the informer, so that mutations are dropped when the store has caught
+    up. From any thread.
     """
 
     def __init__(
@@ -170,9 +175,10 @@ class MutationCache:
         self._lock = threading.RLock()
 
     def mutation(self, obj: Mutated) -> None:
-        """The API server answered a write with this object.
+        """Note the state with which the API server answered a write.
 
-        Passed over if something newer is known, or that the object is gone (client-go 105, 106).
+        Ignored if a newer state of the object is known, or its deletion (client-go 105, 106). Raises
+        CacheError for a version that is no integer.
         """
         record = _record(obj)
         with self._lock:
@@ -188,7 +194,7 @@ class MutationCache:
     def get_by_key(self, key: str) -> Record | None:
         """The newest known state of an object.
 
-        None if the store does not have it and added ones are not included.
+        None if the store does not have the object, unless `include_adds` is set and the object was written.
         """
         with self._lock:
             stored = self._store.get_by_key(key)
@@ -198,10 +204,10 @@ class MutationCache:
             return None if held is None or held.deleted else held.record
 
     def by_index(self, name: str, value: str) -> Sequence[Record]:
-        """The newest known state of each object that has the value in that state; raises UnknownIndex.
+        """The newest state of each object that has the value in that state. Raises UnknownIndex.
 
-        (client-go gives each object that the store has under the value, also where its newest state has
-        another one.) Included adds are looked at as well.
+        client-go returns each object that the store has under the value, even if its newest state has another
+        value. With `include_adds`, objects that the store does not have are searched, too.
         """
         with self._lock:
             stored = self._store.by_index(name, value)
@@ -213,7 +219,7 @@ class MutationCache:
                 if newest is record or value in _values(function, newest):
                     found.append(newest)
             keys = {record.key for record in stored}
-            # What the store has under another value, or not at all, may have this value in its newest state.
+            # An object that the store has under another value, or not at all, may have this value by now.
             for key in [key for key in self._mutations if key not in keys]:
                 record = self._mutated(key)
                 if record is not None and value in _values(function, record):
@@ -221,7 +227,7 @@ class MutationCache:
             return found
 
     def on_add_or_update(self, obj: Mutated) -> None:
-        """The informer shows this state: an older mutation is of no more use (client-go 103)."""
+        """Drop the mutation of an object if the informer shows the same or a newer state (client-go 103)."""
         record = _record(obj)
         with self._lock:
             held = self._get(record.key)
@@ -229,10 +235,10 @@ class MutationCache:
                 del self._mutations[record.key]
 
     def on_delete(self, obj: Mutated) -> None:
-        """The informer shows that the object is gone.
+        """Note that the informer shows an object as deleted.
 
-        A mutation stays only if it is newer and of another object with the same name; then it may
-        still be there (client-go 104).
+        A mutation stays only if it is newer and has another uid: it is of a later object with the same name
+        (client-go 104).
         """
         record = _record(obj)
         with self._lock:
@@ -246,7 +252,7 @@ class MutationCache:
             self._put(record, deleted=True)
 
     def _mutated(self, key: str) -> Record | None:
-        """What was written under a key, where that is newer than the store, or an included add."""
+        """The state after a write, if it is newer than the store or an included add; else None."""
         held = self._get(key, used=False)
         if held is None or held.deleted:
             return None
@@ -260,7 +266,7 @@ class MutationCache:
         if held is None:
             return stored
         if _version(stored) >= _version(held.record):
-            # The store has caught up: the mutation is of no more use.
+            # The store has caught up with the write.
             del self._mutations[stored.key]
             return stored
         return stored if held.deleted else held.record
@@ -278,7 +284,7 @@ class MutationCache:
         self._mutations[record.key] = _Mutation(record, deleted, self._clock.monotonic() + self._ttl)
         self._mutations.move_to_end(record.key)
         if len(self._mutations) > self._size:
-            # The least recently used goes: its reader sees the store's state, which is older but true.
+            # Without its mutation a reader sees the state of the store, which is older and still correct.
             self._mutations.popitem(last=False)
 
 
@@ -310,10 +316,10 @@ def _values(function: IndexFunc, record: Record) -> Sequence[str]:
 
 
 class UndeltaStore:
-    """Calls `push` with every record after each write, never after a read (client-go's undelta_store.go).
+    """Calls `push` with all records after each write (client-go's UndeltaStore). Used on one loop.
 
-    A batch of deltas is one write. A reflector can feed it directly. Used on one loop; `push` runs
-    within the write, and what it raises comes out of it, with the store written already.
+    `extend` with several deltas is one write. A reflector can write to it directly. `push` is called within
+    the write, when the store is changed already; its exceptions are raised by the write.
     """
 
     def __init__(self, push: Callable[[Sequence[Record]], None]) -> None:
@@ -321,14 +327,14 @@ class UndeltaStore:
         self._push = push
 
     def add(self, record: Record) -> None:
-        """Put a record."""
+        """Store a record."""
         self._indexer.add(record)
         self._push(self.list())
 
     update = add
 
     def delete(self, record: Record) -> None:
-        """Take a record out."""
+        """Remove the record with this key."""
         self._indexer.delete(record)
         self._push(self.list())
 
@@ -338,23 +344,23 @@ class UndeltaStore:
         self._push(self.list())
 
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:
-        """Hold these records and no others."""
+        """Replace all records by these."""
         self._indexer.replace(records, resource_version)
         self._push(self.list())
 
     def bookmark(self, resource_version: str) -> None:
-        """Nothing has changed up to that version: nothing is pushed."""
+        """Note that no record has changed up to a version; `push` is not called."""
         self._indexer.bookmark(resource_version)
 
     def resync(self) -> None:
-        """Nothing: what is stored is in sync with itself."""
+        """No effect: there is no queue to resync (client-go's Store)."""
 
     def get(self, record: Record) -> Record | None:
-        """What is stored under the key of a record; None if nothing is."""
+        """The stored record with the key of this one; None if there is none."""
         return self._indexer.get(record)
 
     def get_by_key(self, key: str) -> Record | None:
-        """The record of a key; None if it isn't there."""
+        """The record of a key; None if there is none."""
         return self._indexer.get_by_key(key)
 
     def list(self) -> list[Record]:

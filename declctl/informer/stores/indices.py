@@ -1,8 +1,8 @@
-"""Indices: from a value to the objects that have it. This is where an event is indexed.
+"""Indices: from a value to the objects that have it.
 
-A bucket holds the records themselves, so that a query is one copy, which another thread can take while the
-loop writes. `IndexBuild` fills an index over a store that is full and keeps changing, without holding up the
-loop.
+A bucket holds records and not keys, so that a query is one copy. Another thread can make that copy while the
+loop writes. `IndexBuild` fills a new index over a full store that keeps changing, in slices that do not block
+the loop.
 """
 
 import traceback
@@ -20,21 +20,23 @@ from declctl.objects import FieldPath, Layout, ObjectView, Record, decompressed,
 _TOGETHER = 100  # objects whose frames are decompressed at once
 
 IndexFunc = Callable[[Record], Iterable[str]]
-AnyIndexFunc = IndexFunc | Callable[[ObjectView], Iterable[str]]  # of a record, or of an object
-Values = str | tuple[str, ...]  # each once; most objects have one, for which no tuple is kept
-_OURS = f"{Path(__file__).parents[2]}/"  # where the files of this package are
+"""The values of a record in an index."""
+AnyIndexFunc = IndexFunc | Callable[[ObjectView], Iterable[str]]
+"""A FieldIndex, a FunctionIndex, or a function that returns the values of an object (IndexFunc)."""
+Values = str | tuple[str, ...]  # each once; a string alone is one value, as most objects have
+_OURS = f"{Path(__file__).parents[2]}/"  # the folder of this package
 NAMESPACE_INDEX = "namespace"
 """The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldIndex:
-    """Indexes by the scalars at a field path; reads the projection where the path is projected."""
+    """Indexes by the scalars at a field path. A projected path is read without decoding the object."""
 
     path: FieldPath
 
     def __call__(self, record: Record) -> tuple[str, ...]:
-        """The values of a record."""
+        """The values of a record. Decodes the object if the path is not projected."""
         match self.path.steps:
             case ("metadata", "labels", str(label)):
                 value = record.labels.get(label)
@@ -44,25 +46,30 @@ class FieldIndex:
 
 
 def field_index(path: str) -> FieldIndex:
-    """An index by field path, such as `spec.nodeName`; raises FieldPathError."""
+    """An index by the scalars at a field path, such as `spec.nodeName` or `spec.containers[*].image`.
+
+    Its values are strings, such as `true` or `3`; a missing field has none. If it is added before the
+    informer runs, the path is projected, and no object is decoded for the index. Raises FieldPathError for a
+    text that is no path. From any thread.
+    """
     return FieldIndex(FieldPath.parse(path))
 
 
 def namespace_index() -> FieldIndex:
-    """An index by namespace; that of a cluster-scoped object is the empty string.
+    """An index by namespace (client-go's MetaNamespaceIndexFunc). Cluster-scoped objects have the value "".
 
-    A store that has it as NAMESPACE_INDEX lists a namespace without looking at the others
-    (client-go's MetaNamespaceIndexFunc).
+    With this index as NAMESPACE_INDEX, listing a namespace does not look at objects of other namespaces.
     """
     return field_index("metadata.namespace")
 
 
 @dataclass(slots=True)
 class FunctionIndex:
-    """Indexes by a function of the object, of which only the fields that the function reads are decoded.
+    """Indexes by a function of the object.
 
-    That costs some ten microseconds for each object. None counts as no values. `function` may be exchanged
-    for another that does the same.
+    Only the fields that the function reads are decoded, in some 10 µs for each object. A function that
+    returns None gives no values. `function` may be replaced by another one with the same results, as a reload
+    does.
     """
 
     function: Callable[[ObjectView], Iterable[str] | None]
@@ -78,16 +85,16 @@ class FunctionIndex:
 
 
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
-    """An index by a function of the object that gives its values."""
+    """An index by a function that returns the values of an object."""
     return FunctionIndex(function)
 
 
 class _NotStrings(CacheError):
-    """An index function gave something else than strings."""
+    """An index function returned values that are not strings."""
 
 
 def refuse_no_index(name: str, function: object) -> None:
-    """Raise TypeError if an index has no plain function: asked for it, it would stay empty."""
+    """Raise TypeError unless `function` is a plain function; with any other the index would stay empty."""
     if isinstance(function, str):
         raise TypeError(
             f"the index {name!r} is a text, not a function: for the field of that path write "
@@ -104,7 +111,7 @@ def refuse_no_index(name: str, function: object) -> None:
 def values_of(function: IndexFunc, record: Record) -> tuple[str, ...]:
     """The values of a record by an index function, each once.
 
-    Raises CacheError where they are no list of strings, and what the function raises.
+    Raises CacheError if they are no list of strings, and the exceptions of the function.
     """
     return _each(_texts(function(record), record))
 
@@ -115,7 +122,7 @@ def _each(values: Values) -> tuple[str, ...]:
 
 def _texts(found: Iterable[object], of: Record) -> Values:
     if type(found) is list and len(found) == 1 and type(found[0]) is str:
-        return found[0]  # what most functions give
+        return found[0]  # the common case
     if isinstance(found, str):
         raise _NotStrings(f"on {of.key} an index function gave the string {found!r}, not a list of strings")
     values = tuple(dict.fromkeys(found))
@@ -128,24 +135,23 @@ def _texts(found: Iterable[object], of: Record) -> Values:
 class Index:
     """One index. Written by the loop, read by any thread.
 
-    A function that raises, or returns something that is no string, keeps that object out of the
-    index; it is counted, and the last fault is kept in words, with the line where it was raised.
+    An object on which the function raises, or returns values that are no strings, is left out of the index.
     """
 
     def __init__(self, function: IndexFunc) -> None:
         self.function = function
-        self.faults = 0
-        self.last_fault: str | None = None
-        self._buckets: dict[str, dict[str, Record]] = {}
-        # The values by which a key stands in the buckets, unless they can be read out of its record's
-        # projection again: a function that is asked twice may answer twice.
+        self.faults = 0  # calls of the function that failed
+        self.last_fault: str | None = None  # a sentence with the object and the line of the last failure
+        self._buckets: dict[str, dict[str, Record]] = {}  # by value: the records by key; no bucket is empty
+        # The values under which a key is in the buckets. Projected values are read from the record again, and
+        # are not kept here. A function may return other values when it is called again.
         self._given: dict[str, Values] = {}
         self._path = function.path if isinstance(function, FieldIndex) else None
-        self._layout: Layout | None = None  # the last one looked at, and where the path stands in it
-        self._position: int | None = None
+        self._layout: Layout | None = None  # of the last record
+        self._position: int | None = None  # of the path in that layout; None if it is not projected there
 
     def put(self, key: str, record: Record, before: Record | None) -> None:
-        """Let the record be found under its values, and `before`, its last state, no longer."""
+        """Index a record, in the place of `before`, the last state of the same object."""
         layout, at = self._layout, self._position
         if (
             at is not None
@@ -153,7 +159,7 @@ class Index:
             and (before is None or before.layout is layout)
             and not self._given
         ):
-            # The common case, for which nothing is made: one projected value, now and before.
+            # The common case, without an allocation: one projected value, now and before.
             value = record.values[at]
             last = None if before is None else before.values[at]
             if type(value) is str and (last is None or type(last) is str):
@@ -172,9 +178,9 @@ class Index:
             self._leave(key, [value for value in held if value not in values])
 
     def answers(self, records: Sequence[Record]) -> Iterator[Values]:
-        """The values of many records, each as it is asked for; nothing is put into the index.
+        """The values of many records. Each record's function call is made when its values are read.
 
-        Faults are counted. One thread at a time may use it.
+        The buckets stay as they are; faults are counted. From one thread at a time.
         """
         if not isinstance(self.function, FunctionIndex):
             return map(self._asked, records)
@@ -182,12 +188,12 @@ class Index:
         return map(self._asked, records, map(field_view, records, decompressed(records)))
 
     def enter(self, key: str, record: Record, values: Values) -> None:
-        """Let a record be found under values that the function gave; its key is not in the index yet."""
+        """Index a record under values that the function has returned. Its key must not be in the index."""
         self._given[key] = values
         self._enter(key, record, _each(values))
 
     def put_new(self, records: Mapping[str, Record]) -> None:
-        """Let records be found under their values, by keys that are not in the index yet."""
+        """Index records whose keys are not in the index."""
         layout, at, buckets = self._layout, self._position, self._buckets
         for key, record in records.items():
             if at is not None and record.layout is layout:
@@ -203,22 +209,22 @@ class Index:
             layout, at = self._layout, self._position
 
     def remove(self, key: str, record: Record) -> None:
-        """Let the record be found no longer."""
+        """Remove a record from the index."""
         self._leave(key, self._held(key, record))
         self._given.pop(key, None)
 
     def records(self, value: str) -> list[Record]:
-        """The records that have the value."""
+        """A new list of the records with a value."""
         bucket = self._buckets.get(value)
         return list(bucket.values()) if bucket is not None else []
 
     def keys(self, value: str) -> list[str]:
-        """Their keys."""
+        """A new list of the keys with a value."""
         bucket = self._buckets.get(value)
         return list(bucket) if bucket is not None else []
 
     def values(self) -> list[str]:
-        """Every value that some object has."""
+        """A new list of all values."""
         return list(self._buckets)
 
     def _values(self, key: str, record: Record) -> Values:
@@ -246,7 +252,10 @@ class Index:
         return () if value is None else value
 
     def _asked(self, record: Record, view: ObjectView | None = None) -> Values:
-        """What the function gives for a record; `view` is what a FunctionIndex reads, if it is at hand."""
+        """The values that the function returns for a record; none if it fails, which is counted.
+
+        `view` is the view for a FunctionIndex, if the caller has made one.
+        """
         function = self.function
         try:
             if view is not None and isinstance(function, FunctionIndex):
@@ -280,51 +289,51 @@ class Index:
             if bucket is not None:
                 bucket.pop(key, None)
                 if not bucket:
-                    del self._buckets[value]  # empty buckets would pile up (client-go 80)
+                    del self._buckets[value]  # otherwise empty buckets would accumulate (client-go 80)
 
 
 def _place(error: BaseException) -> str:
+    """The line of user code where an exception was raised, as part of a sentence; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The first frames are ours: they call the function. So may the last be: of the object that it reads.
+    # The first frames are of this package, which calls the function. The last may be, too: a view was read.
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
     return f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
 class StaleObjects(NamedTuple):
-    """Objects of which an index function has to be asked, as the store had them at that moment."""
+    """Some objects that are not indexed yet, in the state in which the store had them."""
 
     keys: Sequence[str]
-    records: Sequence[Record]
+    records: Sequence[Record]  # in the order of `keys`
 
 
 class IndexBuild:
-    """An index under way. It can be read once it is finished.
+    """An index that is being filled. It can be read when the build is finished.
 
-    To ask the index function and to put its answers into the index are two steps, so that a thread can ask a
-    function that is not trusted yet, while the loop goes on writing the store.
+    On the loop, `step` fills it in slices. A function that must not run on the loop, such as one of a staged
+    generation, is called in a thread: `stale_objects` returns objects, `ask` calls the function for them in
+    the thread, and `enter` puts the values into the index. When `stale` is 0, `finish` lets the index be
+    read.
 
-    `step` builds it on the loop, a slice at a time. Where the function must not run on the loop, a thread
-    asks it: `unasked` gives objects to `ask`, `enter` takes the answers, and when nothing is `stale`,
-    `finish` lets the index be read. Any thread may call `ask`, one at a time; all else is for
-    the loop.
+    `ask` may be called by any thread, one at a time; all other methods belong to the loop.
     """
 
     def __init__(self, known: Mapping[str, Record], *, index: Index, finish: Callable[[], None]) -> None:
-        self._known = known  # what the store holds: live
+        self._known = known  # the records of the store, which change meanwhile
         self._index = index
-        self._finish = finish
-        self._by_field = isinstance(index.function, FieldIndex)
-        # Keys of stored objects whose present state is not in the index; no state of them is.
+        self._finish = finish  # publishes the index in the store
+        self._by_field = isinstance(index.function, FieldIndex)  # no user code runs for its values
+        # Keys of stored objects that are not in the index. No older state of them is in it either.
         self._stale: dict[str, None] = dict.fromkeys(known)
-        self._given_up = False
+        self._given_up = False  # written by the loop, read by the thread of `ask`
 
     @property
     def stale(self) -> int:
-        """How many objects are not in the index as they are now."""
+        """The number of objects that are not indexed in their present state."""
         return len(self._stale)
 
     def step(self, budget: int) -> bool:
-        """Index at most `budget` more objects; True when all are in, and the index can be read."""
+        """Index at most `budget` more objects; returns True when the index is finished."""
         stale_objects = self.stale_objects(budget)
         if self._by_field:
             self._index.put_new(dict(zip(*stale_objects, strict=True)))
@@ -338,17 +347,18 @@ class IndexBuild:
         return True
 
     def stale_objects(self, most: int) -> StaleObjects:
-        """At most so many of the objects that are stale."""
+        """At most `most` of the objects that are not indexed."""
         keys = tuple(islice(self._stale, most))
         return StaleObjects(keys, [self._known[key] for key in keys])
 
     def ask(
         self, stale_objects: StaleObjects, *, each: Callable[[Iterable[str]], Iterable[str]] = iter
     ) -> Sequence[Values]:
-        """The values of these objects, in their order; no more of them once the build is given up.
+        """Call the function for these objects; returns their values, in order.
 
-        An object on which the function fails has no values; that is counted. `each` is given the keys, and
-        gives them back one by one, each before the function is called with its object; it may end early.
+        An object on which the function fails has no values; the failure is counted. `each` wraps the iterable
+        of keys. It sees each key just before the function is called with its object, and may end early.
+        After `give_up`, the result ends early, too.
         """
         found: list[Values] = []
         for start in range(0, len(stale_objects.keys), _TOGETHER):
@@ -361,7 +371,7 @@ class IndexBuild:
         return found
 
     def enter(self, stale_objects: StaleObjects, values: Sequence[Values]) -> None:
-        """Index those objects that are still in the state in which the function was asked of them."""
+        """Index those of the objects that have not changed since `stale_objects` returned them."""
         known, stale, enter = self._known, self._stale, self._index.enter
         for key, record, each in zip(*stale_objects, values, strict=False):
             if known.get(key) is record and key in stale:
@@ -369,35 +379,35 @@ class IndexBuild:
                 del stale[key]
 
     def give_up(self) -> None:
-        """Do no more of it: a thread that asks stops after the object that it is at."""
+        """End the build. A thread within `ask` stops after its present object."""
         self._given_up = True
         self._stale.clear()
 
     def finish(self) -> None:
-        """Let the index be read. Calls the function of what is stale, and not where nothing is."""
+        """Let the index be read. Objects that are not indexed yet are indexed first, on the loop."""
         if self._stale:
             self.step(len(self._stale))
         else:
             self._finish()
 
     def put(self, key: str, record: Record, before: Record | None) -> None:
-        """A record was put, `before` is its last state."""
+        """Note that a record was stored, in the place of `before`."""
         if self._by_field and key not in self._stale:
-            self._index.put(key, record, before)  # which calls nobody's function
+            self._index.put(key, record, before)  # a field index calls no user code
             return
         if before is not None and key not in self._stale:
             self._index.remove(key, before)
         self._stale[key] = None
 
     def put_new(self, records: Mapping[str, Record]) -> None:
-        """Records were put under keys that were not there."""
+        """Note that records were stored under new keys."""
         if self._by_field:
             self._index.put_new(records)
         else:
             self._stale.update(dict.fromkeys(records))
 
     def remove(self, key: str, record: Record) -> None:
-        """A record was taken out."""
+        """Note that a record was removed."""
         if key in self._stale:
             del self._stale[key]
         else:
@@ -405,9 +415,10 @@ class IndexBuild:
 
 
 def index_functions(indexers: Mapping[str, AnyIndexFunc]) -> dict[str, IndexFunc]:
-    """Plain functions take an object; field and function indexes take a record already.
+    """The same indexers, as functions of a record.
 
-    Raises TypeError, which names the index, for what is no function, and for an asynchronous one.
+    Raises TypeError, which names the index, for a value that is no function, and for an asynchronous
+    function.
     """
     for name, function in indexers.items():
         refuse_no_index(name, function)

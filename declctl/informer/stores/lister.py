@@ -1,4 +1,4 @@
-"""Listers: read-only views of the store, as handlers read it."""
+"""Listers: the read-only API of the cache, for handlers and other user code (client-go's listers)."""
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
 
 
 class Views(Sequence[ObjectView]):
-    """Objects in a row, as they were at one moment; compared, joined and printed as a list of them is.
+    """A sequence of objects as they were at one moment. It compares, concatenates and prints as a list does.
 
-    A view is made when it is asked for, so that thousands which nobody looks at cost next to nothing.
-    Who asks twice for the same one gets two, which share nothing: keep the first to decode once.
-    `list(views)` is a list of one's own, to be changed. May be used from any thread.
+    Each access makes a new view, so that objects which are not read cost almost nothing. Two accesses to one
+    position return two views that decode independently: keep the first one to decode once. `list(views)` is a
+    list that the caller may change. From any thread.
     """
 
     __slots__ = ("_records",)
 
     def __init__(self, records: Sequence[Record]) -> None:
-        """`records` must not change any more."""
+        """`records` must not be changed after this."""
         self._records = records
 
     @overload
@@ -58,21 +58,21 @@ class Views(Sequence[ObjectView]):
 
 
 def views_of(parts: Sequence[Sequence[Record]]) -> Views:
-    """The objects of several stores in a row; those of one are not copied again."""
+    """The objects of several stores, one store after the other. A single list is not copied."""
     return Views(parts[0] if len(parts) == 1 else list(chain.from_iterable(parts)))
 
 
 Keys = list[ObjectKey]
 Selector = LabelSelector | str | Mapping[str, Any]
-"""kubectl's text, metav1's matchLabels and matchExpressions, or labels that have to be equal."""
+"""A label selector: kubectl's text; metav1's matchLabels and matchExpressions; or a mapping of labels."""
 
 
 class SyncState(Protocol):
-    """What fills a store, such as an informer. Asked from any thread."""
+    """The sync of a store, which an informer or a controller fills. From any thread."""
 
     @property
     def name(self) -> str:
-        """What it lists and watches, for messages."""
+        """The resource that is listed and watched, for messages."""
         ...
 
     @property
@@ -81,22 +81,24 @@ class SyncState(Protocol):
         ...
 
     def why_not_synced(self) -> str:
-        """Why it is not; empty if it is."""
+        """Why the first list is not in the store; empty if it is."""
         ...
 
 
 class Lister:
-    """One resource, over one store or several (a resource in several namespaces). Safe from any thread.
+    """Reads the cached objects of one resource (client-go's listers). From any thread.
 
-    A store that has not synced yet lacks objects that the cluster has. Until each of `filled_by` has
-    synced, every read raises NotSynced, which names the resource (`name`) and says why; `has_synced` does
-    not raise. From then on every read succeeds, through outages and relists too, with the newest
-    state that is known. Without `filled_by` nothing is known of the stores, and they are read as they are.
+    - `indexers`: the stores; several for a resource that is watched in several namespaces.
+    - `index_names`: the index in the stores by the name that callers use; None if both are the same. A reload
+      may give an index of the manifest another name in the stores.
+    - `name`: the resource, for error messages.
+    - `filled_by`: the informers that fill the stores. A store that has not synced lacks objects of the
+      cluster, so every read raises NotSynced until all of `filled_by` have synced; `has_synced` does not
+      raise. After that reads never raise NotSynced: during an outage or a relist they return the newest known
+      state. Empty, the default, for stores that are read in any state.
 
-    What it gives of one store is complete at one moment, and stays as it was then. Views are made for
-    the caller, those of `list` and `by_index` when they are asked for, and decode nothing until they are
-    read. `index_names` maps the names that callers know to those in the store, for a generation that
-    defines an index in its own way; without it they are the same.
+    A result has the state of each store at one moment, and does not change later. Nothing is decoded before a
+    view is read.
     """
 
     def __init__(
@@ -110,18 +112,18 @@ class Lister:
         self.name = name
         self._indexers = tuple(indexers)
         self._index_names = index_names
-        self._unsynced = tuple(filled_by)  # those that had not synced at the last look
+        self._unsynced = tuple(filled_by)  # those that had not synced when they were last checked
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first list is in, of every namespace that is read."""
+        """Whether the first list of every store is in the cache."""
         if self._unsynced:
-            # What has synced stays so: once all have, a read asks nothing any longer.
+            # A sync is final. Once all have synced, this is one look at an empty tuple.
             self._unsynced = tuple(state for state in self._unsynced if not state.has_synced)
         return not self._unsynced
 
     def get(self, key: str) -> ObjectView | None:
-        """The object of a key (`namespace/name`, or `name`); None if it isn't there."""
+        """The object of a key (`namespace/name`, or `name`); None if it is not cached. Raises NotSynced."""
         if self._unsynced:
             self._require_sync()
         for indexer in self._indexers:
@@ -131,10 +133,11 @@ class Lister:
         return None
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
-        """Every object, or those in a namespace, or those whose labels are selected.
+        """All objects, or those of a namespace, or those whose labels match a selector. Raises NotSynced.
 
-        A store with `namespace_index()` as NAMESPACE_INDEX lists a namespace by it; else each object
-        is looked at. A selector that is empty selects everything and looks at nothing.
+        A namespace is looked up in the index NAMESPACE_INDEX if that is `namespace_index()`; otherwise all
+        keys are compared. An empty selector matches every object. Raises ValueError for a selector that can't
+        be parsed.
         """
         if self._unsynced:
             self._require_sync()
@@ -145,14 +148,14 @@ class Lister:
         return views_of(found)
 
     def by_index(self, name: str, value: str) -> Views:
-        """The objects that have a value in an index; raises UnknownIndex."""
+        """The objects with a value in an index (client-go's ByIndex). Raises UnknownIndex and NotSynced."""
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
         return views_of([indexer.by_index(internal, value) for indexer in self._indexers])
 
     def index_values(self, name: str) -> Sequence[str]:
-        """Every value of an index, each once; raises UnknownIndex."""
+        """Every value of an index, each once (ListIndexFuncValues). Raises UnknownIndex and NotSynced."""
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
@@ -160,13 +163,13 @@ class Lister:
         return list(dict.fromkeys(v for i in self._indexers for v in i.list_index_func_values(internal)))
 
     def keys(self) -> Keys:
-        """Every key."""
+        """The keys of all objects. Raises NotSynced."""
         if self._unsynced:
             self._require_sync()
         return [ObjectKey(key) for indexer in self._indexers for key in indexer.list_keys()]
 
     def index_names(self) -> Sequence[str]:
-        """The indexes that can be asked for."""
+        """The names that `by_index` and `index_values` accept, sorted."""
         if self._index_names is not None:
             return sorted(self._index_names)
         return sorted({name for indexer in self._indexers for name in indexer.get_indexers()})
@@ -184,7 +187,7 @@ class Lister:
     def _require_sync(self) -> None:
         if self.has_synced:
             return
-        # One of them may sync while it is asked: then it has nothing to say.
+        # An informer that syncs just now gives an empty reason.
         why = "; ".join(filter(None, (state.why_not_synced() for state in self._unsynced)))
         name = self.name or ", ".join(state.name for state in self._unsynced)
         raise NotSynced(

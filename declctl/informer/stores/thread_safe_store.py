@@ -1,12 +1,12 @@
 """ThreadSafeStore: records by key, and by every index (client-go's thread_safe_store.go).
 
-One loop writes. Any thread may read: what a reader gets is a copy made in one step under the
-interpreter's lock, so that it is complete at one moment; no single write makes a reader wait. For
-the loop, a write to the store and to its indexes is one step. A reader in another thread that asks
-twice may find a write half done in between: objects that are new are in the store first, then in each
-index; one whose value changes stands under both values for a moment, never under none and never under
-one that it did not have. `transaction` and a replacement are one step for every thread: whoever asks
-meanwhile waits for the end.
+One loop writes, any thread may read. A read copies its result in one step under the interpreter's lock, so
+the result is complete at one moment, and no single write makes a reader wait.
+
+For the loop, a write to the store and to its indexes is one step. For other threads it is several steps. A
+new object is in the store first, then in each index. An object whose value changes stands in an index under
+both values for a moment: never under neither, and never under a value that it did not have. `transaction` and
+`put_all` are one step for every thread: a read during them waits for their end.
 """
 
 import threading
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 class SequenceLock:
-    """Entered by the writer for a batch of writes; reads go through `read`.
+    """Lets reads meet a batch of writes before or after it, never within (a sequence lock, as in Linux).
 
-    A read is made without a lock and costs a few instructions, unless it met a batch: then it is made
-    again, once, when the batch is done. The thread that writes is let in at once, so that an index
-    function may read the store that asks it, and sees what is written so far.
+    The writer enters it for a batch. A read takes no lock and costs a few instructions. A read that meets a
+    batch is repeated once, when the batch is done. The thread of the writer never waits, so that an index
+    function may read the store that calls it; it sees the writes so far.
     """
 
     __slots__ = ("_lock", "_sequence")
@@ -54,7 +54,7 @@ class SequenceLock:
         self._lock.release()
 
     def read(self, copy: Callable[[], T]) -> T:
-        """What `copy` gives before or after a batch, never within one."""
+        """The result of `copy`, called before or after a batch, never within one. From any thread."""
         # A batch changes the count when it begins and when it ends: an equal count means that none did.
         sequence = self._sequence
         if not sequence & 1:
@@ -69,26 +69,25 @@ _BY_NAMESPACE = namespace_index()
 
 
 class IndexedRecords:
-    """What every store of records can do, whoever decides about keys.
+    """Records by key and by index: the common part of ThreadSafeStore and Indexer.
 
-    Whoever asks for an index that isn't there gets UnknownIndex, naming those that are.
-    `last_store_sync_resource_version` is the newest version that the store has reached. `held` gives
-    the record of a key, or None, as `get_by_key` does, for the loop that writes and waits for nobody.
+    The loop writes, any thread reads. A read of an index that does not exist raises UnknownIndex, which names
+    the existing ones.
     """
 
     def __init__(self, indexers: Mapping[str, IndexFunc] | None = None) -> None:
-        self.last_store_sync_resource_version = ""
+        self.last_store_sync_resource_version = ""  # the newest version whose changes are all in the store
         self._records: dict[str, Record] = {}
-        self.held = self._records.get  # no method, which would cost as much as all the rest of a lookup
-        self._indices = _indices(indexers or {})
-        self._building: dict[str, IndexBuild] = {}
-        # Those that follow every change.
-        self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())
-        self._bytes = 0
+        # As `get_by_key`, for the writing loop. Not a method: that call would double the cost of a lookup.
+        self.held = self._records.get
+        self._indices = _indices(indexers or {})  # complete indexes, by name; replaced as a whole
+        self._building: dict[str, IndexBuild] = {}  # indexes that are not complete yet, by name
+        self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())  # both, for each write
+        self._bytes = 0  # of all frames
         self._batches = SequenceLock()
 
     def put(self, key: str, record: Record) -> None:
-        """Put a record, in the store and in every index. No version is reached by that alone."""
+        """Store a record, also in every index. `last_store_sync_resource_version` stays as it is."""
         before = self._records.get(key)
         self._bytes += len(record.frame) - (len(before.frame) if before is not None else 0)
         self._records[key] = record
@@ -96,13 +95,13 @@ class IndexedRecords:
             index.put(key, record, before)
 
     def put_new(self, records: Mapping[str, Record]) -> bool:
-        """Put records, if none of their keys is stored; else nothing is changed. Whether they were put.
+        """Store records if all their keys are new; returns whether they are. Otherwise nothing is changed.
 
-        As `put` one by one, and cheaper: they are in the store at once, then in one index after the other.
+        Cheaper than a `put` for each: all are stored at once, then added to one index after the other.
         """
         if not self._records.keys().isdisjoint(records):
             return False
-        # All keys are new, so no index has to forget an older state.
+        # All keys are new, so no older state has to be removed from an index.
         self._records.update(records)
         self._bytes += sum([len(record.frame) for record in records.values()])
         for index in self._written:
@@ -110,7 +109,7 @@ class IndexedRecords:
         return True
 
     def take(self, key: str) -> Record | None:
-        """Take a record out, of the store and of every index; returns it, None if it wasn't there."""
+        """Remove a record from the store and every index; returns it, None if there was none."""
         held = self._records.pop(key, None)
         if held is not None:
             self._bytes -= len(held.frame)
@@ -119,23 +118,22 @@ class IndexedRecords:
         return held
 
     def put_all(self, records: Mapping[str, Record], resource_version: str) -> None:
-        """Hold these records and no others: one step for readers in any thread."""
+        """Replace all records by these, as of a version. One step for readers in any thread."""
         with self._batches:
             for key in [key for key in self._records if key not in records]:
                 self.take(key)
-            # The first list meets an empty store, where the fast way is possible.
+            # For the first list the store is empty, and all keys are new.
             if not self.put_new(records):
                 for key, record in records.items():
                     self.put(key, record)
             self.last_store_sync_resource_version = resource_version
 
     def transaction(self, changes: Iterable[Delta]) -> None:
-        """Make changes in their order: one step for readers in any thread (client-go 92).
+        """Apply changes in their order, as one step for readers in any thread (client-go 92).
 
-        A DELETED one takes the key out, every other puts its record. The version reached is that of
-        the last record, as if the changes were made one by one. A change that can't be made (it has
-        no record to put, or no key of its own) keeps none of the others from being made;
-        TransactionError then says which ones were.
+        A DELETED change removes its key, every other stores its record. The store reaches the version of the
+        last record. A change that can't be applied (without a record to store, or without a key) does not
+        prevent the others; then TransactionError says which changes were applied.
         """
         asked = tuple(changes)
         succeeded: list[int] = []
@@ -152,15 +150,15 @@ class IndexedRecords:
             raise TransactionError(total=len(asked), succeeded=succeeded, faults=faults) from faults[0]
 
     def bookmark(self, resource_version: str) -> None:
-        """The store has everything up to that version."""
+        """Note that the store has all changes up to a version; no effect for an empty one."""
         if resource_version:
             self.last_store_sync_resource_version = resource_version
 
     def resync(self) -> None:
-        """Nothing: what is stored is in sync with itself (client-go's Store contract)."""
+        """No effect: there is no queue to resync (client-go's Store)."""
 
     def get_by_key(self, key: str) -> Record | None:
-        """The record of a key; None if it isn't there."""
+        """The record of a key; None if there is none."""
         return self._batches.read(lambda: self._records.get(key))
 
     def list(self) -> list[Record]:
@@ -172,27 +170,27 @@ class IndexedRecords:
         return self._batches.read(lambda: list(self._records))
 
     def list_by_namespace(self, namespace: str) -> Sequence[Record]:
-        """The records of a namespace.
+        """The records of a namespace (client-go's ListAllByNamespace).
 
-        The index NAMESPACE_INDEX has them if it is `namespace_index()`; else each record is looked at
-        (client-go's ListAllByNamespace).
+        They are looked up in the index NAMESPACE_INDEX if that is `namespace_index()`; otherwise all keys are
+        compared.
         """
         index = self._indices.get(NAMESPACE_INDEX)
         if index is not None and index.function == _BY_NAMESPACE:
             return self._batches.read(lambda: index.records(namespace))
-        # Without that index the key says the namespace.
+        # Without that index the beginning of each key is compared.
         prefix = f"{namespace}/"
         return [record for record in self.list() if record.key.startswith(prefix)]
 
     def known(self) -> Mapping[str, Record]:
-        """The records by key, read-only and live; for the loop that writes."""
+        """A read-only view of the records by key, which follows every change. For the writing loop."""
         return MappingProxyType(self._records)
 
     def index(self, name: str, record: Record) -> Sequence[Record]:
-        """The records that share a value with this one, which need not be stored.
+        """The stored records that share an index value with this record, which need not be stored.
 
-        Raises UnknownIndex, CacheError where the index function gives no list of strings for the
-        record, and what the function raises.
+        Raises UnknownIndex, CacheError if the index function returns no list of strings for the record, and
+        the exceptions of the function.
         """
         index = self._index(name)
         values = values_of(index.function, record)
@@ -203,12 +201,12 @@ class IndexedRecords:
         return tuple(self._batches.read(copy).values())
 
     def by_index(self, name: str, value: str) -> Sequence[Record]:
-        """The records that have the value; raises UnknownIndex."""
+        """The records with a value in an index; raises UnknownIndex."""
         index = self._index(name)
         return self._batches.read(lambda: index.records(value))
 
     def index_keys(self, name: str, value: str) -> Sequence[str]:
-        """Their keys; raises UnknownIndex."""
+        """The keys of the records with a value in an index; raises UnknownIndex."""
         index = self._index(name)
         return self._batches.read(lambda: index.keys(value))
 
@@ -221,10 +219,10 @@ class IndexedRecords:
         return {name: index.function for name, index in self._indices.items()}
 
     def add_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
-        """Add indexes, at any time, with what is in the store (client-go 93).
+        """Add indexes, complete with all stored records (client-go 93).
 
-        A name that is taken raises CacheError and changes nothing. A build of one of these names that
-        is not finished is given up.
+        Raises CacheError for a name that exists already; then nothing is changed. An unfinished build with
+        one of these names is given up.
         """
         taken = sorted(self._indices.keys() & indexers.keys())
         if taken:
@@ -237,16 +235,16 @@ class IndexedRecords:
         self._publish({**self._indices, **fresh})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
-        """Forget indexes, also those that are being built; names that are not there are passed over."""
+        """Remove indexes, also unfinished builds; unknown names are ignored."""
         gone = set(names)
         self._give_up_builds(gone)
         self._publish({name: index for name, index in self._indices.items() if name not in gone})
 
     def build_index(self, name: str, function: IndexFunc) -> IndexBuild:
-        """Begin an index that is filled in slices while it follows every change.
+        """Begin an index that is filled in slices and follows every change meanwhile.
 
-        This loop fills it, or a thread asks its function. It can be read once it is complete. A build of
-        that name that was begun before and not finished is given up. A name that is taken raises CacheError.
+        The index can be read when the build is finished. An unfinished build with the same name is given up.
+        Raises CacheError for a name that exists already.
         """
         if name in self._indices:
             raise CacheError(f"an index named {name!r} exists already")
@@ -263,7 +261,7 @@ class IndexedRecords:
         return build
 
     def index_faults(self) -> Mapping[str, tuple[int, str | None]]:
-        """For each index whose function has failed: how often, and the last fault in words."""
+        """For each index whose function has failed: the number of faults, and the last one as a sentence."""
         return {name: (i.faults, i.last_fault) for name, i in self._indices.items() if i.faults}
 
     @property
@@ -278,7 +276,7 @@ class IndexedRecords:
         return self._batches.read(lambda: key in self._records)
 
     def make(self, change: Delta) -> None:
-        """Make one change of a transaction; raises CacheError if it can't be made."""
+        """Apply one change of a transaction; raises CacheError if it can't be applied."""
         kind, key, record = change.type, change.key, change.record
         if kind is DeltaType.DELETED:
             self.take(key)
@@ -314,19 +312,19 @@ def _indices(indexers: Mapping[str, IndexFunc]) -> dict[str, Index]:
 
 
 class ThreadSafeStore(IndexedRecords):
-    """Records under keys that the caller gives."""
+    """Records under keys that the caller chooses (client-go's ThreadSafeStore)."""
 
     def add(self, key: str, record: Record) -> None:
-        """Put a record under a key; its version is reached."""
+        """Store a record under a key; the store reaches the record's version."""
         self.put(key, record)
         self.bookmark(record.resource_version)
 
     update = add
 
     def delete(self, key: str, record: Record | None = None) -> Record | None:
-        """Take a record out; returns it, None if it wasn't there.
+        """Remove the record of a key; returns it, None if there was none.
 
-        `record` is its final state if that is known: its version is reached then (client-go 83).
+        `record` is the final state, if it is known: the store reaches its version (client-go 83).
         """
         held = self.take(key)
         if record is not None:
@@ -334,38 +332,38 @@ class ThreadSafeStore(IndexedRecords):
         return held
 
     def replace(self, records: Mapping[str, Record], resource_version: str = "") -> None:
-        """Hold these records and no others, as of a version."""
+        """Replace all records by these, as of a version."""
         self.put_all(records, resource_version)
 
     def get(self, key: str) -> Record | None:
-        """The record of a key; None if it isn't there."""
+        """The record of a key; None if there is none."""
         return self.get_by_key(key)
 
 
 class Indexer(IndexedRecords):
-    """Records by key and by index. A reflector can feed it directly, without a queue between them.
+    """Records under their own keys (client-go's Indexer). A reflector can write to it directly.
 
-    Writing a record whose key is empty raises NoKey and changes nothing.
+    Writing a record with an empty key raises NoKey and changes nothing.
     """
 
     def add(self, record: Record) -> None:
-        """Put a record; its version is reached."""
+        """Store a record; the store reaches its version."""
         self.put(_key(record), record)
         self.bookmark(record.resource_version)
 
     update = add
 
     def delete(self, record: Record) -> Record | None:
-        """Take a record out, given its final state, whose version is reached.
+        """Remove a record, given its final state, whose version the store reaches.
 
-        Returns what was stored, None if it wasn't there.
+        Returns the stored record, None if there was none.
         """
         held = self.take(_key(record))
         self.bookmark(record.resource_version)
         return held
 
     def replace(self, records: Iterable[Record], resource_version: str = "") -> None:
-        """Hold these records and no others, as of a version."""
+        """Replace all records by these, as of a version."""
         self.put_all({_key(record): record for record in records}, resource_version)
 
     def extend(self, deltas: Iterable[Delta]) -> None:
@@ -379,11 +377,11 @@ class Indexer(IndexedRecords):
                 self.add(delta.record)
 
     def get(self, record: Record) -> Record | None:
-        """What is stored under the key of a record; None if nothing is."""
+        """The stored record with the key of this one; None if there is none."""
         return self.get_by_key(record.key)
 
     def make(self, change: Delta) -> None:
-        """Make one change of a transaction; raises CacheError if it can't be made."""
+        """Apply one change of a transaction; raises CacheError if it can't be applied."""
         if not change.key:
             raise NoKey("a change has no key", change)
         if change.record is not None and change.record.key != change.key:
