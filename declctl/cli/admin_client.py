@@ -24,10 +24,10 @@ _WITHOUT_TOKEN = (401, 403)
 
 
 class AdminAddress(msgspec.Struct, frozen=True):
-    """An address that is asked, and whether the user has named it (`--admin`).
+    """An admin address, and whether the user has named it with `--admin`.
 
-    The token goes to a named address and to loopback. Any other was found in a manifest, which may have been
-    written by somebody who would like to have the token.
+    The token is sent to a named address and to loopback only. Any other address comes from a manifest, which
+    may have been written to collect tokens.
     """
 
     address: Address
@@ -58,12 +58,11 @@ def parse_admin(text: str) -> Address:
 
 
 def admin_address(given: str | None, *, manifest: Address | None = None) -> AdminAddress:
-    """Where to ask: `given`, else what the manifest says, else the default.
+    """The admin address of the running process: `given`, else that of the manifest, else the default.
 
-    `manifest` is what a manifest has that was read already; by default the one in the current folder is.
-
-    A manifest that has faults at the moment is read as far as it can be: somebody may be editing it while the
-    process goes on with what it had. Raises UsageError.
+    `manifest` is the address in a manifest that has been read already; by default the manifest in the current
+    folder is read. Of a manifest with faults, which may be under edit, the address alone is read. Raises
+    UsageError.
     """
     address = parse_admin(given) if given else manifest or _of_manifest()
     if not address.port:
@@ -75,9 +74,10 @@ def admin_address(given: str | None, *, manifest: Address | None = None) -> Admi
 
 
 def another_answers(target: AdminAddress, name: object) -> str | None:
-    """What to say where a process of another name answers than the manifest of this folder has; else None.
+    """A sentence for the user if another process answers than that of the manifest in this folder.
 
-    None, too, where the user has named the address, or where no manifest is here that can be read.
+    None if it is that process, if the user has named the address, or if this folder has no manifest
+    that can be read.
     """
     if target.named or not isinstance(name, str):
         return None
@@ -94,9 +94,10 @@ def another_answers(target: AdminAddress, name: object) -> str | None:
 
 
 def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECONDS) -> AdminAnswer:
-    """One request, with the token if the target may have it, and never through a proxy.
+    """Send one request, with the token if the target may have it, and never through a proxy.
 
-    Raises UsageError if nothing answers, or if what answers is something else, or does not tell us.
+    `timeout` is in seconds. Raises UsageError if no process answers, if the answer is not one of declctl, or
+    if a token is needed that was not sent.
     """
     address, token = target.address, _token()
     # http.client and not urllib: it knows no proxies, so that the token never goes to one.
@@ -127,7 +128,7 @@ def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECON
 
 
 def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
-    """The document of an answer with these fields; raises UsageError with what is said instead."""
+    """The document of an answer with these fields; raises UsageError for any other answer."""
     if answer.status == _OK and all(field in answer.document for field in fields):
         return answer.document
     error = answer.document.get("error")
@@ -135,7 +136,7 @@ def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
 
 
 def _token() -> str | None:
-    """The token of the environment; a file that it came from may have ended in a newline."""
+    """The token of the environment, without the newline that ends the file of a token."""
     token = os.environ.get(_TOKEN, "").strip()
     if token and not (token.isascii() and token.isprintable()):
         raise UsageError(f"{_TOKEN} has characters that no header can carry; use letters and digits.")
@@ -164,7 +165,7 @@ def _of_manifest() -> Address:
 
 
 def _as_far_as_it_can_be_read() -> Address | None:
-    """The one address that the Controllers of this folder name."""
+    """The address that the Controllers of this folder name, if it is one; faults beside it do not matter."""
     try:
         source = ManifestSource.read(".")
     except ManifestErrors:

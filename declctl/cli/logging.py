@@ -1,12 +1,12 @@
-"""Logs: declctl's own, those of handlers and those of libraries, by one way out.
+"""Logs of declctl, of handlers and of libraries: all lines are written by one chain of structlog.
 
-Handlers and libraries may use `ctx.log`, structlog or the logging module, under any logger name. All of it
-goes to stderr, from `--log-level` on; what handlers `print` goes to stdout, untouched. A log entry becomes a
-line: a sentence for people, JSON for programs. Both are the last processor of structlog's chain.
+Handlers and libraries may use `ctx.log`, structlog or the logging module, under any logger name. Entries of
+`--log-level` and above go to stderr; what handlers `print` goes to stdout unchanged. An entry becomes one
+line: a sentence for people (`TextLines`) or JSON for programs (`JsonLines`). These two are the last processor
+of the chain.
 
-A `Screen` is a stream that log lines and a passing progress line share: to write a line, the progress line is
-taken away, and put back below. Any thread may write. A stream that is closed at the other end stops the
-writing, not the process: a controller goes on when its log goes nowhere.
+Log lines and a progress line share one `Screen`: a log line is written above the progress line. Any thread
+may write. When the reader of stderr is gone, writing stops and the process goes on.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ _OUR_OWN = frozenset(
         *("attempt", "max_attempts", "retry_in", "error_type", "times"),
     )
 )
-"""The fields of declctl's own lines, whose sentences mostly say the same."""
+"""The fields of declctl's own lines. Most of their sentences contain these values already."""
 
 _BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
 
 
 _ERASE = "\r\x1b[2K"
 _EVERY = 0.25  # seconds
-_PATIENCE = 1.0  # seconds before anything is shown: most lists are in by then
+_PATIENCE = 1.0  # seconds before the progress line is shown: most lists are complete by then
 
 
 class Screen:
-    """A stream of whole lines, with at most one line below them that comes and goes."""
+    """A stream of whole lines, with at most one progress line below them. Any thread may use it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.is_terminal = stream.isatty()
@@ -69,10 +69,9 @@ class Screen:
             self._write(f"{_ERASE if self._progress else ''}{text}\n{self._progress}")
 
     def progress(self, text: str) -> None:
-        """Show a passing line, in place of the one that is there; an empty one takes it away.
+        """Replace the progress line; an empty text removes it. Does nothing where the stream is no terminal.
 
-        Only terminals show it. The cursor stays at its beginning, so that what others print starts in
-        column 1.
+        The cursor stays at the beginning of the line, so that the output of handlers starts in column 1.
         """
         if not self.is_terminal:
             return
@@ -97,7 +96,7 @@ def progress_line(resources: Iterable[ResourceStatus]) -> str:
 
 
 def progress(screen: Screen, clock: Clock) -> Callable[[Runtime], AbstractAsyncContextManager[None]]:
-    """A front that keeps the progress line, until everything is synced for the first time."""
+    """A front that shows a progress line until all resources have synced for the first time."""
 
     @asynccontextmanager
     async def front(runtime: Runtime) -> AsyncGenerator[None, None]:
@@ -113,7 +112,7 @@ def progress(screen: Screen, clock: Clock) -> Callable[[Runtime], AbstractAsyncC
 
 
 async def _follow(runtime: Runtime, screen: Screen, clock: Clock) -> None:
-    # Most lists are in before: a line that flashes up says nothing.
+    # Most lists are complete before that: a line that flashes up has no use.
     await clock.sleep(_PATIENCE)
     shown = ""
     while True:
@@ -130,9 +129,8 @@ async def _follow(runtime: Runtime, screen: Screen, clock: Clock) -> None:
 class TextLines:
     """Lines such as `12:00:01 generation 7: ~handler notify (code)`.
 
-    Local time, a mark for what is wrong, the sentence, the rest.
-    Fields that the sentence says already are not repeated; a `traceback` follows below, with handler and
-    key in its head.
+    A line has the local time, the level unless it is `info`, the sentence, and the fields. A field whose
+    value stands in the sentence is left out. A `traceback` follows below, with handler and key in its head.
     """
 
     def __init__(self, *, colour: bool) -> None:
@@ -146,7 +144,7 @@ class TextLines:
         parts = [self._paint(moment.astimezone().strftime("%H:%M:%S"), _DIM)]
         if level in _MARKS:
             parts.append(self._paint(level, _MARKS[level]))
-        # A further line of it is indented: it is not taken for a line of the log.
+        # Further lines of the sentence are indented, so that none of them looks like a line of the log.
         parts.append(sentence.replace("\n", "\n  "))
         fields = [
             f"{one_line(name)}={_shown(value)}"
@@ -190,7 +188,7 @@ class JsonLines:
         self._controller = controller
 
     def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
-        """One entry as JSON; what JSON can't write is written as text."""
+        """One entry as JSON; a value that JSON can't represent is written as text."""
         moment: datetime = entry.pop("timestamp")
         head = {
             "ts": moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -206,13 +204,14 @@ class JsonLines:
         fields = {**head, **entry}
         try:
             return escaped(json.dumps(fields, default=_plain, ensure_ascii=False, allow_nan=False))
-        except (TypeError, ValueError, RecursionError):  # a field that JSON has no form for costs only itself
+        except (TypeError, ValueError, RecursionError):
+            # Each field alone: only the one that JSON can't represent becomes text.
             written = (f"{json.dumps(str(name))}: {_json(value)}" for name, value in fields.items())
             return escaped(f"{{{', '.join(written)}}}")
 
 
 def _json(value: object) -> str:
-    """A value as JSON; one that has no form there, such as nan or keys that are no texts, as text."""
+    """A value as JSON. What JSON can't represent, such as nan, becomes text."""
     try:
         return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -220,7 +219,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for, as a mapping, a list or a text."""
+    """A mapping, a list or a text in the place of a value that JSON can't represent."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, set | frozenset | deque):
@@ -231,7 +230,7 @@ def _plain(value: object) -> object:
 def _text(value: object) -> str:
     try:
         return str(value)
-    except Exception as fault:  # noqa: BLE001 - a `__str__` of somebody else's: the line is not lost for it
+    except Exception as fault:  # noqa: BLE001 - a `__str__` of user code: the line is written all the same
         return f"<{type(value).__name__}: {type(fault).__name__}>"
 
 
@@ -239,9 +238,9 @@ Renderer = Callable[[object, str, Entry], str]
 
 
 def _is_new(name: str, value: object, sentence: str) -> bool:
-    """Whether a field says more than the sentence does.
+    """Whether a field is shown: its value does not stand in the sentence already.
 
-    A number counts as said only together with its name. What handlers and libraries add is always new.
+    A number counts only together with its name. Fields of handlers and libraries are always shown.
     """
     if name in _BESIDE:
         return False
@@ -261,32 +260,36 @@ def _shown(value: object) -> str:
 
 
 _LINE = "declctl.informer"
-_NOTICES = "declctl.informer.notices"  # what the runtime does not tell by itself
-_WATCHER = "watchfiles"  # it says how many files have changed; what came of it is a line of declctl
-_GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # handler modules are imported below it
+_NOTICES = "declctl.informer.notices"  # what the runtime does not log by itself
+_WATCHER = "watchfiles"  # it logs how many files have changed; declctl logs the outcome
+_GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # the package of the handler modules of a generation
 
 
 _CLIENT = "kubernetes"  # the official client: below INFO it logs whole answers, Secrets among them
-_OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}  # all else is what `extra` has brought
+_OF_RECORDS = {
+    *vars(logging.makeLogRecord({})),
+    "message",
+    "asctime",
+}  # all other attributes are fields of `extra`
 _LEVELS = ("critical", "error", "warning", "info")
 _NUMBERS = logging.getLevelNamesMapping()
 _OF_LINES = ("timestamp", "level", "ts", "controller")  # names that every line has of its own
 
 
 def _standard(level: int) -> str:
-    """The standard level that a number of the logging module belongs to: libraries have some of their own."""
+    """The standard level at or below a number of the logging module; libraries have others, too."""
     return next((name for name in _LEVELS if level >= _NUMBERS[name.upper()]), "debug")
 
 
 class ControllerName:
-    """The name that every JSON line has in `controller`; empty until the manifest was read."""
+    """The value of `controller` in JSON lines; empty until the manifest has been read."""
 
     def __init__(self) -> None:
         self.name = ""
 
 
 class ScreenLogger:
-    """The end of structlog's chain: every level writes the finished line."""
+    """The logger at the end of structlog's chain: each level writes the finished line to the screen."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -299,14 +302,14 @@ class ScreenLogger:
 
 
 class LibraryLogs(logging.Handler):
-    """Records of the logging module, handed to structlog."""
+    """A handler of the logging module that passes records on to structlog."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on; what is wrong with a record is the logging module's business to tell."""
+        """Pass one record on. A faulty record is reported by the logging module (`handleError`)."""
         try:
             fields = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
             if "event" in fields:  # the name of structlog's own parameter
@@ -349,11 +352,11 @@ def set_up_logs(
     )
     log = structlog.get_logger()
     root = logging.getLogger()
-    # In place: a handler that another library has added would write lines of its own.
+    # All handlers are replaced: one that another library has added would write lines of its own.
     root.handlers[:] = [LibraryLogs(log)]
     root.setLevel(lowest)
     logging.getLogger(_CLIENT).setLevel(max(lowest, logging.INFO))
-    # What the line meets on the way is told once for each resource, by the runtime.
+    # The runtime logs faults of LIST and WATCH once for each resource.
     logging.getLogger(_LINE).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.ERROR))
     logging.getLogger(_NOTICES).setLevel(lowest)
     logging.getLogger(_WATCHER).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.WARNING))

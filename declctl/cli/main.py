@@ -1,4 +1,4 @@
-"""The one place where errors become sentences and exit statuses.
+"""The entry point: errors become sentences and exit statuses here, and nowhere else.
 
 0 done; 1 the user's input or a handler failed; 2 usage or no cluster; 3 internal error, with a request to
 report it.
@@ -36,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def status_of(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status; raises nothing but what ends the process anyway."""
+    """Run a command and return its exit status. Raises nothing but KeyboardInterrupt and the like."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         status = _run(given)
     except SystemExit as ended:
         return _flushed(ended.code if isinstance(ended.code, int) else ExitStatus.DONE)
-    except Exception as error:  # noqa: BLE001 - the last stop: what nobody expected is shown whole, with whom to tell
-        return _told(_only(error))
+    except Exception as error:  # noqa: BLE001 - the last handler: an unforeseen fault is shown with its traceback
+        return _reported(_only(error))
     return _flushed(status)
 
 
@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str]) -> int:
     return invoke(arguments)
 
 
-def _told(error: Exception) -> ExitStatus:
+def _reported(error: Exception) -> ExitStatus:
     match error:
         case ManifestErrors():
             _show(error.diagnostics)
@@ -71,13 +71,13 @@ def _told(error: Exception) -> ExitStatus:
             _say(error)
             return ExitStatus.FAILED
         case BrokenPipeError():
-            return _deaf()
+            return _without_reader()
         case _:
             return _internal(error)
 
 
 def _only(error: Exception) -> Exception:
-    """What a task group raised, if it was one thing."""
+    """The exception in an ExceptionGroup of one; other exceptions as they are."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -101,7 +101,7 @@ def _internal(error: Exception) -> ExitStatus:
 
     from declctl.cli.terminal import block, line
 
-    # Indented: a message of several lines is not taken for ours.
+    # Indented, so that no line of the message looks like one of ours.
     block(indent("".join(traceback.format_exception(error)), "  "), err=True)
     line(err=True)
     line(f"declctl: {_REPORT}", err=True)
@@ -112,12 +112,12 @@ def _flushed(status: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return _deaf()
+        return _without_reader()
     return status
 
 
-def _deaf() -> ExitStatus:
-    """Nobody reads any longer (`declctl schema | head`): end quietly, Python's own last flush included."""
-    # Python flushes stdout once more at its end, and would complain of the pipe there.
+def _without_reader() -> ExitStatus:
+    """The reader of stdout is gone (`declctl schema | head`): end without a message."""
+    # Python flushes stdout once more at its end, which would raise again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitStatus.DONE

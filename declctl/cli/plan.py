@@ -61,7 +61,7 @@ def _checked(manifest: str) -> Checked:
 
 
 def _running(checked: Checked, admin: str | None) -> RunningPlan:
-    """What the running process says of itself: at `admin`, or where the manifest has it listen."""
+    """The plan of the running process, from the address `admin` or that of the manifest."""
     target = _target(checked, admin)
     answer = ask(target, "GET", "/plan")
     if answer.status != _OK:
@@ -71,9 +71,9 @@ def _running(checked: Checked, admin: str | None) -> RunningPlan:
 
 
 def _matching(checked: Checked, admin: str | None) -> MatchCounter:
-    """Counts objects in the caches of the running process; None where it does not tell.
+    """Counts objects in the caches of the running process; None if it does not answer.
 
-    A process that does not answer in time is not asked again: each question would take as long.
+    A process that does not answer in time is not asked again, as each request would take as long.
     """
     target = _target(checked, admin)
     answers = True
@@ -90,7 +90,7 @@ def _matching(checked: Checked, admin: str | None) -> MatchCounter:
         query = urlencode({name: value for name, value in asked.items() if value})
         try:
             answer = ask(target, "GET", f"/cache/{quote(selected.resource)}?{query}")
-        except UsageError:  # a number is missing then, and the plan says so; the rest of it is known
+        except UsageError:  # the plan says then that a number is missing
             answers = False
             return None
         found = answer.document.get("count") if answer.status == _OK else None
@@ -110,7 +110,7 @@ def _objects(checked: Checked, admin: str | None) -> dict[str, int]:
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller
     bound = controller.admin.bind_address
-    # Port 0 of the manifest: nobody knows the port, and without --admin there is nobody to ask.
+    # Port 0 in the manifest: the port is not known, and without --admin no process can be asked.
     if admin is None and not bound.port:
         return {}
     try:
@@ -119,7 +119,7 @@ def _objects(checked: Checked, admin: str | None) -> dict[str, int]:
         if admin is not None:
             raise
         return {}
-    # Another controller answers there: its numbers say nothing about this manifest.
+    # Another controller answers at this address: its numbers do not belong to this manifest.
     if document.get("name") != controller.name:
         return {}
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
@@ -161,7 +161,7 @@ def _footer(found: PlanComparison) -> str:
 
 
 def _imports(found: PlanComparison) -> str:
-    """What the import took, if a reload is slow because of it."""
+    """How long the import took, if that makes a reload slow; else an empty text."""
     twice = ImportSeconds(found.import_seconds, found.import_seconds)
     if not twice.are_slow:
         return ""

@@ -1,4 +1,4 @@
-"""What a person reads: located faults, and the documents of `GET /status` and `GET /history`."""
+"""Texts for people: located faults, and the documents of `GET /status` and `GET /history`."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ def _number(number: int, word: str) -> str:
 
 
 def print_status(document: Document, *, now: datetime) -> None:
-    """Print all of it on stdout; `now` is for ages."""
+    """Print the document of `GET /status` on stdout; ages are counted from `now`."""
     line(headline(document, now=now))
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
     _section(
@@ -77,7 +77,7 @@ def print_status(document: Document, *, now: datetime) -> None:
 
 
 def _numbered(old: Document) -> str:
-    """The number of an old generation; that of one that was refused is the next one's, too."""
+    """The number of an old generation. A refused generation and the next one have the same number."""
     return f"{old['generation']} (refused)" if old.get("refused") else f"{old['generation']}"
 
 
@@ -98,7 +98,7 @@ def print_history(document: Document) -> None:
 
 
 def _what(attempt: Document) -> str:
-    """What was done, or why it was not."""
+    """The changes of an attempt, or why it was refused."""
     said = str(attempt["message"] or " ".join(attempt["changes"]))
     return f"rollback: {said}" if attempt.get("rollback") and attempt["result"] == "Refused" else said
 
@@ -109,7 +109,7 @@ def _is_in_memory(attempt: Document, document: Document) -> bool:
 
 
 def headline(document: Document, *, now: datetime) -> str:
-    """`pod-guard generation 6`, and what is wrong with it: a reload that failed, or not being ready."""
+    """`pod-guard generation 6`, and its faults: a reload that failed, a process that is not ready."""
     doubts: list[str] = []
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
@@ -126,7 +126,7 @@ def headline(document: Document, *, now: datetime) -> str:
 
 
 def _stale(reloaded: Document, *, since: str) -> str:
-    """Why what runs is not what the files say: they were refused, or somebody or something went back."""
+    """Why the running code differs from the files: a refused reload, or a rollback."""
     if reloaded["reason"] == _ROLLED_BACK:
         back = str(reloaded["message"]).removeprefix("rolled back ")
         return f"ROLLED BACK {since} ago {back}; the files are tried again when they change"
@@ -134,7 +134,7 @@ def _stale(reloaded: Document, *, since: str) -> str:
 
 
 def _retried(retry: Document | None) -> str:
-    """When a refused reload is tried again by itself, and how often it was."""
+    """When a refused reload is tried again, and how often it has been tried."""
     if not retry:
         return ""
     so_far = f", {retry['retries']} so far" if retry["retries"] else ""
@@ -200,7 +200,7 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
 
 
 def _how(resource: Document) -> str:
-    """The fault or the state, and what of the figures somebody should know: those that are not zero."""
+    """The fault or the state of a resource, and its notable figures that are not zero."""
     notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
     notable += _relisted(resource.get("relistDifferences") or {})
     notable += _undecoded(resource.get("decoding") or {})
@@ -210,13 +210,13 @@ def _how(resource: Document) -> str:
 
 
 def _relisted(differences: Document) -> list[str]:
-    """What lists after the first have found: between them and the cache, changes were not seen."""
+    """Differences that relists have found: changes that no watch has reported."""
     found = [f"{count} {kind}" for kind, count in differences.items() if count]
     return [f"relists found {', '.join(found)} (not seen between)"] if found else []
 
 
 def _undecoded(decoding: Document) -> list[str]:
-    """What the decoder met that it did not expect."""
+    """Objects that the decoder could not read as usual."""
     notable = [f"{decoding[name]} {words}" for name, words in _UNEXPECTED if decoding.get(name)]
     if decoding.get("failed"):
         notable.append(f"{decoding['failed']} failed in the transform (the last: {decoding['lastFault']})")
@@ -233,7 +233,7 @@ def _unindexed(informers: Sequence[Document]) -> list[str]:
 
 
 def _counts(handlers: Sequence[Document]) -> list[str]:
-    """What is shown of each handler; some things only if there are any, as nobody wants them."""
+    """The figures that are shown of each handler; those of failures only if one is not zero."""
     return [name for name in _COUNTS if name not in _UNWANTED or any(h.get(name) for h in handlers)]
 
 

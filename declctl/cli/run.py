@@ -75,7 +75,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
 def become(
     program: str, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path | None
 ) -> None:
-    """Start again in this very process, in `folder`: who supervises it sees the same id, and no exit."""
+    """Replace this process by a new one in `folder`. Its id stays: a supervisor sees no exit."""
     withdraw_all()
     if folder is not None:
         os.chdir(folder)  # paths among the arguments are relative to it
@@ -85,7 +85,7 @@ def become(
 
 
 def _is_set(variable: str) -> bool:
-    """Whether an environment variable says true, as client-go reads it; raises UsageError for nonsense."""
+    """The value of a boolean environment variable, as client-go reads it; else UsageError."""
     value = os.environ.get(variable, "")
     if value in ("1", "t", "T", "true", "TRUE", "True"):
         return True
@@ -95,20 +95,20 @@ def _is_set(variable: str) -> bool:
 
 
 def _print_by_lines() -> None:
-    """What handlers print is seen at once, through a pipe too, and lines of several threads do not mix.
+    """Write each line that a handler prints at once and whole, also into a pipe.
 
-    Under PYTHONUNBUFFERED, as images have it, `print` writes a line and its end apart, and another thread may
-    come between.
+    Under PYTHONUNBUFFERED, which images set, `print` writes a line and its end separately, and lines of
+    several threads mix.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def _then_collect_garbage(connect: Connect) -> Connect:
-    """From here on there is some; what was imported for the connection is never looked at again.
+    """Connect, and then turn the garbage collector on; it never looks at what was imported before.
 
-    That takes 50 ms off each full collection. To look for garbage first would take those 50 ms and more,
-    for half a megabyte. What users wrote is loaded later, and can be collected.
+    That makes each full collection 50 ms shorter. A collection before the freeze would take more than 50 ms
+    and free half a megabyte. Code of users is loaded later and can be collected.
     """
 
     async def connected() -> Client:
@@ -159,7 +159,7 @@ def _named(name: ControllerName) -> Front:
 
 def _fronts(admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
-    # A run that ends by itself serves nobody, unless it is told to: it must not fail beside one that stays.
+    # With --once there is no admin address unless --admin names one: the port may belong to another run.
     if admin is not None or not once:
         address = None if admin is None else parse_admin(admin)
         fronts.append(front(address, token=os.environ.get(TOKEN_VARIABLE), log=log))

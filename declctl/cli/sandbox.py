@@ -36,7 +36,7 @@ async def _serve(documents: list[KubeObject], *, port: int, churn: float, target
     loaded = server.load(documents)
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Before the server listens: a signal during the start ends it as cleanly.
+    # Before the server listens, so that a signal during the start ends it as well.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked_to_end.set)
     try:

@@ -1,9 +1,9 @@
-"""The one way of commands to stdout and stderr: lines, blocks, tables and JSON.
+"""Output of commands to stdout and stderr: lines, blocks, tables and JSON. Commands print by nothing else.
 
-What is printed may come from elsewhere: object names and messages of a server, exceptions of handlers,
-names of files. So every text is made harmless here (`kit.text`), whether it goes to a terminal or to a file,
-which somebody may look at in one. Nothing in it moves the cursor, changes colours or begins a line.
-Programs read JSON, where it is all there, escaped. Logs have their own way (`logging`).
+Texts may come from others: object names and messages of a server, exceptions of handlers, names of files.
+Each text is made printable here (`kit.text`), also when it goes to a file, which may be shown in a terminal
+later: no text moves the cursor, changes colours or begins a line. JSON contains the same texts, escaped.
+`logging` writes the log.
 """
 
 import os
@@ -15,7 +15,7 @@ from declctl.kit.text import one_line, to_json, visible
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal, and nobody asked for plain text (https://no-color.org)."""
+    """True for a terminal, unless NO_COLOR or TERM=dumb asks for plain text (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -25,7 +25,7 @@ def line(text: str = "", *, err: bool = False) -> None:
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """A text of several lines, with its last line end. No foreign text may begin a line."""
+    """A text of several lines, with its last line end. No text of others may begin a line of it."""
     _write(visible(text), err=err)
 
 
@@ -35,7 +35,7 @@ def print_json(document: object, *, indent: int | None = 2) -> None:
 
 
 def painted(text: str, *, err: bool = False) -> None:
-    """A text with colours of declctl, in which foreign text is escaped already."""
+    """A text with colours of declctl, in which texts of others are escaped already."""
     _write(text, err=err)
 
 
