@@ -1,10 +1,11 @@
-"""The applier: changes the store by what was queued, and makes the notifications of what has changed.
+"""The applier: applies queued changes to the store, and makes the notifications of the differences.
 
-An object that comes again as it is stored makes no notification. One that was deleted and made again makes
-two, Deleted and Added. (client-go makes one update, whose uid has changed; `uid_change="update"` does that.)
+An object that comes again in its stored state makes no notification. An object that was deleted and created
+again makes two, Deleted and Added. client-go makes one update with another uid; so does
+`uid_change="update"`.
 
-`Reprojection` decodes a whole store anew by another projection, without a question to the server and without
-a notification.
+`Reprojection` decodes a whole store with another projection, without a request to the server and without
+notifications.
 """
 
 import logging
@@ -29,9 +30,9 @@ from declctl.objects import (
     newer_version,
 )
 
-_MOST_LEFT, _MOST_ROUNDS = 50, 10  # objects that may be left for the take-over, and attempts to get there
+_MOST_LEFT, _MOST_ROUNDS = 50, 10  # objects that may be left to the take-over, and rounds to get there
 _LOOKS = 20  # records that can be compared in the time in which one is made
-_TAKEN_OVER_AT_ONCE = 250  # objects of a step of a take-over: some 1 ms
+_TAKEN_OVER_AT_ONCE = 250  # objects of one step of a take-over, some 1 ms
 _log = logging.getLogger("declctl.informer")
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every delta.
 _GONE, _SYNC, _REPLACED = DeltaType.DELETED, DeltaType.SYNC, DeltaType.REPLACED
@@ -43,7 +44,7 @@ UidChange = Literal["recreate", "update"]
 
 
 class Additions:
-    """The notifications of objects that are all new. Each is made when a listener reads it."""
+    """The Added notifications of new objects. Each is made when it is iterated."""
 
     __slots__ = ("_now", "_reason", "_records")
 
@@ -67,10 +68,10 @@ Notifications = list[Notification] | Additions
 
 @dataclass(frozen=True, slots=True)
 class RelistDifferences:
-    """How many objects the lists after the first have brought that differ from what was held.
+    """The objects that differed between the cache and a later list, summed over all lists but the first.
 
-    Each stands for one change or more. States in between were not seen, nor were objects that came and went
-    in between. An object that was made anew counts as `deleted` and as `added`.
+    Each stands for one or more changes. States in between were not seen, and neither were objects that were
+    created and deleted in between. An object that was created anew counts as `deleted` and as `added`.
     """
 
     added: int = 0
@@ -95,18 +96,20 @@ NO_DIFFERENCES = RelistDifferences()
 
 
 class Applier:
-    """Applies changes to a store, its only writer. `now` is in seconds since the epoch.
+    """Applies changes to a store, as its only writer. Used on one loop.
 
-    `uid_change` says what another uid under a key becomes: Deleted and Added, or an update. `in_order` says
-    that deltas come in the order of their versions, over all keys, as those of a RealFIFO do.
+    - `uid_change`: `recreate` makes Deleted and Added of another uid under a key, `update` a Modified.
+    - `in_order`: the deltas of all keys come in the order of their versions, as from a RealFIFO.
+
+    The parameter `now` is in seconds since the epoch.
     """
 
-    slice_size = 500  # objects of a replacement until the loop may do something else
+    slice_size = 500  # objects of a replacement until other tasks of the loop may run
 
     def __init__(
         self, indexer: Indexer, *, uid_change: UidChange = "recreate", in_order: bool = True
     ) -> None:
-        self.differences = NO_DIFFERENCES  # what lists after the first have found
+        self.differences = NO_DIFFERENCES  # of all lists after the first
         self._in_order = in_order
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
@@ -119,7 +122,7 @@ class Applier:
         for delta in deltas:
             kind, key, record = delta.type, delta.key, delta.record
             if kind is _GONE:
-                # Of what left our sight the record is no final state: the object may well go on.
+                # An object that has left the selection may still exist: its record is no final state.
                 last = None if delta.final_state_unknown or delta.out_of_scope else record
                 reason = _WATCH
                 if delta.out_of_scope:
@@ -144,15 +147,15 @@ class Applier:
         return made
 
     def replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
-        """Make the store hold these objects and no others; yields notifications, a slice at a time.
+        """Replace all objects of the store; yields the notifications, a slice at a time.
 
-        After each slice the store has exactly the changes of the notifications so far. Objects that are not
-        in the list go first.
+        Objects that are not in the list are removed first. After each slice, the store has exactly the
+        changes of the notifications so far.
         """
         indexer = self._indexer
         listed = {record.key for record in replacement.records} if indexer.known() else ()
         gone = iter([key for key in indexer.known() if key not in listed])
-        del listed  # a set of 100,000 keys, which the generator would keep until its end
+        del listed  # maybe 100,000 keys, which the generator would keep until its end
         while keys := tuple(islice(gone, self.slice_size)):
             removed: list[Notification] = []
             for key in keys:
@@ -171,7 +174,7 @@ class Applier:
         """Let the store reach the version of these deltas."""
         reached = "" if self._in_order else self._indexer.last_store_sync_resource_version
         for delta in reversed(deltas):
-            # A resync brings what is stored, which is older than what the store has reached.
+            # A resync has a stored record, whose version the store has reached long ago.
             if delta.record is None or delta.type is _SYNC:
                 continue
             reached = newer_version(reached, delta.record.resource_version)
@@ -180,7 +183,7 @@ class Applier:
         self._indexer.bookmark(reached)
 
     def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Notifications:
-        # Nearly always all of a slice are new, or none: the first one says which way is worth a try.
+        # Nearly always all objects of a slice are new, or none is: the first one decides.
         if self._held(records[0].key) is None:
             added = {record.key: record for record in records}
             if len(added) == len(records) and self._indexer.put_new(added):
@@ -188,22 +191,23 @@ class Applier:
         made: list[Notification] = []
         for record in records:
             held = self._held(record.key)
-            if held is not record:  # a relist brings the record that is held, where nothing has changed
+            if held is not record:  # a list returns the held record of an unchanged object
                 self._put(record, held, made, reason, now)
         return made
 
     def _put(
         self, record: Record, held: Record | None, made: list[Notification], reason: ChangeReason, now: float
     ) -> None:
-        """Store a record. `held` is what the store has of the object, and another record."""
+        """Store a record, and add its notification to `made`. `held` is the stored record, or None."""
         if held is None:
             made.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
         elif held.revision == record.revision and (held.resource_version or _same(held, record)):
-            # The same version of the same object. Of another layout, it was decoded anew, which is no change.
+            # The same version of the same object. With another layout it was decoded anew, which is no
+            # change.
             if held.layout is record.layout:
                 if _same_content(held, record):
                     return
-                # A server that was put back to a backup gives the same version to another state.
+                # A server that was restored from a backup uses the same version for another state.
                 made.append(Notification(_MODIFIED, record, held, False, False, reason, now))
         elif self._recreates and held.uid != record.uid:
             made.append(_tombstone(held, reason, now))
@@ -215,10 +219,13 @@ class Applier:
     def _remove(
         self, key: str, last: Record | None, made: list[Notification], reason: ChangeReason, now: float
     ) -> None:
-        """Take an object out. `last` is its final state; None if that is unknown, or it left our sight."""
+        """Remove an object, and add its notification to `made`.
+
+        `last` is its final state; None if that is unknown, or if the object left the selection.
+        """
         held = self._indexer.take(key)
         if held is None:
-            return  # no listener has been notified of it
+            return  # no listener was notified of the object
         if last is not None:
             made.append(Notification(_DELETED, last, reason=reason, received_at=now))
         elif reason is ChangeReason.OUT_OF_SCOPE:
@@ -228,7 +235,7 @@ class Applier:
 
 
 def resync_of(record: Record, now: float) -> Notification:
-    """The notification that replays a record; its old state is the same."""
+    """The notification that sends a cached record again."""
     return Notification(_RESYNC, record, reason=_RESYNCED, received_at=now)
 
 
@@ -237,7 +244,7 @@ def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:
 
 
 def _differences(notifications: Notifications) -> RelistDifferences:
-    """The differences that a list has found, by the notifications that it made."""
+    """The differences of a list, counted by its notifications."""
     if isinstance(notifications, Additions):
         return RelistDifferences(added=len(notifications))
     kinds = [notification.type for notification in notifications]
@@ -245,63 +252,60 @@ def _differences(notifications: Notifications) -> RelistDifferences:
 
 
 def _same_content(held: Record, record: Record) -> bool:
-    """Whether two records of one version are equal. Lists give back the held record, but after a rollback."""
+    """Whether two records of one version have equal content. Seldom called: see `_put_all`."""
     try:
         return held.decode() == record.decode()
     except MalformedAnswer:
-        return True  # a record that can't be read is replaced by its next version
+        return True  # an unreadable record is replaced by its next version
 
 
 def _same(held: Record, record: Record) -> bool:
-    """Whether two states without a version are the same: a list or a watch may bring an object again."""
+    """Whether two states without a version are equal: a list or a watch may bring an object again."""
     if held.layout is not record.layout or held.labels_json != record.labels_json:
         return False
-    codec = record.layout.codec  # which compresses otherwise once it has learned from the first objects
+    codec = record.layout.codec  # equal objects have other frames once it has learned a dictionary
     return held.frame == record.frame or codec.decode(held.frame) == codec.decode(record.frame)
 
 
 class Remake(Protocol):
-    """Makes records anew; raises CacheError for one that can't be."""
+    """Converts records to another layout; raises CacheError for a record that can't be converted."""
 
     def __call__(self, record: Record) -> Record:
-        """Make one."""
+        """Convert one record."""
         ...
 
     def many(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Make many, in less time."""
+        """Convert many records, in less time than one by one."""
         ...
 
 
 class Reprojection:
-    """The records of one store, made anew from their own frames. Used by the loop that writes the store.
+    """Converts the records of one store to the layout of another projection. Used on the loop of the store.
 
-    What is made is kept aside while the store goes on changing: until the take-over nothing has happened.
-    Then it takes the places of the records that it was made of, where these are still the same state of
-    their object. What has changed meanwhile is made anew at that moment. With `take_over_first` each record
-    takes its place as soon as it is made.
+    `projection` decodes for the source from the take-over on; `remake` converts a record to its layout.
 
-    `projection` is what the source decodes with from the take-over on, and `remake` makes records that are
-    like those of it.
+    Converted records are kept aside until the take-over, while the store goes on changing. The take-over puts
+    them into the store, unless the object has changed meanwhile; then its new state is converted at that
+    moment. With `take_over_first`, each record is put into the store as soon as it is converted.
     """
 
     def __init__(self, indexer: Indexer, projection: Projection, remake: Remake) -> None:
         self.projection = projection
-        self.is_over = False  # it has taken over completely, or another one does
+        self.is_over = False  # the take-over is complete, or another reprojection took its place
         self._indexer = indexer
         self._remake = remake
         self._layout = projection.layout
-        self._made: dict[str, Record] = {}  # by key, and not in the store yet
-        self._round: Iterator[Record] = iter(indexer.list())  # what this round has not looked at
-        self._rounds = 0  # that are complete
-        self._made_in_round = 0
-        self._in_place = False  # records are put into the store as soon as they are made
+        self._made: dict[str, Record] = {}  # by key: converted records that are not in the store yet
+        self._round: Iterator[Record] = iter(indexer.list())  # records that this round has not reached
+        self._rounds = 0  # complete rounds over the store
+        self._made_in_round = 0  # records that this round has converted
+        self._in_place = False  # `take_over_first` was called
 
     def step(self, budget: int) -> bool:
-        """Make at most `budget` more records; True when none or few are left that have changed meanwhile.
+        """Convert at most `budget` more records; True when none are left, or only few that keep changing.
 
-        Also True where another reprojection has taken over: then nothing is left to do. Raises CacheError for
-        an object that can't be made anew. Then the store is as it was, or, after `take_over_first`, as far
-        as it came.
+        Also True if another reprojection took its place. Raises CacheError for an object that can't be
+        converted; then the store is unchanged, or, after `take_over_first`, partly converted.
         """
         if self.is_over:
             return True
@@ -316,10 +320,10 @@ class Reprojection:
         self._make(lacking)
         self._rounds += 1
         if self._in_place:
-            self.is_over = True  # what came meanwhile was decoded by the new projection
+            self.is_over = True  # later changes are decoded by the new projection
             return True
-        # Each round makes what has changed since the one before it, and is shorter. A store that changes
-        # faster than that is taken over as it is.
+        # Each round converts the changes since the round before it, and is shorter. A store that changes too
+        # fast for that is taken over as it is after some rounds.
         if self._made_in_round <= _MOST_LEFT or self._rounds >= _MOST_ROUNDS:
             return True
         self._made_in_round = 0
@@ -327,14 +331,14 @@ class Reprojection:
         return False
 
     def take_over_first(self) -> None:
-        """Put each record into the store as soon as it is made."""
+        """Begin anew, and put each record into the store as soon as it is converted."""
         self._in_place = True
         self._round = iter(self._indexer.list())
 
     def take_over(self) -> Generator[None]:
-        """Put what was made into the store, a slice at a time; nothing before the first slice is asked for.
+        """Put the converted records into the store, a slice at a time, after a first empty slice.
 
-        An object that changed into something that can't be made anew stays as it is: readable as before.
+        An object in a new state that can't be converted keeps its record, which stays readable.
         """
         yield
         for number, key in enumerate(self._indexer.list_keys(), 1):
@@ -346,19 +350,19 @@ class Reprojection:
         self.supersede()
 
     def supersede(self) -> None:
-        """Do no more: all is done, or another reprojection takes over."""
+        """End it: the take-over is complete, or another reprojection takes its place."""
         self.is_over = True
         self._made.clear()
 
     def deltas(self, batch: Sequence[Delta]) -> Sequence[Delta]:
-        """Changes that waited in the queue, as the new projection would have decoded them.
+        """Queued changes, converted to the new layout.
 
-        The states before them as well: what differs between two states is what has changed.
+        The stored state of each object is converted first, so that old and new state have the same layout.
         """
         return [self._delta(delta) for delta in batch]
 
     def replacement(self, replacement: Replacement) -> Generator[None, None, Replacement]:
-        """The same for a list, a slice at a time."""
+        """A queued list, converted as in `deltas`, a slice at a time."""
         records: list[Record] = []
         for start in range(0, len(replacement.records), _TAKEN_OVER_AT_ONCE):
             for record in replacement.records[start : start + _TAKEN_OVER_AT_ONCE]:
@@ -376,7 +380,7 @@ class Reprojection:
         self._made_in_round += len(lacking)
 
     def _put(self, key: str) -> None:
-        """Let the store hold the record of a key as the new projection decodes it."""
+        """Convert the stored record of a key in place."""
         held = None if self.is_over else self._indexer.held(key)
         if held is not None and held.layout is not self._layout:
             record = self._current(held)
@@ -386,18 +390,18 @@ class Reprojection:
     def _delta(self, delta: Delta) -> Delta:
         self._put(delta.key)
         record = delta.record
-        # What left our sight has nothing in its frame: the cache has its last state.
+        # The record of an object that left the selection has an empty frame; the cache has its last state.
         if record is None or record.layout is self._layout or delta.out_of_scope:
             return delta
         return msgspec.structs.replace(delta, record=self._current(record))
 
     def _is_made(self, record: Record) -> bool:
-        """Whether this state of an object was made. Without a version, states can't be told apart."""
+        """Whether this state of an object was converted. False for a state without a version."""
         made = self._made.get(record.key)
         return made is not None and made.revision == record.revision and bool(record.resource_version)
 
     def _current(self, record: Record) -> Record:
-        """A record as the new projection decodes it; as it is, if it can't be made anew."""
+        """The record in the new layout; unchanged if it can't be converted."""
         if record.layout is self._layout:
             return record
         if self._is_made(record):

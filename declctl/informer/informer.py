@@ -1,9 +1,12 @@
 """The shared informer: reflector → queue → store → listeners, joined (client-go's sharedIndexInformer).
 
-What it promises: the cache converges to the server's state. Store and indexes are updated before a listener
-is told. Each listener receives, for each object, a subsequence of its states in order. A listener that joins
-late receives the cache first, each object exactly once, then what comes. Between objects no order is promised
-beyond that in which the server told.
+The guarantees:
+
+- The cache converges to the state of the server.
+- Store and indexes have a change before listeners are notified of it.
+- Each listener receives a subsequence of the states of each object, in order.
+- A listener that is added late first receives each cached object exactly once, then the changes.
+- Changes of different objects have the order in which the server sent them, and no other guarantee.
 """
 
 import asyncio
@@ -43,7 +46,7 @@ _notices = logging.getLogger("declctl.informer.notices")
 
 @dataclass(frozen=True, slots=True)
 class InformerStatistics:
-    """One informer in `status`: what people ask for first, and then what each station says of itself."""
+    """The figures of one informer: the most important ones first, then those of each of its parts."""
 
     name: str
     synced: bool
@@ -62,29 +65,34 @@ class InformerStatistics:
     error: str | None
     missing: bool
     forbidden: bool
-    index_faults: Mapping[
-        str, tuple[int, str | None]
-    ]  # by index: how often its function failed, and why last
-    projection: ProjectionStatistics  # what was decoded since the start
+    # By index: the number of failures of its function, and the last one as a sentence.
+    index_faults: Mapping[str, tuple[int, str | None]]
+    projection: ProjectionStatistics  # the decoding since the start
     reflector: ReflectorStatistics
     controller: ControllerStatistics  # the queue and its processing
     processor: ProcessorStatistics  # the listeners
-    relist_differences: RelistDifferences  # what lists after the first have found
+    relist_differences: RelistDifferences  # between lists after the first and the cache
 
 
 class SharedIndexInformer:
-    """One resource, cached and indexed, for any number of listeners.
+    """The cached and indexed objects of one resource, for any number of handlers (SharedIndexInformer).
 
-    Used on one loop. It may be made before the loop runs, and given handlers and indexes. Handlers and
-    indexes may come and go from any thread: the call returns when the loop has done it. Listers are for any
-    thread.
+    - `source`: the resource that is listed and watched.
+    - `name`: for logs, status and tasks.
+    - `clock`: the system's by default.
+    - `resync_period`: seconds between two replays of the cache, for handlers without a period of their own;
+      0, the default, for none.
+    - `indexers`: by name, functions of an object, or field indexes. A field index needs no decoding if the
+      source projects its path. Raises TypeError for a value that is no plain function.
+    - `queue`: `RealFIFO`, the default, or `DeltaFIFO`.
+    - `options`: those of the reflector.
+    - `on_fault`: called on the loop with each fault of a LIST or WATCH.
+    - `uid_change`: `recreate`, the default, notifies of another uid under a key as a delete and an add;
+      `update` as one update, as in client-go.
 
-    - `indexers` are functions of an object, or field indexes, which cost no decoding where the source
-      projects their path.
-    - `resync_period` is in seconds, 0 for never, for handlers that have no period of their own.
-    - `on_fault` is called on the loop with each fault of a LIST or WATCH.
-    - `uid_change` says what another uid under a key becomes: a delete and an add ("recreate"), or, as in
-      client-go, an update.
+    The informer belongs to the loop of `run`. Handlers and indexes may be added before that loop runs. While
+    it runs, they may be added and removed from any thread; the call returns when the loop has done it.
+    Listers may be used from any thread.
 
     `synced` opens when the first list is in the cache, `ended` when the informer has stopped.
     """
@@ -110,7 +118,7 @@ class SharedIndexInformer:
         self._decoding = Decoding(source)
         self.processor = SharedProcessor(self._clock)
         self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
-        self._slices = Slices()  # introductions, replays and take-overs that are under way
+        self._slices = Slices()  # the initial notifications, replays and reprojections that are under way
         self.controller = Controller(
             Config(
                 queue=make_queue(queue, self.indexer.known),
@@ -125,23 +133,22 @@ class SharedIndexInformer:
         )
         self.synced = self.controller.synced
         self.ended = Latch(f"end of {name}")
-        self._workers: dict[ProcessorListener, None] = {}  # whose handlers may be called
-        self._transform: Transform | None = None  # of `set_transform`, until the start
-        self._reprojection: Reprojection | None = None  # the last that took over
+        self._workers: dict[ProcessorListener, None] = {}  # listeners whose worker has not ended
+        self._transform: Transform | None = None  # of `set_transform`, applied at the start
+        self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
 
     async def run(self) -> None:
-        """List, watch and notify until cancelled; runs once, and raises CacheError the second time.
+        """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
 
-        At the end the reflector and the queue stop first, then the listeners. It returns when the workers of
-        the handlers have ended: a call that is under way is waited for, for 10 s at most. What handlers have
-        pending is dropped.
+        At the end, reflector and queue stop first, then the listeners. Pending notifications of handlers are
+        dropped. `run` returns when no handler is being called, or after 10 s.
         """
         if self._started:
             raise CacheError(f"the informer of {self.name} was started already")
         self._started = True
         self.bind()
-        # Only now: the factory sets a projection of its own just before the start.
+        # Only now, because the factory sets a projection of its own just before the start.
         if self._transform is not None:
             self.reproject(self.source.projection.with_transform(self._transform))
         try:
@@ -151,7 +158,7 @@ class SharedIndexInformer:
         except BaseExceptionGroup as group:
             raise alone(group) from None
         finally:
-            # Slices first: an introduction that goes on would notify listeners that are removed here.
+            # Slices first: they would notify listeners that are removed here.
             self._slices.cancel()
             for registration in self.processor.registrations():
                 self.processor.remove_listener(registration)
@@ -159,54 +166,55 @@ class SharedIndexInformer:
             await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
 
     def bind(self) -> None:
-        """Belong to the loop that runs here, with the handlers that were added before it ran."""
+        """Make the running loop the one of this informer and of the handlers that it has already."""
         loop = self.processor.loop = asyncio.get_running_loop()
-        # Handlers that were added before a loop ran have latches that no loop knows yet.
+        # A handler that was added before a loop ran has latches without a loop.
         for listener in self._workers:
             listener.bind(loop)
 
     def set_transform(self, transform: Transform) -> None:
-        """Pass every object through a transform before it is stored (client-go's SetTransform).
+        """Apply a transform to every object before it is stored (client-go's SetTransform).
 
-        It runs once for each object that the server sends, not for a resync. It takes the place of
-        the transform that the source's projection has. Raises CacheError after the start, and TypeError
-        for an asynchronous one.
+        `transform` receives a dictionary and returns the one to store, or None to leave the object out of the
+        cache. It is called on the loop, once for each object that the server sends. It replaces the transform
+        of the source's projection. Raises CacheError after the start, and TypeError for an asynchronous
+        transform.
         """
         self._refuse_started("another transform")
         refuse_async(transform, "the transform")
         self._transform = transform
 
     def set_watch_error_handler(self, handler: Callable[[Exception], None] | None) -> None:
-        """Call this with each fault of the watch, in the place of `on_fault`.
+        """Replace `on_fault` (client-go's SetWatchErrorHandler).
 
-        (client-go's SetWatchErrorHandler.) Raises CacheError after the start, and TypeError for an
-        asynchronous one.
+        `handler` is called on the loop with each fault of a LIST or WATCH; None for no calls. Raises
+        CacheError after the start, and TypeError for an asynchronous handler.
         """
         self._refuse_started("another watch error handler")
         refuse_async(handler, "the watch error handler")
         self.controller.reflector.on_fault = handler
 
     def reproject(self, projection: Projection) -> None:
-        """Decode with another projection from now on; what is in the cache stays as it is."""
+        """Decode with another projection from now on. Cached records stay as they are."""
         self._decode_by(projection, None)
 
     def begin_reprojection(self, projection: Projection, remake: Remake) -> Reprojection:
-        """Begin to make the cache anew as `projection` would have decoded it, aside and in slices.
+        """A reprojection, which makes the cached records as `projection` would have decoded them.
 
-        `remake` makes a record like those of the projection. Nothing has happened before `take_over`.
+        `remake` makes one record. The cache changes only with `take_over` or `take_over_first`.
         """
         return Reprojection(self.indexer, projection, remake)
 
     def take_over(self, reprojection: Reprojection) -> None:
-        """Decode with its projection from now on; what it made takes its place in the next slices.
+        """Decode with the new projection from now on, and store the records that were made, in slices.
 
-        No listener is notified: the objects are the same. Nothing here waits or can fail.
+        No listener is notified, because the objects are the same. Neither waits nor fails.
         """
         self._decode_by(reprojection.projection, reprojection)
         self._slices.start_later(reprojection.take_over())
 
     def take_over_first(self, reprojection: Reprojection) -> None:
-        """Decode with its projection from now on; what it will make takes its place as soon as it is made."""
+        """Decode with the new projection from now on; each further record is stored when it is made."""
         self._decode_by(reprojection.projection, reprojection)
         reprojection.take_over_first()
 
@@ -220,10 +228,10 @@ class SharedIndexInformer:
                 if self.processor.syncing and not len(self.controller.queue):
                     self.processor.served()  # the Sync deltas of a DeltaFIFO have all been distributed
             case Replacement():
-                # What was listed before a take-over was decoded by the projection before it.
+                # A list that came before a take-over was decoded by the projection before it.
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
-                # What this list finds different is told apart from what earlier lists have found.
+                # `differences` is a sum over all lists: this list's own are the increase.
                 before = self._applier.differences
                 for notifications in self._applier.replace(batch, now):
                     self.processor.distribute(notifications)
@@ -238,14 +246,14 @@ class SharedIndexInformer:
 
     @property
     def lister(self) -> Lister:
-        """A read-only view of the cache. A read before it has synced raises NotSynced."""
+        """A lister of the cache, for any thread. Its reads raise NotSynced before the cache has synced."""
         return self.get_lister()
 
     def get_lister(self, *, require_sync: bool = True) -> Lister:
-        """A read-only view of the cache.
+        """A lister of the cache, for any thread (client-go's GetIndexer).
 
-        Without `require_sync` it never raises NotSynced: before the first list is in, it gives those
-        objects that have come so far, so that what it lacks may well be in the cluster.
+        `require_sync` True, the default, lets reads before the sync raise NotSynced. With False they return
+        the objects that have come so far; the cluster may have more.
         """
         return Lister([self.indexer], name=self.name, filled_by=(self,) if require_sync else ())
 
@@ -256,7 +264,7 @@ class SharedIndexInformer:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it ran and ended."""
+        """Whether the informer ran and has ended."""
         return self.ended.is_open
 
     @property
@@ -266,11 +274,11 @@ class SharedIndexInformer:
 
     @property
     def fault(self) -> Exception | None:
-        """The fault of its LISTs and WATCHes that lasts, such as Forbidden; None while there is none."""
+        """The present fault of LIST and WATCH, such as Forbidden; None while requests succeed."""
         return self.controller.reflector.fault
 
     def why_not_synced(self) -> str:
-        """Why the first list is not in the cache, from any thread; empty if it is."""
+        """Why the first list is not in the cache; empty if it is. From any thread."""
         if self.has_synced:
             return ""
         if self.is_stopped:
@@ -282,10 +290,13 @@ class SharedIndexInformer:
     def add_event_handler(
         self, handler: ResourceEventHandler, *, resync_period: float | None = None, name: str | None = None
     ) -> Registration:
-        """Call a library user's handler at its own pace, first for each cached object. Any number of times.
+        """Call a handler for each cached object, then for each change (client-go's AddEventHandler).
 
-        `resync_period` is in seconds, 0 for never; below 1 s it is 1 s, and None is that of the informer.
-        `name` is for logs. From any thread. Raises CacheError when the informer has stopped.
+        - `handler`: called at its own pace; see ResourceEventHandler. It may be added several times.
+        - `resync_period`: seconds, at least 1; 0 for no resyncs; None, the default, for that of the informer.
+        - `name`: for logs and statistics; by default `name_for_handler`.
+
+        Returns the registration. Raises CacheError when the informer has stopped. From any thread.
         """
         return call_on(self.processor.loop, lambda: self._add_event_handler(handler, resync_period, name))
 
@@ -297,7 +308,7 @@ class SharedIndexInformer:
         self._workers[listener] = None
         listener.ended.on_open(lambda: self._workers.pop(listener, None))
         registration = self._register(listener, resync_period, synced=listener.synced)
-        # The listener has synced when all of its first sync is dealt with, not when it was handed over.
+        # The listener has synced when the handler was called for its whole first sync, not when it is queued.
         registration.given.on_open(listener.initial_complete)
         self._slices.start(self._introduction(registration))
         return registration
@@ -310,10 +321,14 @@ class SharedIndexInformer:
         initial: bool = True,
         at_once: bool = True,
     ) -> Registration:
-        """Give a listener the cache as initial Added, if `initial`, then everything that comes.
+        """Notify a listener of each cached object, then of each change. On the loop.
 
-        Unless `at_once`, it receives the first object in a later turn of the loop, and this returns as soon
-        for a large cache as for a small one. On the loop. Raises CacheError when the informer has stopped.
+        - `resync_period`: as in `add_event_handler`.
+        - `initial`: False for changes only.
+        - `at_once`: False defers the first notification to a later turn of the loop, so that this call takes
+          the same time for a large cache as for a small one.
+
+        Returns the registration. Raises CacheError when the informer has stopped.
         """
         self._refuse_stopped()
         registration = self._register(listener, resync_period, synced=None)
@@ -322,21 +337,21 @@ class SharedIndexInformer:
         elif at_once:
             self._slices.start(self._introduction(registration))
         else:
-            # Events that come before the introduction begins are in it, and are not given twice.
+            # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
             self._slices.start_later(self._introduction(registration))
         return registration
 
     def request_relist(self) -> None:
-        """List the most recent state as soon as that can be done, and watch on from there.
+        """Request a LIST of the most recent state; the watch continues from there. On the loop.
 
-        Once, however often it is called until then. Listeners are notified of what differs.
+        Further requests until that list is complete have no effect. Listeners are notified of differences.
         """
         self.controller.reflector.request_relist()
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Apply nothing in this block: what comes waits in the queue until it ends."""
+        """A block in which no change is applied to the cache; changes wait in the queue. On the loop."""
         self.controller.hold()
         try:
             yield
@@ -344,49 +359,49 @@ class SharedIndexInformer:
             self.controller.let_go()
 
     def remove_event_handler(self, registration: Registration) -> None:
-        """Notify a listener no more, at once; what a library handler has pending is dropped.
+        """Stop notifying a handler or listener, and drop its pending notifications (RemoveEventHandler).
 
-        Nothing happens if it is another informer's or was removed (client-go 184, 186). The handler
-        may still be in a call. From any thread.
+        A call of the handler that is under way goes on. No effect for a registration of another informer, and
+        for one that was removed (client-go 184, 186). From any thread.
         """
         call_on(self.processor.loop, lambda: self.processor.remove_listener(registration))
 
     async def shutdown_event_handler(self, registration: Registration) -> None:
-        """Notify a listener no more, and return when its handler is called no more.
+        """Remove a handler, and return when it is not being called any longer (ShutDownEventHandler).
 
-        Nothing happens if the registration is another informer's. A handler that waits for its own end would
-        wait for ever: it is removed, and CacheError is raised.
+        Raises CacheError if the handler itself waits for this, which would never end; the handler is removed.
+        No effect for a registration of another informer. On the loop.
         """
         if registration.processor is self.processor:
             await registration.shutdown()
 
     def add_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
-        """Add indexes at any time, from any thread.
+        """Add indexes, complete with all cached objects (client-go's AddIndexers). From any thread.
 
-        Complete at once. A name that is taken raises CacheError and changes nothing; what is no plain
-        function raises TypeError.
+        Raises CacheError for a name that exists already, and TypeError for a value that is no plain function;
+        then nothing is changed.
         """
         wanted = index_functions(indexers)
         call_on(self.processor.loop, lambda: self.indexer.add_indexers(wanted))
 
     def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
-        """Add those indexes that are not there; one that is there by another function raises CacheError."""
-        # Two users of a shared informer may ask for the same index; the second finds it there.
+        """Add the indexes that do not exist yet; raises CacheError if one exists with another function."""
+        # Two users of a shared informer may ask for the same index.
         there = self.indexer.get_indexers()
         wanted = index_functions(indexers)
         self.indexer.add_indexers({n: f for n, f in wanted.items() if there.get(n) != f})
 
     def remove_indexers(self, names: Iterable[str]) -> None:
-        """Forget indexes. From any thread."""
+        """Remove indexes; unknown names are ignored. From any thread."""
         gone = tuple(names)
         call_on(self.processor.loop, lambda: self.indexer.remove_indexers(gone))
 
     def build_index(self, name: str, function: AnyIndexFunc) -> IndexBuild:
-        """Begin an index that is filled in slices."""
+        """Begin an index that is filled in slices; raises CacheError and TypeError as `add_indexers`."""
         return self.indexer.build_index(name, index_functions({name: function})[name])
 
     def resync_now(self, listener: Listener) -> None:
-        """Replay the cache to one listener."""
+        """Replay the cache to one listener, as resyncs. On the loop."""
         for registration in self.processor.registrations(listener):
             self._replay(registration)
 
@@ -433,7 +448,7 @@ class SharedIndexInformer:
         self._give_with_sync(registration)
 
     def _give_with_sync(self, registration: Registration) -> None:
-        """Open `given` of a registration that has the cached objects, as soon as the cache has synced."""
+        """Open `given` of a registration when the cache has synced; it has received all cached objects."""
         if registration.removed:
             return
         given = registration.given.open
@@ -460,35 +475,35 @@ class SharedIndexInformer:
     async def _resync_all(self) -> None:
         processor = self.processor
         while True:
-            # Woken when the next resync is due, and when a listener with another period has come.
+            # Until the next resync is due, or a listener with another period was added.
             await signalled(processor.retimed, clock=self._clock, seconds=processor.next_due())
             if processor.due():
                 self.controller.queue.resync()
 
 
 class Slices:
-    """Runs iterators to their end, a step at a time. Used on one loop.
+    """Runs iterators to their end, one step for each turn of the loop. Used on one loop.
 
-    Work of only one step makes no task, and can be started without a running loop.
+    Work of only one step needs no task, and can be started before the loop runs.
     """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each iterator that has not ended
 
     def start(self, work: Iterator[None]) -> None:
-        """Do the first step now and the others later."""
+        """Run the first step now and the others later."""
         for _ in work:
             self.start_later(work)
             return
 
     def start_later(self, work: Iterator[None]) -> None:
-        """Do each step later: nothing has happened when this returns."""
+        """Run all steps later, the first one in the next turn of the loop."""
         task = asyncio.get_running_loop().create_task(_finish(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """Leave undone what is not done."""
+        """End all iterators after their present step."""
         for task in self._tasks:
             task.cancel()
 

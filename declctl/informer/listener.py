@@ -1,6 +1,6 @@
-"""Listeners: each has its own bounded buffer, pace and worker, and nothing upstream waits for it.
+"""Listeners: each has its own bounded buffer and its own worker. No other part of an informer waits for it.
 
-The worker of a library handler is a thread or a task that calls it with one notification at a time.
+The worker of a library handler is a thread or a task. It calls the handler for one notification at a time.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPoo
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
 _LIMIT = 64 * 1024 * 1024  # bytes of pending frames
-_STOP_SECONDS = 10.0  # how long a stop waits for handlers that are being called
+_STOP_SECONDS = 10.0  # for which the end of an informer waits for calls of handlers
 _log = logging.getLogger("declctl.informer")
 
 current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
@@ -35,41 +35,44 @@ current_call: ContextVar[object | None] = ContextVar("current_call", default=Non
 
 
 class Listener(Protocol):
-    """Takes notifications.
+    """Receives notifications.
 
-    Called on the loop, between two deltas: it must neither wait nor raise.
+    It is called on the loop, between two changes of the cache, and must neither block nor raise.
     """
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """These happened, in this order."""
+        """Receive notifications, in their order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """What became of what a listener received: delivered + waiting + merged + dropped.
+    """The figures of a listener: it has received delivered + waiting + merged + dropped notifications."""
 
-    `failed` of those that were delivered raised.
-    """
-
-    synced: bool
-    delivered: int
-    failed: int
-    merged: int
-    dropped: int
-    waiting: int
+    synced: bool  # the handler was called for the whole first sync
+    delivered: int  # calls of the handler, those that raised included
+    failed: int  # calls that raised
+    merged: int  # notifications that were merged with another one
+    dropped: int  # notifications that were pending at the end
+    waiting: int  # notifications that are pending now
 
 
 class ProcessorListener:
     """A library user's handler with its own buffer and its own worker (client-go's processorListener).
 
-    One notification at a time, in order. A raise is logged and counted, and changes nothing else.
-    Beyond `limit` bytes of pending frames, pending notifications of one key are merged and counted.
-    A handler with an async method is called on `loop` (by default the one that runs), any other in
-    a thread of its own; what such a one returns to be awaited is awaited on `loop`. `synced` opens
-    when the first sync is dealt with, raised or not, and never if it is closed before; `ended` when it
-    was closed and calls its handler no more. Everything but `statistics` belongs to the loop on which it was
-    made; one that was made where no loop runs is given one by `bind`, before the first notification.
+    - `handler`: called for one notification at a time, in order. An exception is logged and counted, and has
+      no other effect.
+    - `limit`: bytes of pending frames, beyond which pending notifications of one key are merged and counted.
+    - `loop`: where a handler with an asynchronous method is called; by default the running loop. Any other
+      handler is called in a thread of its own; an awaitable that it returns is awaited on `loop`.
+    - `name`: for logs; by default `name_for_handler`.
+
+    `synced` opens when the handler was called for the whole first sync, with or without exceptions, and never
+    if the listener is closed before. `ended` opens when the listener is closed and its handler is not called
+    any longer.
+
+    Everything but `statistics` belongs to the loop on which the listener was made. If no loop runs then,
+    `bind` names the loop before the first notification.
     """
 
     def __init__(
@@ -98,32 +101,32 @@ class ProcessorListener:
         self._initial: int | None = None  # the epoch that ends with the first sync, until it is dealt with
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to this loop from now on; nothing happens if it does already."""
+        """Make this the loop of the listener."""
         self._home = loop
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Take what happened; the worker starts with the first. Raises RuntimeError where it can't start."""
+        """Queue notifications. The first call starts the worker; raises RuntimeError if it can't."""
         if not self.closed and notifications:
             self.queue.add_all([(n.record.key, n) for n in notifications])
-            # Not before: a listener that never receives anything takes no thread.
+            # Not before: a listener without notifications needs no thread.
             if self._pool is None:
                 self._pool = self._started_pool()
             self._pool.wake()
 
     def initial_complete(self) -> None:
-        """All of the first sync was added; when that is dealt with, the listener has synced."""
-        # The cut tells what belongs to the first sync from all that comes later.
+        """Note that the whole first sync is queued. The handler's calls for it complete the sync."""
+        # Notifications that are added after the cut belong to a later epoch, and not to the first sync.
         self._initial = self.queue.cut()
         self._look_synced()
 
     def close(self) -> int:
-        """Call no more; returns how many pending notifications were dropped.
+        """Drop the pending notifications, and let the worker end; returns how many were dropped.
 
-        A call that runs ends by itself (client-go 201). Closing twice is harmless.
+        A call that is under way goes on (client-go 201). May be repeated.
         """
         if self.closed:
             return 0
-        self.closed = True  # before what is pending goes, which would look like the end of the first sync
+        self.closed = True  # first: an empty queue would look like the end of the first sync
         dropped = self.queue.clear()
         if self._pool is None:
             self._open(self.ended)
@@ -132,12 +135,12 @@ class ProcessorListener:
         return dropped
 
     async def gone(self) -> None:
-        """Return when it was closed, its handler is called no more, and its worker is gone.
+        """Return when the listener is closed and its worker has ended.
 
-        Raises CacheError where a call of the handler itself waits for this, or something that it
-        has started: client-go waits for ever there.
+        Raises CacheError if a call of the handler, or a task that the call has started, waits for this:
+        client-go waits for ever there.
         """
-        # The context variable follows the call into tasks and threads that it starts.
+        # Tasks and threads that the call starts inherit the context variable.
         call = current_call.get()
         if call is not None and call is self._calling:
             raise CacheError(f"{self.name} can't wait for its own end: remove it, which waits for nothing")
@@ -146,12 +149,12 @@ class ProcessorListener:
             self._pool.join()
 
     def abandon(self) -> None:
-        """Wait no longer for a call that runs: an async one is cancelled, a thread left to itself."""
+        """Give up the present call: an asynchronous one is cancelled, a thread goes on by itself."""
         if self._pool is not None:
             self._pool.cancel()
 
     def statistics(self) -> ListenerStatistics:
-        """The figures of this moment."""
+        """The figures of this moment. From any thread."""
         queue = self.queue.statistics()
         return ListenerStatistics(
             synced=self.synced.is_open,
@@ -163,7 +166,7 @@ class ProcessorListener:
         )
 
     def unfinished(self) -> int:
-        """How many notifications of the first sync are not dealt with."""
+        """How many notifications of the first sync the handler was not called for yet."""
         return 0 if self._initial is None else self.queue.outstanding(self._initial)
 
     def _started_pool(self) -> WorkerPool[Notification]:
@@ -178,19 +181,19 @@ class ProcessorListener:
         return pool
 
     def _work(self, item: QueueItem[Notification]) -> bool:
-        """Call the handler in this thread."""
+        """Call the handler in this thread; returns True: the worker goes on."""
         self._calling = item
         current_call.set(item)
         try:
             result = call_handler(self.handler, item.value)
-            # A plain method may return something to be awaited: it belongs to the loop, not to this thread.
+            # An awaitable that a plain method returns belongs to the loop, and not to this thread.
             if result is not None and inspect.isawaitable(result):
                 loop = self._loop or self._home
                 assert loop is not None
                 fault = asyncio.run_coroutine_threadsafe(_awaited(result), loop).result()
                 if fault is not None:
                     raise fault
-        except BaseException:  # noqa: BLE001 - a handler may raise what it likes, SystemExit too
+        except BaseException:  # noqa: BLE001 - a handler may raise anything, also SystemExit
             self._log_failure(item.value)
         finally:
             self._calling = None
@@ -200,7 +203,7 @@ class ProcessorListener:
         return True
 
     async def _work_async(self, item: QueueItem[Notification]) -> bool:
-        """Call the handler on this loop."""
+        """Call the handler on this loop; returns True: the worker goes on."""
         self._calling = item
         current_call.set(item)
         try:
@@ -209,7 +212,7 @@ class ProcessorListener:
                 await result
         except BaseException as fault:
             if must_propagate(fault):
-                raise  # the loop ends; otherwise the handler awaited something that was cancelled
+                raise  # this task was cancelled; any other CancelledError comes from a task of the handler
             self._log_failure(item.value)
         finally:
             self._calling = None
@@ -219,19 +222,19 @@ class ProcessorListener:
         return True
 
     def _log_failure(self, notification: Notification) -> None:
-        """Count and log what the handler has just raised."""
+        """Count and log the exception that the handler has just raised."""
         self._failed += 1
         what = f"{self.name} failed on {notification.type} {notification.record.key}"
         try:
-            # The logging library reads causes and texts of the exception, which are foreign code.
+            # The logging library reads the causes and texts of the exception, which may call user code.
             _log.exception(what)
-        except BaseException:  # noqa: BLE001 - foreign code: an exception may raise where it is read
+        except BaseException:  # noqa: BLE001 - an exception whose text or cause raises
             _log.error("%s, with an exception that can't be shown", what)
 
     def _look_synced(self) -> None:
-        """Say that the listener has synced, if all of the first sync is dealt with. From any thread."""
+        """Open `synced` if the handler was called for the whole first sync. From any thread."""
         epoch = self._initial
-        # Closed is looked at last: `close` drops what is pending, which is not dealt with then.
+        # `closed` is read last: `close` sets it, and then drops notifications that were not delivered.
         if epoch is not None and not self.queue.outstanding(epoch) and not self.closed:
             self._initial = None
             self._open(self.synced)
@@ -241,14 +244,14 @@ class ProcessorListener:
 
     def _open(self, latch: Latch) -> None:
         if self._home is None:
-            latch.open()  # the listener was never bound to a loop, so that only one thread knows it
+            latch.open()  # no loop was ever bound, so only one thread uses the listener
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its waiters are gone
             self._home.call_soon_threadsafe(latch.open)
 
 
 def call_handler(handler: ResourceEventHandler, notification: Notification) -> Any:
-    """Call the method of a handler that a notification is for; what it returns may have to be awaited."""
+    """Call the handler's method for a notification; returns its result, which may have to be awaited."""
     obj = ObjectView(notification.record)
     match notification.type:
         case ChangeType.ADDED:
@@ -260,7 +263,7 @@ def call_handler(handler: ResourceEventHandler, notification: Notification) -> A
         case ChangeType.DELETED:
             gone = DeletedFinalStateUnknown(obj.key, obj) if notification.final_state_unknown else obj
             if notification.old is not None and isinstance(handler, FilteringResourceEventHandler):
-                # Updates were merged into this delete. The filter judges the state that the handler knows.
+                # Updates were merged into this delete: the filter needs the last state that was delivered.
                 return handler.on_merged_delete(ObjectView(notification.old), gone)
             return handler.on_delete(gone)
 
@@ -268,8 +271,8 @@ def call_handler(handler: ResourceEventHandler, notification: Notification) -> A
 async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock: Clock) -> None:
     """Return when the workers of closed listeners have ended, or after 10 s.
 
-    A handler that is called for longer is named in the log, with its informer (`of`), and not waited
-    for: its call is cancelled if it is async, its thread left to itself if not.
+    A handler whose call takes longer is named in the log, with its informer (`of`), and its call is given up:
+    see `ProcessorListener.abandon`.
     """
     if not listeners:
         return
@@ -292,7 +295,7 @@ async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock:
 
 
 async def _awaited(result: Awaitable[Any]) -> BaseException | None:
-    """What awaiting it raised, as a value: SystemExit that comes out of a task would end the whole loop."""
+    """Await `result`; returns its exception as a value, because a SystemExit in a task would end the loop."""
     try:
         await result
     except BaseException as fault:

@@ -1,7 +1,6 @@
-"""The processor: gives every notification to every listener (client-go's sharedProcessor).
+"""The processor: passes every notification to every listener (client-go's sharedProcessor).
 
-It also knows which listeners have not heard all of the cache yet, and which resyncs are due. Used on one
-loop.
+It keeps which listeners have not received all cached objects yet, and when resyncs are due. Used on one loop.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
 _SHORTEST_PERIOD = 1.0  # seconds, as in client-go
-_PHASE = 0.1  # of a period: by how much the first resync may be late, so that not all are at once
-_SLICE = 500  # notifications of a replay until the loop may do something else
+_PHASE = 0.1  # of a period: the largest delay of the first resync, so that not all listeners resync at once
+_SLICE = 500  # notifications of a replay until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every notification.
 _ADDED, _DELETED, _RESYNC = ChangeType.ADDED, ChangeType.DELETED, ChangeType.RESYNC
 _INITIAL = ChangeReason.INITIAL
@@ -26,28 +25,28 @@ _log = logging.getLogger("declctl.informer")
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatistics:
-    """What a processor did.
+    """The figures of a processor so far."""
 
-    `distributed` notifications went to all `listeners` that there were; `dropped` is what
-    listeners had pending when they were removed, and `faults` how often one raised, which it must
-    not. `handlers` has the figures of library handlers by their names.
-    """
-
-    listeners: int
-    distributed: int
-    dropped: int
-    faults: int
-    handlers: Mapping[str, ListenerStatistics]
+    listeners: int  # registered now
+    distributed: int  # notifications, each counted once for all listeners
+    dropped: int  # notifications that were pending when their listener was removed
+    faults: int  # calls of listeners that raised, which they must not
+    handlers: Mapping[str, ListenerStatistics]  # of library handlers, by name
 
 
 class Registration:
-    """A listener's place at an informer. The same listener may have several, independent ones.
+    """A listener's registration at an informer (client-go's ResourceEventHandlerRegistration).
 
-    `given` opens when the listener was given the whole first sync; `synced` when it has dealt with
-    it, where it can say so, else together with `given`; `joined` when a late joiner has heard of all that was
-    in the cache when it came; `ended` when it was removed. What is removed
-    before it has synced never has. `remove` and `retime` may be called by any thread, the rest belongs
-    to the informer's loop.
+    A listener may have several registrations, which are independent. `remove` and `retime` may be called from
+    any thread; everything else belongs to the informer's loop.
+
+    The latches, none of which opens for a registration that is removed before, except `ended`:
+
+    - `given`: the listener has received the whole first sync.
+    - `synced`: the handler was called for the whole first sync. For listeners without a handler, it is
+      `given`.
+    - `joined`: the listener has received all objects that were cached when it was added.
+    - `ended`: the registration was removed.
     """
 
     def __init__(
@@ -59,33 +58,34 @@ class Registration:
         self.synced = self.given if synced is None else synced
         self.joined = Latch(f"introduction of {type(listener).__name__}")
         self.ended = Latch(f"end of registration {type(listener).__name__}")
-        self.period = 0.0
-        self.due = float("inf")
-        self.pending: dict[str, None] | None = None  # keys of the cache that it has not heard of yet
-        self.postponed = False  # it has heard of nothing: what is pending is known when its turn has come
+        self.period = 0.0  # seconds between two resyncs, 0 for none
+        self.due = float("inf")  # monotonic seconds of the next resync
+        # Keys of cached objects of which the listener has not been notified yet; None after the last one.
+        self.pending: dict[str, None] | None = None
+        self.postponed = False  # the initial notifications have not begun; `pending` is empty until then
 
     @property
     def name(self) -> str:
-        """What its listener is called."""
+        """The name of the listener."""
         return str(getattr(self.listener, "name", "") or type(self.listener).__name__)
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first sync is in the cache and the listener is through with it."""
+        """Whether the handler was called for the whole first sync (client-go's HasSynced)."""
         return self.synced.is_open
 
     @property
     def is_joining(self) -> bool:
-        """Whether it has still to hear of objects that were in the cache when it came."""
+        """Whether initial notifications are still to come."""
         return self.pending is not None
 
     @property
     def removed(self) -> bool:
-        """Whether it receives no more."""
+        """Whether the registration was removed."""
         return self.ended.is_open
 
     def why_not_synced(self) -> str:
-        """Why it has not synced yet; empty if it has."""
+        """Why the registration has not synced; empty if it has."""
         if self.has_synced:
             return ""
         if self.removed:
@@ -96,44 +96,49 @@ class Registration:
         return f"{left} changes of the first sync are not dealt with"
 
     def remove(self) -> None:
-        """Receive no more, at once; a call that runs goes on (client-go 196). Twice is harmless."""
+        """End the notifications. A call that is under way goes on (client-go 196). May be repeated."""
         call_on(self.processor.loop, lambda: self.processor.remove_listener(self))
 
     async def shutdown(self) -> None:
-        """Receive no more, and return when the handler is called no more (client-go's ShutDownEventHandler).
+        """End the notifications, and return when the handler is not called any longer (ShutDownEventHandler).
 
-        Where the handler itself waits for it, which could not end, it is removed and CacheError raised.
+        Raises CacheError if the handler itself waits for this, which would never end; it is removed all the
+        same. On the loop.
         """
         self.remove()
         if isinstance(self.listener, ProcessorListener):
             await self.listener.gone()
 
     def retime(self, resync_period: float) -> None:
-        """Another resync period (seconds, 0 for none); it counts from the last resync."""
+        """Change the resync period: seconds from the last resync, 0 for none."""
         call_on(self.processor.loop, lambda: self.processor.retime(self, resync_period))
 
 
 class SharedProcessor:
-    """The listeners of an informer, in the order in which they came."""
+    """The listeners of an informer, in the order in which they were added (client-go's sharedProcessor)."""
 
     def __init__(self, clock: Clock) -> None:
-        self.loop = running_loop()  # to which it belongs; of one made before, that of the informer's `run`
+        # Of the informer; None until `run` if it was made where no loop runs.
+        self.loop = running_loop()
         self._clock = clock
-        self._registrations: dict[Registration, None] = {}
-        self._syncing: dict[Registration, None] = {}
-        self._distributed = 0
-        self.dropped = 0  # notifications that were pending when their listener was removed
-        self.faults = 0  # listeners that raised, though they must not
+        self._registrations: dict[Registration, None] = {}  # in the order in which they were added
+        self._syncing: dict[Registration, None] = {}  # those whose resync is in the queue
+        self._distributed = 0  # these three as in ProcessorStatistics
+        self.dropped = 0
+        self.faults = 0
         self.retimed = asyncio.Event()  # set when `next_due` may have changed
 
     def add_listener(
         self, listener: Listener, *, resync_period: float = 0.0, synced: Latch | None = None
     ) -> Registration:
-        """Tell a listener from now on. The first resync is due a period from now, and a little more."""
+        """Register a listener for all further notifications.
+
+        `resync_period` is in seconds, 0 for none; the first resync is due after up to 1.1 periods.
+        """
         registration = Registration(listener, self, synced=synced)
         registration.period = _period(resync_period)
         if registration.period:
-            # Listeners that came together are spread, so that their resyncs are not one large batch.
+            # Spread over a tenth of the period: listeners that are added together do not resync together.
             phase = 1 + _PHASE * self._clock.random()
             registration.due = self._clock.monotonic() + registration.period * phase
             self.retimed.set()
@@ -141,9 +146,9 @@ class SharedProcessor:
         return registration
 
     def remove_listener(self, registration: Registration) -> None:
-        """Tell it no more; nothing happens if it is not here (client-go 184, 186).
+        """Remove a registration; no effect if it is not registered (client-go 184, 186).
 
-        What a library handler has pending is dropped and counted (client-go 201).
+        Pending notifications of a library handler are dropped and counted (client-go 201).
         """
         if registration in self._registrations:
             del self._registrations[registration]
@@ -155,38 +160,39 @@ class SharedProcessor:
             registration.ended.open()
 
     def distribute(self, changes: Notifications) -> None:
-        """Give these to every listener; resyncs only to those whose resync is due."""
+        """Pass notifications to every listener; resyncs only to listeners whose resync is due."""
         self._distributed += len(changes)
         if not changes or not self._registrations:
-            return  # without listeners the notifications need not even be made
-        # Only now are they made, once for all listeners.
+            return  # without a listener the notifications of `Additions` are never made
+        # Made here, once for all listeners.
         notifications = tuple(changes)
         resyncs = any([n.type is _RESYNC for n in notifications])  # noqa: C419 - a generator costs twice as much
-        # A copy: a listener may add or remove others as it is called.
+        # A copy: a listener may add or remove others while it is called.
         for registration in tuple(self._registrations):
             if registration.removed:
-                continue  # by a listener that was called just now
+                continue  # by a listener that was called in this loop
             given: Sequence[Notification] = notifications
             if resyncs and registration not in self._syncing:
                 given = [n for n in given if n.type is not _RESYNC]
             if registration.pending is not None:
                 if registration.postponed:
-                    continue  # it will hear of the cache as it is then
+                    continue  # its initial notifications will include this change
                 given = _admitted(given, registration.pending)
             self._give(registration, given)
 
     def postpone(self, registration: Registration) -> None:
-        """Tell a listener nothing before it is introduced."""
+        """Send a listener nothing before `introduce`."""
         registration.pending, registration.postponed = {}, True
 
     def introduce(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
-        """Tell a late joiner the cache, a slice at a time; each object once (client-go 202).
+        """Send a listener one initial Added for each cached object, a slice at a time (client-go 202).
 
-        An object that changes before its turn is given as it is then; one that is deleted is not given.
+        An object that changes before its turn is sent in the new state; an object that is deleted before its
+        turn is not sent.
         """
         registration.postponed = False
         pending = registration.pending = dict.fromkeys(cache)
-        # The keys of now: a live change takes its key out of `pending`, and is given before its turn.
+        # A change during this removes its key from `pending` and is sent at once, so the keys are copied.
         keys = iter(list(pending))
         while (part := tuple(islice(keys, _SLICE))) and not registration.removed:
             now = self._clock.now().timestamp()
@@ -202,22 +208,22 @@ class SharedProcessor:
         registration.joined.open()
 
     def replay(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
-        """Tell a listener the cache again, as resyncs, a slice at a time."""
+        """Send a listener a resync for each cached object, a slice at a time."""
         keys = iter(list(cache))
         while (part := tuple(islice(keys, _SLICE))) and not registration.removed:
             if registration.pending is not None:
-                return  # it is hearing all of the cache just now
+                return  # the initial notifications are under way, and include every object
             now = self._clock.now().timestamp()
             found = (cache.get(key) for key in part)
             self._give(registration, [resync_of(record, now) for record in found if record is not None])
             yield
 
     def due(self) -> tuple[Registration, ...]:
-        """Whose resync is due now: with those that wait for one already, they hear the next one."""
+        """The registrations whose resync is due now. They receive the next resync, and get a new due time."""
         now = self._clock.monotonic()
         due = tuple(r for r in self._registrations if r.due <= now)
         for registration in due:
-            # Periods that were missed, by a suspended machine, are one resync, not many.
+            # Several missed periods, as of a suspended machine, are one resync.
             missed = (now - registration.due) // registration.period
             registration.due += registration.period * (missed + 1)
             self._syncing[registration] = None
@@ -230,20 +236,20 @@ class SharedProcessor:
 
     @property
     def syncing(self) -> tuple[Registration, ...]:
-        """Who hears the resync that is under way."""
+        """The registrations that receive the resync that is in the queue."""
         return tuple(self._syncing)
 
     def served(self) -> tuple[Registration, ...]:
-        """End the resync that was under way; returns the registrations that it was for."""
+        """Note that the resync was taken from the queue; returns the registrations that receive it."""
         served, self._syncing = tuple(self._syncing), {}
         return served
 
     def retime(self, registration: Registration, resync_period: float) -> None:
-        """Another period, with the phase kept: the next resync is due a new period after the last one."""
+        """Change the resync period; the next resync is due a new period after the last one."""
         period = _period(resync_period)
         if period == registration.period or registration.removed:
             return
-        # The phase is kept: a handler whose period changes at a reload hears no resync because of that.
+        # From the last resync, and not from now: a reload that changes the period causes no resync.
         last = registration.due - registration.period if registration.period else self._clock.monotonic()
         registration.period = period
         registration.due = last + period if period else float("inf")
@@ -263,7 +269,7 @@ class SharedProcessor:
         )
 
     def registrations(self, listener: Listener | None = None) -> tuple[Registration, ...]:
-        """All of them, or those of a listener."""
+        """All registrations, or those of one listener."""
         return tuple(r for r in self._registrations if listener is None or r.listener is listener)
 
     def __len__(self) -> int:
@@ -274,7 +280,7 @@ class SharedProcessor:
             return
         try:
             registration.listener.add_all(notifications)
-        except Exception:  # noqa: BLE001 - it must not raise, but the other listeners shall not suffer for it
+        except Exception:  # noqa: BLE001 - the other listeners still have to be notified
             self.faults += 1
             _log.exception(
                 "the listener %r raised, and has missed %d changes",
@@ -284,7 +290,10 @@ class SharedProcessor:
 
 
 def _admitted(notifications: Sequence[Notification], pending: dict[str, None]) -> Sequence[Notification]:
-    """What a late joiner hears of live changes while it has not heard all of the cache."""
+    """The notifications for a listener whose initial ones are under way.
+
+    The first change of a pending key becomes its initial Added, or nothing if the object was deleted.
+    """
     admitted: list[Notification] = []
     for notification in notifications:
         if notification.key not in pending:

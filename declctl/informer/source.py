@@ -1,7 +1,7 @@
-"""Sources: where a reflector lists and watches. A protocol, so that the informers know no HTTP.
+"""Sources: what a reflector lists and watches. `Source` is a protocol, so that informers know no HTTP.
 
-`ListWatch` is a pair of functions as a source (client-go's listwatch.go). `Decoding` has the figures of the
-projections that a source has decoded with.
+`ListWatch` is a source made of two functions (client-go's listwatch.go). `Decoding` sums the figures of all
+projections that a source has used.
 """
 
 import inspect
@@ -24,13 +24,13 @@ Progress = Callable[[], object]
 
 
 def no_progress() -> None:
-    """Progress of an answer that nobody wants to know."""
+    """The default for `progress`: does nothing."""
 
 
 class Source(Protocol):
-    """One resource of one server, or what a namespace and selectors leave of it. Used on one loop.
+    """One resource of one server, or the part of it in a namespace or behind selectors (ListerWatcher).
 
-    Both methods raise the ApiError family and nothing else. A source may also have:
+    Used on one loop. Both methods raise the ApiError family and nothing else. A source may also have:
 
     - `is_watch_list_semantics_unsupported()`: see WatchListSemantics.
     - `has_selector`: whether it selects objects by labels or fields.
@@ -38,19 +38,19 @@ class Source(Protocol):
     - `decode_runner`: see SupportsDecodeRunner.
     """
 
-    projection: Projection  # which decodes; it may be exchanged between two events
+    projection: Projection  # the decoder; it may be replaced between two events
 
     @property
     def description(self) -> str:
-        """What is listed and watched, as people call it: `pods in team-a`."""
+        """The resource in the words of a log line, such as `pods in team-a`."""
         ...
 
     async def list(self, options: ListOptions, *, known: Known, progress: Progress = no_progress) -> ListPage:
         """One page of a LIST.
 
-        `known` is what the cache holds, so that what has not changed is given back as it is. `progress` is
-        called whenever more of the answer has come: then a long answer may take as long as it goes on coming.
-        A source that does not take it is given none; its answers have to be complete within two minutes.
+        `known` returns the cached record of a key; an unchanged object is returned as that record. `progress`
+        is called whenever a part of the answer was received, so that a long answer does not time out while it
+        comes. The answers of a source without a `progress` parameter have to be complete within two minutes.
         """
         ...
 
@@ -59,19 +59,19 @@ class Source(Protocol):
     ) -> AsyncIterator[Sequence[WatchEvent]]:
         """Events in batches until the server ends the watch.
 
-        An empty batch says that the watch is open. The caller ends a watch by its `aclose`, if it has one,
-        which closes the connection. `known` is given for a streaming list, as for `list`.
+        An empty batch says that the watch is open. The caller ends the watch by `aclose` of the iterator, if
+        it has that method; then the connection is closed. `known` is for streaming lists, as in `list`.
         """
         ...
 
 
 def takes_progress(source: Source) -> bool:
-    """Whether `list` of a source takes `progress`. One that was written without it works, too."""
+    """Whether `list` of a source has the parameter `progress`, which is optional."""
     return "progress" in inspect.signature(source.list).parameters
 
 
 async def stop_listening(watch: AsyncIterator[object]) -> None:
-    """Leave a watch, which closes its connection, if it is one that can be closed."""
+    """Close a watch, and with it its connection, if the iterator has `aclose`."""
     close = getattr(watch, "aclose", None)
     if close is not None:
         await close()
@@ -82,19 +82,19 @@ class WatchListSemantics(Protocol):
     """A source that says whether it can stream lists (client-go's IsWatchListSemanticsUnSupported)."""
 
     def is_watch_list_semantics_unsupported(self) -> bool:
-        """Whether its watches can't begin with everything there is."""
+        """Whether the watches can't begin with all existing objects."""
         ...
 
 
 def supports_watch_list(source: object) -> bool:
-    """Whether streaming lists may be asked for: unless the source says that it can't do them."""
+    """Whether streaming lists may be requested: true unless the source says otherwise."""
     return not (isinstance(source, WatchListSemantics) and source.is_watch_list_semantics_unsupported())
 
 
 def has_selector(source: object) -> bool:
-    """Whether a source selects objects by labels or fields; True for a source that does not say.
+    """Whether a source selects objects by labels or fields; True for a source without this attribute.
 
-    Then, to answer a LIST with a limit, the server may have to read all objects of the resource.
+    With a selector, the server may have to read all objects of the resource for a LIST with a limit.
     """
     return bool(getattr(source, "has_selector", True))
 
@@ -112,54 +112,57 @@ class SupportsDecodeRunner(Protocol):
 
 
 class ServerMonitor(Protocol):
-    """Whether a server can be reached, for all reflectors that list and watch there. Used on one loop."""
+    """Watches whether a server can be reached, for all its reflectors. Used on one loop."""
 
     def suspect(self) -> None:
-        """Find out whether the server is away: a request failed as if it were."""
+        """Check whether the server is away, because a request failed as if it were."""
         ...
 
     async def wait(self, seconds: float) -> bool:
         """Return after `seconds`, but not while the server is away.
 
-        Returns True if the server was away and is back, which may be before `seconds` have passed.
+        Returns True if the server was away and is back; then `seconds` may not have passed yet.
         """
         ...
 
     def subscribe(self, call: Callable[[str], None]) -> Callable[[], None]:
-        """Call a function with the reason when the server's history was replaced; returns what ends that."""
+        """Call a function with the reason when the server's history was replaced; returns an unsubscriber."""
         ...
 
     def history_replaced(self, why: str) -> None:
-        """Call all subscribers: the server's history was found to be another one than before."""
+        """Call all subscribers, because the server has another history than before."""
         ...
 
 
 def health_of(source: object) -> ServerMonitor | None:
-    """The monitor of a source's server; None for a source that has none."""
+    """The monitor of a source's server; None for a source without one."""
     return getattr(source, "health", None)
 
 
 class TweakListOptions(Protocol):
-    """Changes what is asked for: given the options of a LIST or of a WATCH, returns those to be used.
+    """A function that returns the options to use in the place of those of a LIST or WATCH (client-go).
 
     `lambda options: dataclasses.replace(options, label_selector="app=web")`
     """
 
     def __call__(self, options: _Options, /) -> _Options:
-        """The options to be used."""
+        """The options to use."""
         ...
 
 
 class ListWatch:
-    """A Source made of two functions.
+    """A source made of two functions (client-go's ListWatch). Used on one loop.
 
-    `list_func` returns a page, as `{"metadata": …, "items": […]}`, as its bytes, or as a ListPage.
-    `watch_func` gives events, each as `{"type": …, "object": …}` or as its bytes, or batches of
-    WatchEvents. What is plain is decoded by `projection`. Both raise the ApiError family.
+    - `list_func`: a coroutine function that returns a page: as `{"metadata": …, "items": […]}`, as the bytes
+      of that, or as a ListPage.
+    - `watch_func`: returns an async iterator of events, each as `{"type": …, "object": …}` or its bytes, or
+      of batches of WatchEvents.
+    - `projection`: decodes mappings and bytes.
+    - `description`: for logs; by default the kind.
+    - `tweak_list_options`: applied to the options of every LIST and WATCH (NewFilteredListWatchFromClient).
+    - `watch_list`: False if the watches can't begin with all existing objects; then that is never requested.
 
-    `tweak_list_options` is applied to the options of every LIST and every WATCH (client-go's
-    NewFilteredListWatchFromClient). `watch_list` False says that the watches can't begin with
-    everything there is: then they are never asked to.
+    Both functions raise the ApiError family.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class ListWatch:
         self._watch_list = watch_list
 
     def is_watch_list_semantics_unsupported(self) -> bool:
-        """Whether its watches can't begin with everything there is."""
+        """Whether the watches can't begin with all existing objects."""
         return not self._watch_list
 
     async def list(
@@ -188,9 +191,9 @@ class ListWatch:
         options: ListOptions,
         *,
         known: Known,
-        progress: Progress = no_progress,  # noqa: ARG002 - the function gives its answer as a whole
+        progress: Progress = no_progress,  # noqa: ARG002 - the function returns its answer as a whole
     ) -> ListPage:
-        """One page of a LIST."""
+        """One page of a LIST, as in `Source`."""
         answer = await self._list(self._tweaked(options))
         if isinstance(answer, ListPage):
             return answer
@@ -199,7 +202,7 @@ class ListWatch:
     async def watch(
         self, options: WatchOptions, *, known: Known | None = None
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
-        """Events in batches until the function ends."""
+        """Events in batches until the iterator of `watch_func` ends, as in `Source`."""
         answers = self._watch(self._tweaked(options))
         try:
             async for answer in answers:
@@ -216,7 +219,10 @@ class ListWatch:
 
 
 class FilteredListWatch:
-    """Another source, asked with other options: `tweak_list_options` is applied to every LIST and WATCH."""
+    """A source that passes other options to another one (client-go's FilteredListWatch). Used on one loop.
+
+    `tweak_list_options` is applied to the options of every LIST and WATCH.
+    """
 
     def __init__(self, source: Source, tweak_list_options: TweakListOptions) -> None:
         self._source = source
@@ -225,7 +231,7 @@ class FilteredListWatch:
 
     @property
     def projection(self) -> Projection:
-        """The other source's."""
+        """The projection of the other source."""
         return self._source.projection
 
     @projection.setter
@@ -234,20 +240,20 @@ class FilteredListWatch:
 
     @property
     def description(self) -> str:
-        """The other source's."""
+        """The description of the other source."""
         return self._source.description
 
     @property
     def health(self) -> ServerMonitor | None:
-        """The other source's."""
+        """The server monitor of the other source."""
         return health_of(self._source)
 
     def is_watch_list_semantics_unsupported(self) -> bool:
-        """What the other source says."""
+        """Whether the other source can't stream lists."""
         return not supports_watch_list(self._source)
 
     async def list(self, options: ListOptions, *, known: Known, progress: Progress = no_progress) -> ListPage:
-        """One page of a LIST."""
+        """One page of a LIST, as in `Source`."""
         tweaked = self._tweak(options)
         if self._takes_progress:
             return await self._source.list(tweaked, known=known, progress=progress)
@@ -256,7 +262,7 @@ class FilteredListWatch:
     def watch(
         self, options: WatchOptions, *, known: Known | None = None
     ) -> AsyncIterator[Sequence[WatchEvent]]:
-        """Events in batches until the server ends the watch."""
+        """Events in batches until the server ends the watch, as in `Source`."""
         return self._source.watch(self._tweak(options), known=known)
 
 
@@ -265,23 +271,25 @@ def _bytes(answer: Mapping[str, Any] | bytes) -> bytes:
 
 
 class Decoding:
-    """The figures of all projections that a source has decoded with: no count ever goes back.
+    """Sums the figures of all projections that a source has used, so that no count ever decreases.
 
-    `exchange` is for one thread, `statistics` for any.
+    `exchange` is called by one thread, `statistics` by any.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._former: tuple[_FormerProjection, ...] = ()  # projections that were exchanged, the oldest first
+        # Projections that were replaced, the oldest first. A tuple, which other threads read while it
+        # changes.
+        self._former: tuple[_FormerProjection, ...] = ()
 
     def exchange(self, projection: Projection) -> None:
         """Let the source decode with another projection from now on.
 
-        The one before finishes the LIST that is under way, and its figures are read until then.
+        The previous projection finishes the LIST that is under way, and its figures still grow until then.
         """
         before = self._source.projection
         others = [former for former in self._former if not former.is_of(before)]
-        # The figures of projections that are gone can't change any more: they become one.
+        # The figures of deleted projections can't change: they are added up to one entry.
         gone = [former for former in others if former.is_gone]
         alive = [former for former in others if former not in gone]
         ended = [_FormerProjection(_together([former.statistics() for former in gone]))] if gone else []
@@ -289,22 +297,21 @@ class Decoding:
         self._source.projection = projection
 
     def statistics(self) -> ProjectionStatistics:
-        """What was decoded so far; the frames are those of the present projection."""
+        """The sums so far; the figures of frames are those of the present projection."""
         former, current = self._former, self._source.projection
-        # The last of them is the present one for a moment, while they are exchanged.
+        # During `exchange`, the last former projection is the present one for a moment.
         figures = [each.statistics() for each in former if not each.is_of(current)]
         return _together([*figures, current.statistics()])
 
 
 class _FormerProjection:
-    """A projection that was exchanged, or the figures of some that are gone.
+    """The figures of a projection that was replaced, or the sums of several that were deleted.
 
-    A projection is not kept alive for its figures: it may hold the code of a generation that is to be
-    forgotten.
+    It has a weak reference: a projection may hold user code of a generation that has to be freed.
     """
 
     def __init__(self, figures: ProjectionStatistics, projection: Projection | None = None) -> None:
-        self._figures = figures
+        self._figures = figures  # the last ones that were read
         self._projection = None if projection is None else weakref.ref(projection)
 
     @property
@@ -322,7 +329,7 @@ class _FormerProjection:
 
 
 def _together(figures: Sequence[ProjectionStatistics]) -> ProjectionStatistics:
-    """The sums; the frames are those of the last one, and so is the fault where it has one."""
+    """The sums. Frames are those of the last entry; the fault is that of the last entry which has one."""
     return replace(
         figures[-1],
         objects=sum(each.objects for each in figures),
@@ -334,7 +341,7 @@ def _together(figures: Sequence[ProjectionStatistics]) -> ProjectionStatistics:
 
 
 class SourceProvider(Protocol):
-    """What gives sources: a client."""
+    """Makes sources: a client of a cluster."""
 
     def source(
         self,
@@ -346,9 +353,9 @@ class SourceProvider(Protocol):
         metadata_only: bool = False,
         projection: Projection,
     ) -> Source:
-        """Lists and watches one resource."""
+        """A source of one kind."""
         ...
 
     async def find_resource(self, name: str) -> Resource:
-        """The resource that people call `deployments.apps`; raises NotFound while it is not served."""
+        """The resource of a name such as `deployments.apps`; raises NotFound while it is not served."""
         ...

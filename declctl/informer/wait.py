@@ -1,11 +1,10 @@
 """Waiting until caches and handlers have synced (client-go's wait.go, WaitForCacheSync and synctrack).
 
-Nothing polls: a waiting task is woken when something has synced, when it can't sync any more, and when the
-time is over. The log and the result name what is missing, each with its reason.
+A waiting task does not poll: latches wake it. The log and the result name each cache that has not synced,
+with the reason.
 
-The trackers are for code that processes the first sync outside of a handler: in a work queue, in threads, in
-batches. Our own listeners count by epochs of their queue instead, which also take account of changes that
-were merged.
+The trackers are for code that processes the first sync outside of a handler: in a work queue, in threads, or
+in batches. `ProcessorListener` uses epochs of its queue instead, which also count merged changes correctly.
 """
 
 import asyncio
@@ -24,54 +23,54 @@ from declctl.kit import Clock, Latch, SystemClock
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 
-_FIRST_WORD = 10.0  # seconds of waiting until the log says for what, as in client-go
-_LONGEST_SILENCE = 320.0  # seconds: the interval doubles until then
+_FIRST_WORD = 10.0  # seconds until the first log line about a wait, as in client-go
+_LONGEST_SILENCE = 320.0  # seconds between two log lines; the interval doubles until then
 _log = logging.getLogger("declctl.informer")
 
 Why = Callable[[str], str]
 
 
 class Waitable(Protocol):
-    """An informer, or a handler's registration, which can be waited for."""
+    """An informer, or a handler's registration, whose sync can be waited for."""
 
     @property
     def name(self) -> str:
-        """What it is called in logs and results."""
+        """The name in logs and results."""
         ...
 
     @property
     def synced(self) -> Latch:
-        """Opens when it has synced."""
+        """Opens with the sync."""
         ...
 
     @property
     def ended(self) -> Latch:
-        """Opens when it is over; if it has not synced then, it never will."""
+        """Opens at the end, after which no sync comes any longer."""
         ...
 
     def why_not_synced(self) -> str:
-        """Why it has not synced yet; empty if there is nothing to say."""
+        """Why there is no sync yet; empty for no reason."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The outcome of a wait; true if all has synced (client-go's SyncResult)."""
+    """The outcome of a wait; true if all have synced (client-go's SyncResult)."""
 
     synced: Mapping[str, bool]  # by name
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # why a missing one has not synced
-    cause: Exception | None = None  # why the wait was over before all had synced; None if all had
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # of those that have not synced
+    cause: Exception | None = None  # why the wait ended early; None if all have synced
 
     def __bool__(self) -> bool:
         return all(self.synced.values())
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of what has not synced, sorted."""
+        """The names of those that have not synced, sorted."""
         return tuple(sorted(name for name, synced in self.synced.items() if not synced))
 
     def as_error(self) -> NotSynced | None:
-        """The error that names what is missing, sorted, each with its reason; None if nothing is."""
+        """An error that names those that have not synced, with reasons; None if all have synced."""
         if not self.missing:
             return None
         error = NotSynced("; ".join(_sentence(name, self.reasons.get(name, "")) for name in self.missing))
@@ -91,12 +90,16 @@ async def wait_for(
     timeout: float | None = None,
     ended: Mapping[str, Latch] = MappingProxyType({}),
 ) -> SyncResult:
-    """Wait until every latch is open, for `timeout` seconds of the clock, or for ever (client-go's WaitFor).
+    """Wait until every latch is open (client-go's WaitFor).
 
-    Never raises for what is missing: that stands in the result. With nothing to wait for it returns at once.
-    It also returns as soon as a latch of `ended` opens whose namesake has not synced, because that never
-    will. After 10 s, and then at growing intervals, the log says what is missing and `why`. Used on the loop
-    of the latches; a cancellation of the caller ends it.
+    - `waiting`: the latches by name. Without any it returns at once.
+    - `why`: the reason for which the latch of a name is not open, for the log and the result.
+    - `timeout`: seconds of the clock, None for no limit.
+    - `ended`: latches by the same names. If one of them opens first, its namesake will never open, and the
+      wait ends.
+
+    Returns the result and does not raise for a latch that is not open. After 10 s, and then at growing
+    intervals, the log names the latches that are not open. Used on the loop of the latches.
     """
     changed = asyncio.Event()
     latches = [*waiting.values(), *(latch for name, latch in ended.items() if name in waiting)]
@@ -121,7 +124,7 @@ async def _all_open(
     why: Why,
     timeout: float | None,
 ) -> Exception | None:
-    """Return when all is open, or the reason for which that was not waited for."""
+    """Return None when all latches are open, else the reason for an early end."""
     began = clock.monotonic()
     deadline = float("inf") if timeout is None else began + timeout
     interval, next_word = _FIRST_WORD, began + _FIRST_WORD
@@ -136,7 +139,7 @@ async def _all_open(
             _log.warning("waiting for %.0f s until they have synced: %s", now - began, sentences)
             interval = min(2 * interval, _LONGEST_SILENCE)
             next_word = now + interval
-        # Until a latch opens, or the time is over, or the log is due.
+        # Until a latch opens, the timeout, or the next log line.
         await signalled(changed, clock=clock, seconds=min(next_word, deadline) - clock.monotonic())
     return None
 
@@ -144,9 +147,14 @@ async def _all_open(
 async def wait_for_cache_sync(
     *waited: Waitable | Latch, timeout: float | None = None, clock: Clock | None = None
 ) -> SyncResult:
-    """Wait until informers, registrations or latches have synced; times are in seconds.
+    """Wait until informers, registrations or latches have synced (client-go's WaitForCacheSync).
 
-    As `wait_for`, with the reasons that each of them gives. Two of one name are told apart by a number.
+    - `timeout`: seconds, None for no limit.
+    - `clock`: the system's by default.
+
+    Returns a result that is true if all have synced, and that names the others with their reasons. Of several
+    with one name, the second is called `name (2)`. It ends early when an informer or a registration ends
+    before it has synced. On their loop.
     """
     named: dict[str, Waitable | Latch] = {}
     for one in waited:
@@ -154,18 +162,18 @@ async def wait_for_cache_sync(
         while name in named and named[name] is not one:
             name, number = f"{one.name} ({number})", number + 1
         named[name] = one
-    speaking = {name: one for name, one in named.items() if not isinstance(one, Latch)}
+    waitables = {name: one for name, one in named.items() if not isinstance(one, Latch)}
     return await wait_for(
         {name: one if isinstance(one, Latch) else one.synced for name, one in named.items()},
         clock=clock or SystemClock(),
-        why=lambda name: speaking[name].why_not_synced() if name in speaking else "",
+        why=lambda name: waitables[name].why_not_synced() if name in waitables else "",
         timeout=timeout,
-        ended={name: one.ended for name, one in speaking.items()},
+        ended={name: one.ended for name, one in waitables.items()},
     )
 
 
 async def signalled(event: asyncio.Event, *, clock: Clock, seconds: float | None) -> None:
-    """Return when an event is set, which clears it, or when `seconds` have passed, if it is not None."""
+    """Return when an event is set, or after `seconds`; None for no limit. Clears the event."""
 
     async def ring() -> None:
         assert seconds is not None
@@ -186,10 +194,10 @@ def _sentence(name: str, reason: str) -> str:
 
 
 class _Tracker(ABC):
-    """What both trackers have. `synced` opens once, when the upstream has synced and no work is left.
+    """The common part of both trackers. All methods may be called from any thread.
 
-    Any thread may call. `synced` is for a loop: pass it as `loop` if other threads finish work. Once synced
-    it stays so, whatever starts later.
+    `synced` opens when the upstream has synced and all work that was started is finished; it stays open. It
+    belongs to one loop: pass that as `loop` if other threads finish work.
     """
 
     def __init__(self, name: str = "", *, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -197,11 +205,11 @@ class _Tracker(ABC):
         self._loop = loop
         self._lock = threading.Lock()
         self._upstream = False  # all work of the first sync was started
-        self._synced = False
+        self._synced = False  # `synced` opens; written under the lock
 
     @property
     def has_synced(self) -> bool:
-        """Whether the upstream has synced and what was started has been finished."""
+        """Whether the upstream has synced and all work was finished."""
         return self._synced
 
     def upstream_has_synced(self) -> None:
@@ -222,7 +230,7 @@ class _Tracker(ABC):
         if self._loop is None:
             self.synced.open()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits any longer
                 self._loop.call_soon_threadsafe(self.synced.open)
 
 
@@ -234,12 +242,12 @@ class AsyncTracker(_Tracker, Generic[Key]):
         self._keys: set[Key] = set()
 
     def start(self, key: Key) -> None:
-        """Note that work on a key begins; call it before the work can be finished."""
+        """Note that work on a key begins. Call it before `finished` of that key can be called."""
         with self._lock:
             self._keys.add(key)
 
     def finished(self, key: Key) -> None:
-        """Note that the work on a key is done, well or badly; what was not started is ignored."""
+        """Note that the work on a key has ended, with success or not; no effect for an unknown key."""
         with self._lock:
             self._keys.discard(key)
         self._look()
@@ -249,9 +257,9 @@ class AsyncTracker(_Tracker, Generic[Key]):
 
 
 class SingleFileTracker(_Tracker):
-    """Tracks work that is finished in the order in which it was started: it only counts.
+    """Tracks work that is finished in the order in which it was started (client-go's SingleFileTracker).
 
-    (client-go's SingleFileTracker.)
+    It counts, and keeps no keys.
     """
 
     def __init__(self, name: str = "", *, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -264,7 +272,7 @@ class SingleFileTracker(_Tracker):
             self._count += 1
 
     def finished(self) -> None:
-        """Note that one piece of work is done; raises CacheError if none was under way."""
+        """Note that one piece of work has ended; raises CacheError if none was under way."""
         with self._lock:
             if not self._count:
                 raise CacheError(f"{self.synced.name or 'a tracker'}: more work was finished than started")
@@ -276,11 +284,11 @@ class SingleFileTracker(_Tracker):
 
 
 class Lazy(Generic[T]):
-    """A value that is computed when it is asked for, once after each `notify` (client-go's Lazy).
+    """A value that is computed by the first `get` after each `notify` (client-go's Lazy). From any thread.
 
-    Any thread may call. `get` never gives a value that was computed before the caller's own `notify`. Threads
-    that ask during a computation wait for that one; a `notify` meanwhile starts a new one beside it. What
-    `evaluate` raises goes to the caller and is not kept: the next `get` tries again.
+    `get` never returns a value whose computation began before the caller's own `notify`. Threads that call
+    `get` during a computation wait for it; after a further `notify`, a new computation starts beside it. An
+    exception of `evaluate` is raised and not kept: the next `get` computes again.
     """
 
     def __init__(self, evaluate: Callable[[], T]) -> None:
@@ -288,10 +296,9 @@ class Lazy(Generic[T]):
         self._computation = _Computation(evaluate)
 
     def notify(self) -> None:
-        """Something has changed: the next `get` computes anew."""
-        self._computation = _Computation(
-            self._evaluate
-        )  # one that computes now keeps its own entry, which nobody sees
+        """Let the next `get` compute the value anew."""
+        # A computation under way keeps its own entry, whose result no later `get` returns.
+        self._computation = _Computation(self._evaluate)
 
     def get(self) -> T:
         """The value."""
@@ -299,7 +306,7 @@ class Lazy(Generic[T]):
 
 
 class _Computation(Generic[T]):
-    """One computation, and its result."""
+    """One computation and its result."""
 
     def __init__(self, evaluate: Callable[[], T]) -> None:
         self._evaluate = evaluate
