@@ -1,15 +1,13 @@
 """Credential plugins (`user.exec`) and OpenID Connect (`auth-provider: oidc`) of a kubeconfig.
 
-A plugin runs with a bound on time and output, and is killed with the login that waits for it. The official
-loader's runner inherits standard input, reads without a limit, waits for ever for a plugin that fills its
-standard error, and leaves the plugin running when the login is given up.
+Both are done here because the official client does them unsafely. Its runner of plugins passes standard
+input on, reads without a limit, waits for ever for a plugin that fills its standard error, and leaves the plugin
+running when the login is cancelled. Here a plugin has a limit on time and output, and is killed with the login
+that waits for it. Its OpenID Connect does not check the certificate of the identity provider, fails if the
+kubeconfig names an authority for it, sends the client's secret to the target of a redirect, and fails if the
+provider keeps the refresh token.
 
-For OpenID Connect, the official client does not check the certificate of the identity provider, fails if the
-kubeconfig names an authority for it, shows the client's secret wherever the provider redirects to, and fails
-if the provider keeps the refresh token. So both are done here.
-
-This module loads the official client and aiohttp, so it is itself loaded when there is a kubeconfig to log in
-with.
+This module loads the official client and aiohttp. It is imported when a kubeconfig is used to log in.
 """
 
 import asyncio
@@ -61,7 +59,10 @@ class _Credential(msgspec.Struct):
 
 
 class PluginLoader(KubeConfigLoader):
-    """The official loader with this module's runner, and `oidc`; its files are made in `temp_file_path`."""
+    """The official loader with the plugin runner and the OpenID Connect of this module.
+
+    Certificates and keys that a plugin gives become files in `folder`.
+    """
 
     def __init__(self, kubeconfig: Kubeconfig, *, folder: str) -> None:
         super().__init__(
@@ -80,8 +81,8 @@ class PluginLoader(KubeConfigLoader):
         user = self._user_body()
         file = user.get("tokenFile")
         if file and not user.get("exec") and not self.provider:
-            # As in client-go, the file comes before `token`, which is for a file that has given no token yet.
-            # Else the last token of the file goes on, until the server refuses it and a new loader is made.
+            # As in client-go, the file takes precedence; `token` is used until the file has given a token. If
+            # the file can't be read later, its last token is used until the server refuses it.
             try:
                 self._token = await asyncio.to_thread(_token_of, Path(file))
             except UsageError:
@@ -100,13 +101,13 @@ class PluginLoader(KubeConfigLoader):
         return {} if node is None else node.value
 
     async def load_from_exec_plugin(self) -> Literal[True]:
-        """Run the plugin, unless what it gave last is still good. Raises UsageError."""
+        """Run the plugin, unless its last credential is still valid. Raises UsageError."""
         expires = self.exec_plugin_expiry
         if expires is not None and expires - datetime.now(UTC) > EARLY:
             return True
         assert self._spec is not None
         status = await run_plugin(self._spec, self._target)
-        # A time without a zone is no time of an API: it is taken for UTC.
+        # An API always names a time zone; without one the time counts as UTC.
         until = status.expirationTimestamp
         self.exec_plugin_expiry = until.replace(tzinfo=until.tzinfo or UTC) if until else None
         if status.token:
@@ -127,10 +128,10 @@ class PluginLoader(KubeConfigLoader):
 
 
 async def run_plugin(spec: ExecSpec, cluster: ClusterSpec) -> _Status:
-    """What a plugin gives; raises UsageError with a sentence. It is killed when this is cancelled."""
+    """Run a plugin and return its credential; cancelling kills it. Raises UsageError with a sentence."""
     if spec.interactiveMode == "Always":
         raise UsageError("it wants to ask somebody (interactiveMode: Always), and nobody is asked")
-    # A thread of its own: the certificate authority is a file, and folders of PATH may be on a network.
+    # In a thread: the certificate authority is a file, and folders of PATH may be on a network.
     command, info = await asyncio.to_thread(lambda: (_command(spec), _info(spec, cluster)))
     environment = {
         **os.environ,
@@ -155,7 +156,7 @@ async def run_plugin(spec: ExecSpec, cluster: ClusterSpec) -> _Status:
     except BaseException:
         _kill(process)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_SECONDS):  # the rest of the pipes, after which they are closed
+            async with asyncio.timeout(_LAST_SECONDS):  # pipes that are read to their end are closed
                 await asyncio.gather(_read(process, process.stdout), _read(process, process.stderr))
                 await process.wait()
         raise
@@ -182,14 +183,14 @@ def _token_of(file: Path) -> str:
 
 
 def _command(spec: ExecSpec) -> str:
-    """The program to run: a bare name is looked up in PATH of this process, as by Go."""
+    """The program to run. A name without a folder is looked up in PATH of this process, as Go does."""
     if os.sep in spec.command:
         return spec.command
     found = shutil.which(spec.command)
     if found is None:
         raise _not_started(spec, "no folder of PATH has it")
     if not os.path.isabs(found):  # noqa: PTH117
-        # As Go's exec.ErrDot: the current folder may be anybody's.
+        # As Go's exec.ErrDot: other users may be able to write into the current folder.
         raise _not_started(spec, "PATH finds it in the current folder, from which no plugin is started")
     return found
 
@@ -200,8 +201,8 @@ def _not_started(spec: ExecSpec, why: str) -> UsageError:
 
 
 def _info(spec: ExecSpec, cluster: ClusterSpec) -> str:
-    """KUBERNETES_EXEC_INFO: an ExecCredential, with the cluster if the plugin wants that. Blocks."""
-    # Nobody sits in front of a controller, and its standard input may be its manifest.
+    """KUBERNETES_EXEC_INFO: an ExecCredential, with the cluster if the plugin asks for it. Blocks."""
+    # A controller has no user who could answer, and its standard input may be its manifest.
     content: dict[str, Any] = {"interactive": False}
     if spec.provideClusterInfo:
         content["cluster"] = _cluster_info(cluster)
@@ -247,7 +248,7 @@ def _cluster_info(cluster: ClusterSpec) -> Mapping[str, Any]:
 
 
 async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReader | None) -> bytes:
-    """All that a plugin writes; one that writes too much is killed, its rest is dropped."""
+    """The output of a plugin. A plugin that writes more than the limit is killed."""
     content = bytearray()
     while stream is not None and (part := await stream.read(65536)):
         if len(content) <= _OUTPUT_BYTES:
@@ -258,13 +259,13 @@ async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReade
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    # With what it has started: it has a session of its own.
+    # The whole group: the plugin has a session of its own, and its children are in it.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _status(output: bytes, spec: ExecSpec) -> _Status:
-    # What it wrote is never shown: it may be a token.
+    # Messages never contain the output: it may be a token.
     try:
         credential = msgspec.json.decode(output, type=_Credential)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
@@ -283,10 +284,10 @@ def _status(output: bytes, spec: ExecSpec) -> _Status:
 
 
 async def refresh(config: MutableMapping[str, Any]) -> None:
-    """Get an id token from the identity provider, and write it into `config` (client-go's oidc.go).
+    """Get an id token from the identity provider and write it into `config` (client-go's oidc.go).
 
-    `config` is `auth-provider.config` of the user, in memory: a refresh token that the provider replaces is
-    not written into the kubeconfig. Raises UsageError with a sentence.
+    `config` is `auth-provider.config` of the user, in memory. A new refresh token is kept there too, and not
+    written into the kubeconfig. Raises UsageError with a sentence.
     """
     for name in ("refresh-token", "idp-issuer-url", "client-id"):
         if not config.get(name):
@@ -299,7 +300,7 @@ async def refresh(config: MutableMapping[str, Any]) -> None:
         async with aiohttp.ClientSession(
             headers={"Accept": "application/json"},
             connector=aiohttp.TCPConnector(ssl=context),
-            trust_env=False,  # it stands for `.netrc`, too
+            trust_env=False,  # with it aiohttp would send passwords of `.netrc`
         ) as session:
             found = await _answer(session, "GET", f"{issuer}/.well-known/openid-configuration")
             endpoint = found.get("token_endpoint")
@@ -309,7 +310,7 @@ async def refresh(config: MutableMapping[str, Any]) -> None:
                 session,
                 "POST",
                 endpoint,
-                # The client's secret is for this request alone: discovery needs none.
+                # Only this request has the client's secret: discovery needs none.
                 headers={"Authorization": _basic(config)},
                 form={"grant_type": "refresh_token", "refresh_token": str(config["refresh-token"])},
             )
@@ -365,9 +366,10 @@ def _require_tls(url: str) -> None:
 
 
 def _trust(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """The authorities of the identity provider: those of the kubeconfig, else those of the system.
+    """A TLS context with the authorities of the kubeconfig for the identity provider, else of the system.
 
-    Data of the kubeconfig replace its file, as in client-go. Blocks, for READ_SECONDS at most.
+    `idp-certificate-authority-data` takes precedence over the file, as in client-go. Blocks for READ_SECONDS
+    at most.
     """
     data, name = config.get("idp-certificate-authority-data"), config.get("idp-certificate-authority")
     try:
@@ -375,7 +377,7 @@ def _trust(config: Mapping[str, Any]) -> ssl.SSLContext:
             content = base64.b64decode(data)
         elif name:
             file = Path(name)
-            # OpenSSL would open the file itself, and wait for ever for a pipe or a mount that hangs.
+            # Read here: OpenSSL would wait for ever for a pipe or a mount that hangs.
             content = read_file_in_time(file, most=TLS_BYTES, name="kubeconfig")
         else:
             return ssl.create_default_context()

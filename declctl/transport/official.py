@@ -1,4 +1,4 @@
-"""Official API clients for user code: the same cluster, the same fresh credentials, and no redirects."""
+"""Official API clients for handlers: the same cluster and credentials as the informers, and no redirects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
-# What the synchronous Configuration has in common with the asyncio one.
+# The attributes that the synchronous Configuration has in common with the asyncio one.
 _SHARED = (
     "host",
     "ssl_ca_cert",
@@ -28,8 +28,8 @@ _SHARED = (
 class OfficialClients:
     """Makes official clients and closes them.
 
-    `given` is a client of the caller, which is handed on and never closed. There is one asyncio client for
-    each loop, made on that loop; the synchronous client is for any thread.
+    `given` is a client of the caller: handlers get it as it is, and it is never closed here. There is one
+    asyncio client for each loop, made on that loop; the synchronous client is for any thread.
     """
 
     def __init__(self, credentials: Credentials, *, given: Any, user_agent: str) -> None:
@@ -40,7 +40,7 @@ class OfficialClients:
         self._synchronous: Any = None
         self._home: asyncio.AbstractEventLoop | None = None  # the loop on which credentials are renewed
         if given is None:
-            # In the configuration, so that clients which a handler makes from it have it as well.
+            # In the configuration, so that it also holds for clients that a handler makes from it.
             ours = credentials.configuration
             ours.client_session_kwargs = {
                 **(ours.client_session_kwargs or {}),
@@ -121,14 +121,14 @@ class OfficialClients:
     def _renew_sync(self, theirs: Any) -> None:
         home = self._home
         if home is None or not home.is_running() or _runs_here(home):
-            return  # this call would wait for its own loop: the last token has to do
+            return  # this call would wait for its own loop: the last token is used
         proof = asyncio.run_coroutine_threadsafe(self._credentials.proof(), home).result(LOGIN_SECONDS + 5)
         if proof.authorization:
             theirs.api_key[TOKEN] = proof.authorization
 
 
 async def _close_on(client: Any, loop: asyncio.AbstractEventLoop) -> None:
-    """Close a client on its own loop; where that is blocked, the end of the process has to do it."""
+    """Close a client on its own loop. If that loop is blocked, the process closes it when it ends."""
     closed = asyncio.run_coroutine_threadsafe(client.close(), loop)
     with suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_SECONDS):
@@ -136,7 +136,7 @@ async def _close_on(client: Any, loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
-    """A middleware of aiohttp: an answer that points elsewhere is an ApiException, and is not followed."""
+    """A middleware of aiohttp that raises ApiException for a redirect instead of following it."""
     response = await send(request)
     redirect = redirect_error(response.status, response.headers, server=str(request.url.origin()))
     if redirect is None:
@@ -150,7 +150,7 @@ async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -
 
 
 def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
-    """The synchronous ApiClient, whose requests have these headers as well."""
+    """A class of the synchronous ApiClient that adds these headers to each request."""
     if not headers:
         return official
 
@@ -171,7 +171,7 @@ def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
             pool.request = request
 
         def __setattr__(self, name: str, value: Any) -> None:
-            # kubernetes.stream exchanges this method for one that shows nothing but the Authorization.
+            # kubernetes.stream replaces this method by one that sends no header but the Authorization.
             if name == "call_api" and getattr(value, "__self__", None) is not self:
                 raise UsageError(
                     "kubernetes.stream can't impersonate, and would act with the rights of the real user; "
