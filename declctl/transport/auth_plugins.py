@@ -1,11 +1,11 @@
 """Credential plugins (`user.exec`) and OpenID Connect (`auth-provider: oidc`) of a kubeconfig.
 
 Both are done here because the official client does them unsafely. Its runner of plugins passes standard
-input on, reads without a limit, waits for ever for a plugin that fills its standard error, and leaves the plugin
-running when the login is cancelled. Here a plugin has a limit on time and output, and is killed with the login
-that waits for it. Its OpenID Connect does not check the certificate of the identity provider, fails if the
-kubeconfig names an authority for it, sends the client's secret to the target of a redirect, and fails if the
-provider keeps the refresh token.
+input on, reads without a limit, waits for ever for a plugin that fills its standard error, and leaves the
+plugin running when the login is cancelled. Here a plugin has a limit on time and output, and is killed with
+the login that waits for it. Its OpenID Connect does not check the certificate of the identity provider,
+fails if the kubeconfig names an authority for it, sends the client's secret to the target of a redirect,
+and fails if the provider keeps the refresh token.
 
 This module loads the official client and aiohttp. It is imported when a kubeconfig is used to log in.
 """
