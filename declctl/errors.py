@@ -3,7 +3,7 @@
 DeclctlError
 ├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
 ├── ManifestErrors           the manifest or a handler file is wrong; carries every fault (exit 1)
-├── HookError                foreign code broke the plugin contract
+├── HookError                user code broke the plugin contract
 │   ├── EntryPointError      an entry point can't be resolved; says where
 │   └── HandlerFailed        a call raised; carries the cause
 │       └── FilterFailed     a handler's filter raised
@@ -67,7 +67,7 @@ class ManifestErrors(DeclctlError):
 
 
 class HookError(DeclctlError):
-    """Foreign code broke the plugin contract."""
+    """User code broke the plugin contract."""
 
 
 class EntryPointError(HookError):
@@ -96,7 +96,7 @@ class EntryPointError(HookError):
 
 
 class HandlerFailed(HookError):
-    """A call into foreign code raised; `__cause__` is what it raised."""
+    """A call into user code raised; `__cause__` is what it raised."""
 
 
 class FilterFailed(HandlerFailed):

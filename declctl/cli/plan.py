@@ -8,7 +8,7 @@ from declctl.cli.admin_client import AdminAddress, admin_address, ask
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import UsageError
-from declctl.runtime.checking.check import Checked, check
+from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.planning.comparison import (
     MatchCounter,
     ObjectSelection,
@@ -52,7 +52,7 @@ def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str |
     return _CHANGES if found.steps else 0
 
 
-def _checked(manifest: str) -> Checked:
+def _checked(manifest: str) -> CheckResult:
     checked = check(manifest)
     show_faults(checked.diagnostics)
     if checked.errors:
@@ -60,7 +60,7 @@ def _checked(manifest: str) -> Checked:
     return checked
 
 
-def _running(checked: Checked, admin: str | None) -> RunningPlan:
+def _running(checked: CheckResult, admin: str | None) -> RunningPlan:
     """The plan of the running process, from the address `admin` or that of the manifest."""
     target = _target(checked, admin)
     answer = ask(target, "GET", "/plan")
@@ -70,7 +70,7 @@ def _running(checked: Checked, admin: str | None) -> RunningPlan:
     return read_running_plan(answer.document)
 
 
-def _matching(checked: Checked, admin: str | None) -> MatchCounter:
+def _matching(checked: CheckResult, admin: str | None) -> MatchCounter:
     """Counts objects in the caches of the running process; None if it does not answer.
 
     A process that does not answer in time is not asked again, as each request would take as long.
@@ -99,13 +99,13 @@ def _matching(checked: Checked, admin: str | None) -> MatchCounter:
     return count
 
 
-def _target(checked: Checked, admin: str | None) -> AdminAddress:
+def _target(checked: CheckResult, admin: str | None) -> AdminAddress:
     assert checked.inputs is not None
     bound = checked.inputs.loaded.controller.admin.bind_address
     return admin_address(admin, manifest=bound if bound.port else None)
 
 
-def _objects(checked: Checked, admin: str | None) -> dict[str, int]:
+def _objects(checked: CheckResult, admin: str | None) -> dict[str, int]:
     """How many objects of each resource the running process of this name has; nothing if none answers."""
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller

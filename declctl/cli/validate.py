@@ -17,7 +17,7 @@ from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND,
 from declctl.manifest.model import ResourceSpec
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import GroupVersionKind, KubeObject, Resource
-from declctl.runtime.checking.check import Checked, check
+from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -26,20 +26,20 @@ _EVENTS = Resource(GroupVersionKind.of("v1", "Event"), "events", True)
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
-def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[Checked]:
+def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[CheckResult]:
     """What reading each manifest, and importing its handlers in a child, has found."""
     return [check(manifest, children=children) for manifest in manifests]
 
 
 def check_in_cluster(
-    checked: Sequence[Checked], kubeconfig: str | None, context: str | None
+    checked: Sequence[CheckResult], kubeconfig: str | None, context: str | None
 ) -> Sequence[Diagnostic]:
     """What the cluster has against these manifests. Raises UsageError where none is configured."""
     return asyncio.run(_ask_cluster(checked, kubeconfig, context))
 
 
 async def _ask_cluster(
-    checked: Sequence[Checked], kubeconfig: str | None, context: str | None
+    checked: Sequence[CheckResult], kubeconfig: str | None, context: str | None
 ) -> Sequence[Diagnostic]:
     from declctl.transport import Client  # late: without --cluster no client is needed
 
@@ -62,7 +62,7 @@ def _records_events(files: Mapping[str, bytes]) -> bool:
     return any(b"record_event" in source for source in files.values())
 
 
-def print_faults(faults: Sequence[Diagnostic], checked: Sequence[Checked], *, form: str) -> None:
+def print_faults(faults: Sequence[Diagnostic], checked: Sequence[CheckResult], *, form: str) -> None:
     """Print faults as `text` on stderr, or as `json` or `github` on stdout; as text, also what is valid."""
     if form == "json":
         print_json(render_json(faults))

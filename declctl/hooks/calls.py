@@ -1,6 +1,6 @@
-"""The one gate to foreign code: whatever a plugin or a handler file raises comes out as one error.
+"""The one gate to user code: whatever a plugin or a handler file raises comes out as one error.
 
-Here are the calls of hooks and filters, synchronous and asynchronous, and how an exception of foreign code is
+Here are the calls of hooks and filters, synchronous and asynchronous, and how an exception of user code is
 shown: as one sentence, with its line, or as a traceback. Everything is called in the thread or on the loop of
 the caller; `runtime` decides which one that is.
 """
@@ -37,7 +37,7 @@ _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One function of foreign code that implements a hook.
+    """One function of user code that implements a hook.
 
     `parameters` are the arguments of the hook that the function takes; they are passed by name. `rank` orders
     the implementations of one hook: 0 for `tryfirst`, 2 for `trylast`, else 1.
@@ -203,7 +203,7 @@ def describe(error: BaseException) -> str:
 
 
 def describe_with_place(error: BaseException) -> str:
-    """As `describe`, and the line of foreign code that raised it: `KeyError: 'team' (handlers.py:7)`."""
+    """As `describe`, and the line of user code that raised it: `KeyError: 'team' (handlers.py:7)`."""
     place = place_of(error)
     return f"{describe(error)} ({place})" if place else describe(error)
 
@@ -214,7 +214,7 @@ def without_prefix(text: str) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The line of foreign code that raised, such as `handlers.py:7`; empty if there is none.
+    """The line of user code that raised, such as `handlers.py:7`; empty if there is none.
 
     That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
     """
@@ -260,7 +260,7 @@ class SourceLines:
 
 
 def readable_traceback(error: BaseException) -> str:
-    """The traceback of an exception of foreign code, from the first frame that is not the host's.
+    """The traceback of an exception of user code, from the first frame that is not the host's.
 
     Its lines are those of the generation that raised, whatever stands in the files by now.
     """
@@ -275,7 +275,7 @@ def readable_traceback(error: BaseException) -> str:
     try:
         _show_lines_of(cause)
         return "".join(traceback.format_exception(type(cause), cause, trace))
-    except BaseException:  # noqa: BLE001 - foreign code: an exception may be broken; then its lines are shown
+    except BaseException:  # noqa: BLE001 - user code: an exception may be broken; then its lines are shown
         head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
         return "".join([head, *traceback.format_tb(trace), what])
 
@@ -286,7 +286,7 @@ def _show_lines_of(error: BaseException) -> None:
     waiting: list[BaseException | None] = [error]
     while waiting:
         current = waiting.pop()
-        # Foreign code may have made a circle of causes.
+        # User code may have made a circle of causes.
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))

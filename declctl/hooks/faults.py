@@ -1,4 +1,4 @@
-"""Where foreign code is at fault.
+"""Where user code is at fault.
 
 Exceptions and functions led back to a file, a line and a column. Columns count characters from 1.
 """

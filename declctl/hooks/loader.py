@@ -270,7 +270,7 @@ class GenerationNamespace:
             return importlib.import_module(full)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # foreign code: whatever it raises is a fault of the entry point
+        except BaseException as error:  # user code: whatever it raises is a fault of the entry point
             # The module itself is missing, or a package that it is in; not a module that it imports.
             if (
                 isinstance(error, ModuleNotFoundError)
@@ -293,7 +293,7 @@ class GenerationNamespace:
             raise self._no_attribute(name, attribute, module) from error
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # foreign code: a module may have a `__getattr__`
+        except BaseException as error:  # user code: a module may have a `__getattr__`
             raise faults.of_import(error, f"reading {text}", self.bundle) from error
 
     def share(self) -> None:

@@ -72,7 +72,9 @@ def check_config(schema: Mapping[str, Any], config: Any) -> None:
         errors = itertools.islice(kind(plain).iter_errors(config), _MOST_FAULTS)
         # Of alternatives (anyOf, oneOf) the best match says more than that none fits.
         found = [fault for error in errors for fault in _faults(exceptions.best_match([error]))]
-    except Exception as error:  # the schema is foreign: it may be of any shape, or refer to nothing
+    except (
+        Exception
+    ) as error:  # the schema comes from the plugin: it may be of any shape, or refer to nothing
         reason = error.message if isinstance(error, exceptions.SchemaError) else describe(error)
         raise EntryPointError(
             f"what its declctl_config_schema returns is not a JSON Schema: {reason}",
@@ -174,7 +176,7 @@ def load(plugin: InstalledPlugin) -> object:
         wanted: Any = getattr(loaded, "declctl_hookspec_version", None)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # foreign code
+    except BaseException as error:  # user code
         raise EntryPointError(
             f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {describe_with_place(error)}",
             code=faults.PLUGIN_LOAD_FAILED,

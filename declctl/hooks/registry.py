@@ -1,4 +1,4 @@
-"""The plugin table of one generation: all foreign code, in manifest order, checked against the hooks.
+"""The plugin table of one generation: all user code, in manifest order, checked against the hooks.
 
 A table is built anew for each generation and never changed: to register a plugin again would move it to the
 front of pluggy's order, so that an edit of one handler would change the order of all.
@@ -163,7 +163,7 @@ class GenerationPlugins:
             members = [found for name, each in functions if (found := _marked(name, each))]
         except (EntryPointError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # foreign code: an attribute may be computed
+        except BaseException as error:  # user code: an attribute may be computed
             raise faults.of_import(error, "looking for hooks", self._bundle) from error
         return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
 
@@ -191,7 +191,7 @@ class GenerationPlugins:
                 self._instances[kind] = kind()
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # foreign code
+            except BaseException as error:  # user code
                 raise faults.of_import(error, f"making {text}", self._bundle) from error
         return self._instances[kind]
 

@@ -1,4 +1,4 @@
-"""Foreign functions: how they are called, and where a thread is in one that does not return.
+"""User functions: how they are called, and where a thread is in one that does not return.
 
 They must not be asynchronous, and some of their exceptions are failures.
 """
@@ -46,11 +46,11 @@ def plain(result: Any, role: str) -> Any:
 
 
 class CallGivenUp(BaseException):
-    """Ends the thread of foreign code whose call is given up. No `except Exception` stops it."""
+    """Ends the thread of user code whose call is given up. No `except Exception` stops it."""
 
 
 def must_propagate(error: BaseException) -> bool:
-    """Whether an exception that came out of a foreign function is meant for us and has to be raised again.
+    """Whether an exception out of a user function is meant for the caller, which has to raise it again.
 
     True for the cancellation of the running task, for a person's Ctrl-C in the main thread, for the
     GeneratorExit of a coroutine that is closed, and for CallGivenUp. Everything else is a failure of the
@@ -84,14 +84,14 @@ _INSTALLED = "/site-packages/"  # may lie in the folder of the standard library
 
 
 def user_code_place(thread: int | None) -> str:
-    """The function of foreign code that a thread has called first, as `file:line in name`; empty if in none.
+    """The function of user code that a thread has called first, as `file:line in name`; empty if in none.
 
     The line is the one that the function is at. `thread` is the identifier of a thread; from any thread.
     """
     # There is no other way to look at a thread.
     frame = None if thread is None else sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     called: FrameType | None = None
-    while frame is not None:  # outwards: what foreign code has called in its turn is its own business
+    while frame is not None:  # outwards: what user code has called in its turn is its own business
         if _is_user_code(frame.f_code.co_filename):
             called = frame
         frame = frame.f_back

@@ -31,7 +31,7 @@ def one_line(text: str) -> str:
 def exception_text(error: BaseException) -> str:
     """What `str` gives for an exception; for a broken one, whose `str` raises, that it can't be shown.
 
-    Exceptions of foreign code may be anything.
+    Exceptions of user code may be anything.
     """
     try:
         return "".join([str(error)])  # a plain str: one of a class of its own may be broken, too

@@ -22,7 +22,7 @@ from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
-from declctl.runtime.checking.check import Checked, import_in_child, read_files
+from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import ClusterAccess, EventRecorder
@@ -152,7 +152,7 @@ async def shut_down(
     if generation is None:
         return
     await lifecycle.call_each(
-        generation.foreign.lifecycle("declctl_shutdown"),
+        generation.loaded_code.lifecycle("declctl_shutdown"),
         lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), services)},
         loop=generation.loop,
         timeout=_HOOK_SECONDS,
@@ -211,7 +211,7 @@ def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     `restart` is the announcer's. Informers run in `tasks`.
     """
     recorder = EventRecorder(client, component=name, clock=clock, log=log)
-    caches = InformerPool(client, tasks=tasks, clock=clock, log=log)
+    caches = InformerPool(client, tasks=tasks, clock=clock)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     # Generations are wired to these; the reloader and its stage see no other part of the process.
@@ -464,7 +464,7 @@ class Runtime:
         return failed
 
     def _wire(
-        self, files: InputFiles, checked: Checked, client: Client, tasks: asyncio.TaskGroup
+        self, files: InputFiles, checked: CheckResult, client: Client, tasks: asyncio.TaskGroup
     ) -> RuntimeParts:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
@@ -530,7 +530,7 @@ class Runtime:
             self.restarts = True
             self._stopping.set()
 
-    async def _checked(self, files: InputFiles) -> Checked:
+    async def _checked(self, files: InputFiles) -> CheckResult:
         checked = await import_in_child(
             await in_thread(lambda: read_files(files), name="declctl-read"), self._children
         )
@@ -540,7 +540,7 @@ class Runtime:
             self._log.warning(str(warning), suggestion=warning.suggestion)
         return checked
 
-    def _introduce(self, client: Client, checked: Checked) -> None:
+    def _introduce(self, client: Client, checked: CheckResult) -> None:
         assert checked.inputs is not None
         controller, who = checked.inputs.loaded.controller, client.identity
         spaces = sorted({n for resource in controller.resources for n in resource.namespaces or ("all",)})

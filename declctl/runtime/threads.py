@@ -1,6 +1,6 @@
-"""Foreign code in a thread of its own, awaited.
+"""User code in a thread of its own, awaited.
 
-An executor's threads are few, and Python waits for them when it ends. Foreign code may never
+An executor's threads are few, and Python waits for them when it ends. User code may never
 return: it gets a daemon thread, which keeps neither the next call nor the end of the process
 waiting.
 """
@@ -23,9 +23,9 @@ _STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
 
 
 class AbandonedCall(NamedTuple):
-    """A call of foreign code that nobody waits for any longer, and that has not returned.
+    """A call of user code that nobody waits for any longer, and that has not returned.
 
-    `what` says what was called, `place` where in foreign code its thread is, and `seconds` how long ago it
+    `what` says what was called, `place` where in user code its thread is, and `seconds` how long ago it
     was called.
     """
 
@@ -90,7 +90,7 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
             fault = RuntimeError(f"{what or name} raised StopIteration")
             fault.__cause__ = error
             tell(result.set_exception, fault)
-        except BaseException as error:  # noqa: BLE001 - foreign code: raised again where it is awaited
+        except BaseException as error:  # noqa: BLE001 - user code: raised again where it is awaited
             tell(result.set_exception, error)
         else:
             tell(result.set_result, value)
@@ -116,11 +116,11 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
         raise
 
 
-class ForeignCall:
-    """Foreign code that is called for many objects, in threads of its own: some objects at each `run`.
+class UserCall:
+    """User code that is called for many objects, in threads of its own: some objects at each `run`.
 
     When the wait for a `run` is cancelled, the call is given up for good: its thread ends with the object
-    at hand, if foreign code ever returns. `objects` belongs to that thread, all else to the loop.
+    at hand, if user code ever returns. `objects` belongs to that thread, all else to the loop.
     """
 
     def __init__(self, *, name: str, what: str) -> None:
@@ -128,7 +128,7 @@ class ForeignCall:
         self._what = what  # what is called, for the status and for messages
         self._at = ""  # the key of the object that it was called for last
         self._thread: int | None = None  # the thread that runs it; None while none does
-        self._place = ""  # the line of foreign code where that thread was when the call was given up
+        self._place = ""  # the line of user code where that thread was when the call was given up
         self._given_up = False
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -144,7 +144,7 @@ class ForeignCall:
         try:
             return await in_thread(noted, name=self._name, what=self._what)
         except asyncio.CancelledError:
-            # Looked up now: the refusal is written later, when foreign code may be somewhere else.
+            # Looked up now: the refusal is written later, when user code may be somewhere else.
             self._place = user_code_place(self._thread)
             self._given_up = True
             raise
@@ -168,7 +168,7 @@ class ForeignCall:
             raise CallGivenUp
 
     def fault(self, why: str) -> str:
-        """What is called, `why` it was given up, the object at hand, and the line of foreign code."""
+        """What is called, `why` it was given up, the object at hand, and the line of user code."""
         at = f"; it was asked about {self._at} last" if self._at else ""
         # While the call goes on, its thread says where it is.
         where = self._place or user_code_place(self._thread)

@@ -18,7 +18,7 @@ LOOK_SECONDS = 1.0  # between two looks
 class MachineryStatus:
     """How often the machinery was blocked for more than five seconds, how long the last time, and where.
 
-    `place` is the line of foreign code that blocked it, empty if it was in none.
+    `place` is the line of user code that blocked it, empty if it was in none.
     """
 
     blocked: int = 0

@@ -32,7 +32,7 @@ class CacheIdentity:
         return self.watch.api_version.rpartition("/")[0], self.watch.kind
 
 
-def can_become(old: CacheIdentity, new: CacheIdentity) -> bool:
+def can_convert(old: CacheIdentity, new: CacheIdentity) -> bool:
     """Whether what a cache holds is all that another one would hold, so that nothing need be listed.
 
     So it is if objects are only kept another way, decoded or as frames, or more fields are dropped from
@@ -52,7 +52,7 @@ def can_become(old: CacheIdentity, new: CacheIdentity) -> bool:
     return not counted and all(any(_lies_in(path, other) for other in lost) for path in left)
 
 
-def matched(
+def match_caches(
     living: Iterable[CacheIdentity], wanted: Collection[CacheIdentity]
 ) -> Mapping[CacheIdentity, CacheIdentity | None]:
     """For each cache that is wanted, the living one that it is or becomes; None if it has to be listed.
@@ -66,7 +66,7 @@ def matched(
         if identity in there:
             found[identity] = identity
             continue
-        found[identity] = next((each for each in free if can_become(each, identity)), None)
+        found[identity] = next((each for each in free if can_convert(each, identity)), None)
         free = [each for each in free if each != found[identity]]
     return found
 
@@ -112,7 +112,7 @@ def projection_of(
     )
 
 
-def remaking(
+def record_remaker(
     old: CacheIdentity, new: CacheIdentity, *, before: Projection, after: Projection
 ) -> RecordRemaker:
     """Makes records as `after` decodes them for `new` out of those that `before` decoded for `old`."""

@@ -4,7 +4,7 @@ Two generations may define an index or a transform alike, and the cache of the f
 code of the first is freed all the same, and its functions could import nothing after that: so they are
 exchanged for those of the second, which do the same.
 
-Foreign code of a staged generation has never run here: its transform and its index functions are asked in
+User code of a staged generation has never run here: its transform and its index functions are asked in
 threads, under a deadline, while the loop goes on. Objects that change meanwhile are asked about again; for
 the last few, the caches take in nothing for a moment, so that nothing is left to ask at the commit.
 """
@@ -29,7 +29,7 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
-from declctl.runtime.threads import ForeignCall
+from declctl.runtime.threads import UserCall
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ BATCH = 1000
 # Objects about which a thread asks an index function: a thread for each thousand of them costs a tenth more.
 _BATCH_OF_A_THREAD = 10 * BATCH
 # Batches of objects that changed meanwhile. After these the caches are held: objects that change faster than
-# foreign code answers would keep a reload from ever ending.
+# user code answers would keep a reload from ever ending.
 _MOST_BATCHES = 10
 _LONGEST_HOLD = 1.0  # seconds that a cache takes in nothing; its events wait in the socket
 
@@ -135,7 +135,7 @@ class StagedTransform:
         try:
             return self._transform(obj)
         finally:
-            # It may have been given up while foreign code ran: nothing of its result may reach the cache.
+            # It may have been given up while user code ran: nothing of its result may reach the cache.
             call.go_on()
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -171,8 +171,8 @@ class StagedTransform:
         """TransformTimeout, with the function and the object that it was called with last."""
         return ReloadRefused("TransformTimeout", self._call.fault(why))
 
-    def _new_call(self) -> ForeignCall:
-        return ForeignCall(name="declctl-transform", what=self._what)
+    def _new_call(self) -> UserCall:
+        return UserCall(name="declctl-transform", what=self._what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def make_informer(
 ) -> ManagedInformer:
     """A cache that is empty, is not started, and has no user yet.
 
-    Where it is `staged` beside a generation that runs, no foreign code of it runs on the loop: it lacks the
+    Where it is `staged` beside a generation that runs, no user code of it runs on the loop: it lacks the
     indexes by functions, which are built when it has synced, and a thread transforms what it lists.
     """
     watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
@@ -331,7 +331,7 @@ def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
 
 
 class Question(Protocol):
-    """What foreign code has to be asked about all objects of some caches. Used on the machinery loop."""
+    """What user code has to be asked about all objects of some caches. Used on the machinery loop."""
 
     @property
     def caches(self) -> Sequence[ManagedInformer]:
@@ -402,7 +402,7 @@ class StagedIndexBuild:
         self.caches = (cached,)
         self.internal = index.internal
         self._build = cached.informer.build_index(index.internal, exchangeable(index.function))
-        self._call = ForeignCall(name="declctl-index", what=f"the index {index.name} of {resource}")
+        self._call = UserCall(name="declctl-index", what=f"the index {index.name} of {resource}")
 
     @property
     def stale(self) -> int:

@@ -48,7 +48,7 @@ _ADVICE: Mapping[int | None, str] = {  # about files that can't be read
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """Inputs and what is to be said about them.
 
     Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
@@ -68,7 +68,7 @@ class Checked:
         """The faults that keep it from running."""
         return tuple(d for d in self.diagnostics if d.severity == "error")
 
-    def forced(self, number: int) -> "Checked":
+    def forced(self, number: int) -> "CheckResult":
         """The same, with the number of the generation of which all code was, or is to be, made anew."""
         if self.inputs is None or self.inputs.forced == number:
             return self
@@ -79,10 +79,10 @@ class Checked:
         """Whether there is code without known faults, and the manifest wants it imported in a child first."""
         if self.inputs is None or self.declaration is None or self.errors:
             return False
-        return self.declaration.is_foreign and self.inputs.loaded.controller.reload.preflight
+        return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
-def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> Checked:
+def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
     """Check a manifest and its handlers.
 
     A file, a folder, or `-`. `in_child` False leaves the import out.
@@ -98,7 +98,7 @@ def check(manifest: str, *, in_child: bool = True, children: PreflightPool | Non
         return import_aside(checked, Preflight(own.begin))
 
 
-def _linted(checked: Checked) -> Checked:
+def _linted(checked: CheckResult) -> CheckResult:
     """With warnings of lint rules, which a child adds where there is one."""
     if checked.inputs is None:
         return checked
@@ -108,21 +108,23 @@ def _linted(checked: Checked) -> Checked:
     return replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
-def read_files(files: InputFiles) -> Checked:
+def read_files(files: InputFiles) -> CheckResult:
     """Read what the files are now, and find what can be found without importing anything."""
     try:
         inputs = files.read()
     except ManifestErrors as error:
         exhausted = error.__cause__ if is_exhausted(error.__cause__) else None
-        return Checked(tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)), exhausted=exhausted)
+        return CheckResult(
+            tuple(d for d in error.diagnostics if isinstance(d, Diagnostic)), exhausted=exhausted
+        )
     except OSError as error:
-        return Checked((_unreadable(files, error),), exhausted=error if is_exhausted(error) else None)
+        return CheckResult((_unreadable(files, error),), exhausted=error if is_exhausted(error) else None)
     configs, faults = _configs(inputs)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
-    return Checked((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
+    return CheckResult((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))
 
 
-def import_aside(checked: Checked, preflight: Preflight) -> Checked:
+def import_aside(checked: CheckResult, preflight: Preflight) -> CheckResult:
     """Import what was read in a child process, and add what is wrong with it. Blocks.
 
     Nothing is read again: the bytes that are checked are the bytes that will run.
@@ -135,12 +137,12 @@ def import_aside(checked: Checked, preflight: Preflight) -> Checked:
         result = preflight.run(declaration, timeout=policy.preflight_timeout)
     except OSError as error:
         # A warning: a process that cannot fork still runs, as with preflight: Off.
-        return Checked((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
+        return CheckResult((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
     found = diagnose(result.faults, inputs.loaded.document, inputs.bundle)
-    return Checked((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
+    return CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
 
 
-async def import_in_child(checked: Checked, children: PreflightPool) -> Checked:
+async def import_in_child(checked: CheckResult, children: PreflightPool) -> CheckResult:
     """`import_aside` in a thread; where nothing is imported, no process is kept for it.
 
     Cancelling ends the child, and returns when nothing of it is left.

@@ -1,4 +1,4 @@
-"""The process that children of pre-flights are forked from: it has loaded the host, and runs no foreign code.
+"""The process that children of pre-flights are forked from: it has loaded the host, and runs no user code.
 
 `python -m declctl.runtime.checking.fork_server`, with a socket as standard input. For each child it is sent
 two sockets: over one the child is asked and answers, over the other its end is asked for and told. A child
@@ -117,7 +117,7 @@ class ForkServer:
             self._answer(talk)
             status = 0
         finally:
-            os._exit(status)  # threads and exit functions of foreign code are nobody's business any longer
+            os._exit(status)  # threads and exit functions of user code are nobody's business any longer
 
     def _forget(self, fate: socket.socket) -> None:
         """What belongs to the server is closed, so that its end can be seen."""

@@ -1,4 +1,4 @@
-"""The foreign code of one generation: declared, imported, resolved, checked, and ready to be called.
+"""The user code of one generation: declared, imported, resolved, checked, and ready to be called.
 
 A declaration is everything that is needed to import the handlers somewhere else; a fault is what went wrong
 there, with its place in the manifest or in a handler file. Both are values that cross processes, so that a
@@ -28,7 +28,7 @@ from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.kit import yield_interpreter
 from declctl.objects import KubeObject, ObjectView
 
-_LONGEST = 2000  # characters of a message: foreign code may raise one of any length
+_LONGEST = 2000  # characters of a message: user code may raise one of any length
 Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
 ManifestPath = tuple[str | int, ...]
 _BAD_INDEXERS = "DCL049"
@@ -67,7 +67,7 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """Everything foreign that a generation is made of.
+    """All user code that a generation is made of.
 
     `root` and `folder` are the bundle's; the latter in bytes, as names of files may be no text. With
     `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
@@ -81,7 +81,7 @@ class Declaration(msgspec.Struct, frozen=True):
     examined: tuple[tuple[str, str], ...] = ()
 
     @property
-    def is_foreign(self) -> bool:
+    def has_user_code(self) -> bool:
         """Whether there is any code to import."""
         return bool(self.entries or self.plugins)
 
@@ -102,7 +102,7 @@ class FromHooks(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something wrong with foreign code.
+    """Something wrong with user code.
 
     It stands in `file` if that is given, else at `path` in the manifest; with `key` at the key there, not
     at its value.
@@ -189,7 +189,7 @@ def _registered_at_exit() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignIndexer:
+class LoadedIndexer:
     """An index function, and where it comes from."""
 
     name: str
@@ -216,7 +216,7 @@ class LoadedPlugin:
 
 
 class LoadedCode:
-    """Everything foreign that a generation calls.
+    """All user code that a generation calls.
 
     `versions` are those of its installed plugins, as one text.
     """
@@ -233,7 +233,7 @@ class LoadedCode:
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
         # By the resource's name: from the manifest and from hooks.
         self.transforms: dict[str, Transform] = {}  # several are one, in the order of the manifest
-        self.indexers: dict[str, list[ForeignIndexer]] = {}
+        self.indexers: dict[str, list[LoadedIndexer]] = {}
         self.from_hooks = FromHooks()  # which of those are from hooks
         self.plugins: list[LoadedPlugin] = []  # in the order of the manifest
         self.registrations = Registrations()  # by its import
@@ -314,9 +314,9 @@ def load_code(
     # Last: it asks the plugins and files that entries have added to the table.
     builder.hooks_of_resources()
     if any(fault.severity == "error" for fault in builder.faults):
-        builder.foreign.close()
+        builder.loaded_code.close()
         return None, builder.faults
-    return builder.foreign, builder.faults
+    return builder.loaded_code, builder.faults
 
 
 class _Builder:
@@ -326,13 +326,13 @@ class _Builder:
         self._table = GenerationPlugins(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → why
-        self.foreign = LoadedCode(self._namespace, self._table)
+        self.loaded_code = LoadedCode(self._namespace, self._table)
         self.faults: list[Fault] = []
 
     def plugins(self) -> None:
         for declared in self._declaration.plugins:
             config = cast("dict[str, Any]", json.loads(declared.config))
-            self.foreign.plugin_configs[declared.name] = config
+            self.loaded_code.plugin_configs[declared.name] = config
             try:
                 version = self._plugin(declared, config)
             except EntryPointError as error:
@@ -349,7 +349,7 @@ class _Builder:
                     for fault in error.faults
                 ]
             else:
-                self.foreign.plugins.append(LoadedPlugin(declared.name, version, READY))
+                self.loaded_code.plugins.append(LoadedPlugin(declared.name, version, READY))
 
     def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
         """A fault, or a warning where the manifest says `onError: Disable`: then nothing of it is called."""
@@ -361,7 +361,7 @@ class _Builder:
         # Handlers that name the plugin find it here, and are loaded with nothing to call.
         self._disabled[declared.name] = error.message
         self._table.discard(declared.name)
-        self.foreign.plugins.append(
+        self.loaded_code.plugins.append(
             LoadedPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
         )
 
@@ -375,7 +375,7 @@ class _Builder:
         for implementation in self._table.of("declctl_config_schema", [declared.name]):
             schema = _called(implementation, {}, code=_PLUGIN_FAILED)
             check_config(schema, config)
-        self.foreign.installed[declared.name] = (plugin, f"{version} {declared.config}")
+        self.loaded_code.installed[declared.name] = (plugin, f"{version} {declared.config}")
         return version
 
     def entry(self, entry: DeclaredEntry) -> None:
@@ -384,19 +384,17 @@ class _Builder:
                 self._handler(entry)
             elif entry.use == "filter":
                 found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
-                self.foreign.filters[entry.name] = found
+                self.loaded_code.filters[entry.name] = found
             elif entry.use == "transform":
                 self._compose(entry.resource, self._function(entry))
             elif entry.use == "indexer":
                 function = self._function(entry)
-                self._add_indexer(
-                    entry.resource, ForeignIndexer(entry.name, str(entry.entry_point), function)
-                )
+                self._add_indexer(entry.resource, LoadedIndexer(entry.name, str(entry.entry_point), function))
             else:
                 # The function may take ctx or nothing, as the hook of that name does.
                 hook = f"declctl_{entry.use}"
                 made = self._table.implement(hook, str(entry.entry_point), self._function(entry))
-                self.foreign.add_step(hook, made)
+                self.loaded_code.add_step(hook, made)
         except EntryPointError as error:
             self.faults.append(Fault.of(error, entry.path))
 
@@ -404,15 +402,15 @@ class _Builder:
         if entry.plugin is not None:
             name = entry.plugin
             if name in self._disabled:
-                self.foreign.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
+                self.loaded_code.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
                 return
             if name not in self._table.names():
                 return  # its fault has been told where the plugin is listed
-            self.foreign.configs[entry.name] = self.foreign.plugin_configs.get(name, {})
+            self.loaded_code.configs[entry.name] = self.loaded_code.plugin_configs.get(name, {})
         else:
             text = str(entry.entry_point)
             name = self._table.add_entry(text, self._namespace.resolve(text))
-        self.foreign.targets[entry.name] = self._table.target(name)
+        self.loaded_code.targets[entry.name] = self._table.target(name)
         # Hooks on a resource are called once for each plugin, however many handlers it has there.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
@@ -434,7 +432,7 @@ class _Builder:
             # The transform of the manifest stands first: hooks get what it leaves.
             for implementation in self._table.of("declctl_transform", names):
                 self._compose(resource, _transform_of(implementation, resource))
-                _append(self.foreign.from_hooks.transforms, resource, implementation.plugin)
+                _append(self.loaded_code.from_hooks.transforms, resource, implementation.plugin)
             for implementation in self._table.of("declctl_indexers", names):
                 try:
                     self._indexers_of(implementation, resource)
@@ -457,13 +455,13 @@ class _Builder:
                     suggestion="return a mapping of names to functions",
                 )
             self._add_indexer(
-                resource, ForeignIndexer(name, implementation.plugin, cast("IndexFunction", function))
+                resource, LoadedIndexer(name, implementation.plugin, cast("IndexFunction", function))
             )
-            _append(self.foreign.from_hooks.indexers, resource, name)
+            _append(self.loaded_code.from_hooks.indexers, resource, name)
 
-    def _add_indexer(self, resource: str, indexer: ForeignIndexer) -> None:
+    def _add_indexer(self, resource: str, indexer: LoadedIndexer) -> None:
         # Listers find an index by its name alone, so a second one would hide the first.
-        indexers = self.foreign.indexers.setdefault(resource, [])
+        indexers = self.loaded_code.indexers.setdefault(resource, [])
         other = next((i for i in indexers if i.name == indexer.name), None)
         if other is not None:
             raise EntryPointError(
@@ -475,8 +473,8 @@ class _Builder:
         indexers.append(indexer)
 
     def _compose(self, resource: str, then: Transform) -> None:
-        first = self.foreign.transforms.get(resource)
-        self.foreign.transforms[resource] = then if first is None else _in_order(first, then)
+        first = self.loaded_code.transforms.get(resource)
+        self.loaded_code.transforms[resource] = then if first is None else _in_order(first, then)
 
 
 def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:

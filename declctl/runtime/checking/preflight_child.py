@@ -51,12 +51,12 @@ def answer(talk: socket.socket) -> None:
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
-    foreign, faults = load_code(declaration, number=0, at=at)
+    loaded_code, faults = load_code(declaration, number=0, at=at)
     seconds = monotonic() - began
     findings += audit.end(findings)
     findings += ordinary_modules(declaration.bundle, known)
     warnings = [Fault.of_finding(finding) for finding in findings]
-    hooks = foreign.from_hooks if foreign is not None else None
+    hooks = loaded_code.from_hooks if loaded_code is not None else None
     told = {"faults": [*warnings, *faults], "hooks": hooks, "seconds": seconds}
     talk.sendall(msgspec.json.encode(told) + b"\n")
 

@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 5.0  # a loop that takes longer to answer is taken for blocked
 
 
 class BlockedLoop(msgspec.Struct, frozen=True):
-    """A loop that does not get on. `task` is what runs on it, `place` the line of foreign code, if known.
+    """A loop that does not get on. `task` is what runs on it, `place` the line of user code, if known.
 
     It is `newest` where nothing else has been staged since.
     """

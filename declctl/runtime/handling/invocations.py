@@ -1,7 +1,7 @@
 """Invocations: each change that a handler is called for, from the filter to success, retry or giving up.
 
 A call that takes too long is a zombie until it returns: another worker takes its place, its key stays held.
-What foreign code raises may itself raise when it is read: that ends no worker.
+What user code raises may itself raise when it is read: that ends no worker.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
 _TO_END = 1.0  # seconds that a call has to end once it is cancelled
 _LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
 _SILENCE = 60.0  # seconds until the log says again that a handler waits
-# In characters: what foreign code raises may hold a whole object.
+# In characters: what user code raises may hold a whole object.
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
 _LONGEST_CHAIN = 20  # causes of causes that are looked at; a chain may be a ring
@@ -161,7 +161,7 @@ class Invocation(msgspec.Struct, eq=False):
 class Invocations:
     """The invocations of one slot: makes them, keeps their time, and counts what comes of them.
 
-    `loop` is the machinery's: it keeps the time of calls in threads, as no foreign code can hold it up. The
+    `loop` is the machinery's: it keeps the time of calls in threads, as no user code can hold it up. The
     slot is called back by the worker of a change: `binding_of` gives the binding of an item, `memo` what is
     remembered of an object by its uid; `ended` is called with a deleted object's change that is dealt with,
     or with one of the first sync (True), while its key is held; `finished` after each invocation while there
@@ -213,7 +213,7 @@ class Invocations:
                     run.call_on_loop(implementation, arguments)
                 else:
                     call(implementation, arguments)
-            except BaseException as failure:  # noqa: BLE001 - foreign code: kept for the log and the retry
+            except BaseException as failure:  # noqa: BLE001 - user code: kept for the log and the retry
                 run.fail(implementation, failure)
         return self._finish(run)
 
@@ -526,7 +526,7 @@ class FailureLog:
             else:
                 place = f"{places[0][1]}, " if places[0][1] else ""
                 sentence += f" ({place}{times} times by now; the first has the traceback)"
-        except BaseException:  # noqa: BLE001 - foreign code: an exception may raise where it is read
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
             times = 1
             fields["traceback"] = _UNREADABLE
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
@@ -573,7 +573,7 @@ def describe_failure(failure: BaseException) -> str:
     try:
         what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
         return what[:_LONGEST_MESSAGE]
-    except BaseException:  # noqa: BLE001 - foreign code: its text may raise anything
+    except BaseException:  # noqa: BLE001 - user code: its text may raise anything
         return _UNREADABLE
 
 
@@ -585,7 +585,7 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
     """
     try:
         return _not_synced(failure)
-    except BaseException:  # noqa: BLE001 - foreign code: its cause may raise anything
+    except BaseException:  # noqa: BLE001 - user code: its cause may raise anything
         return None
 
 
@@ -618,7 +618,7 @@ def _failure_type(failure: BaseException) -> str:
 
 
 def _raised(failure: BaseException) -> BaseException:
-    """What foreign code has raised; an exception of it may be false, or raise where its truth is asked."""
+    """What user code has raised; an exception of it may be false, or raise where its truth is asked."""
     return failure if failure.__cause__ is None else failure.__cause__
 
 

@@ -32,7 +32,7 @@ from declctl.objects import (
 )
 from declctl.runtime.caching.managed_informer import BATCH, ManagedInformer, Question, ask, ask_the_rest
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.threads import ForeignCall
+from declctl.runtime.threads import UserCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
 _CHECK = 0.005  # seconds between two looks at the versions of caches
@@ -332,7 +332,7 @@ class Refilter(Move):
         self._entering = new
         self._heard = frozenset(ChangeType) if new is None else new.events
         self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
-        self._call = ForeignCall(name="declctl-filter", what=f"the filter of {name}")
+        self._call = UserCall(name="declctl-filter", what=f"the filter of {name}")
 
     def compare(self, keys: Iterable[str]) -> None:
         """The filters have to be asked of these objects."""

@@ -14,8 +14,8 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import CacheMode, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import ChangeType, FieldPath, FieldSelector
-from declctl.runtime.caching.identities import CacheIdentity, matched
-from declctl.runtime.checking.check import Checked
+from declctl.runtime.caching.identities import CacheIdentity, match_caches
+from declctl.runtime.checking.check import CheckResult
 from declctl.runtime.checking.loaded_code import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.running_plan import RunningPlan, masked
@@ -265,9 +265,9 @@ class PlanComparison:
 
 
 def compare_plans(
-    checked: Checked,
+    checked: CheckResult,
     *,
-    against: Checked | RunningPlan | None = None,
+    against: CheckResult | RunningPlan | None = None,
     objects: Mapping[str, int] | None = None,
     matching: MatchCounter | None = None,
 ) -> PlanComparison:
@@ -298,7 +298,9 @@ def compare_plans(
         name=new.plan.name,
         steps=steps,
         listed=[
-            each.watch for each, serving in matched(living, new.all_identities()).items() if serving is None
+            each.watch
+            for each, serving in match_caches(living, new.all_identities()).items()
+            if serving is None
         ],
         resources=[
             PlannedResource(each, _costs(each, new.plan, checked.hooks), counts.get(each.name))
@@ -306,7 +308,7 @@ def compare_plans(
         ],
         hooks_known=checked.hooks is not None
         or checked.declaration is None
-        or not checked.declaration.is_foreign,
+        or not checked.declaration.has_user_code,
         replays=()
         if against is None
         else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching)),
@@ -320,7 +322,9 @@ def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
 
 
-def _changes(against: Checked | RunningPlan | None, old: PlanSnapshot, new: PlanSnapshot) -> Iterator[Step]:
+def _changes(
+    against: CheckResult | RunningPlan | None, old: PlanSnapshot, new: PlanSnapshot
+) -> Iterator[Step]:
     """The steps; what needs a new process is judged by what the running one was started with."""
     if not isinstance(against, RunningPlan):
         yield from changes(old, new)
@@ -329,7 +333,7 @@ def _changes(against: Checked | RunningPlan | None, old: PlanSnapshot, new: Plan
     yield from needing_restart(against.first_plan, new.plan)
 
 
-def _restarts(against: Checked | RunningPlan | None, new: PlanSnapshot) -> tuple[Step, ...]:
+def _restarts(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> tuple[Step, ...]:
     """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
     if not isinstance(against, RunningPlan):
         return ()
@@ -337,7 +341,7 @@ def _restarts(against: Checked | RunningPlan | None, new: PlanSnapshot) -> tuple
     return tuple(step for step in against.restarts if step.subject in wanted)
 
 
-def _removals(against: Checked | RunningPlan | None, new: PlanSnapshot) -> Iterator[PlannedRemoval]:
+def _removals(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> Iterator[PlannedRemoval]:
     """The handlers that are not there any more, and what waits for them in the process that runs."""
     if isinstance(against, RunningPlan):
         for name in against.side.handlers:
@@ -347,7 +351,7 @@ def _removals(against: Checked | RunningPlan | None, new: PlanSnapshot) -> Itera
                 yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)
 
 
-def _recoded(against: Checked | RunningPlan, checked: Checked) -> Sequence[str]:
+def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequence[str]:
     """The handlers that hear the cache again, as their code is another one."""
     assert checked.inputs is not None
     if isinstance(against, RunningPlan):
@@ -406,7 +410,7 @@ def _group_kind(resource: ResourcePlan) -> tuple[str, str]:
     return CacheIdentity(resource.watches[0]).group_kind
 
 
-def notable_costs(checked: Checked) -> Sequence[str]:
+def notable_costs(checked: CheckResult) -> Sequence[str]:
     """What decodes every object, a line each: `pods: index byTeam decodes every object, …`."""
     return [
         f"{resource.name}: {cost.subject} {cost.text()}"
@@ -423,13 +427,13 @@ def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequenc
     return (*costs(resource, hooks), *filters)
 
 
-def _side(checked: Checked) -> PlanSnapshot:
+def _side(checked: CheckResult) -> PlanSnapshot:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
     return PlanSnapshot(_plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
 
 
-def _plan_of(checked: Checked) -> Plan:
+def _plan_of(checked: CheckResult) -> Plan:
     assert checked.inputs is not None
     return plan(checked.inputs.loaded.controller)

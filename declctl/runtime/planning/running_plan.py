@@ -111,7 +111,7 @@ def running_snapshot(
         began_as=first.name,
         listens_at=first.admin.bind_address,
     )
-    return RunningSnapshot(known, generation.inputs.bundle, tuple(generation.foreign.plugins))
+    return RunningSnapshot(known, generation.inputs.bundle, tuple(generation.loaded_code.plugins))
 
 
 def read_running_plan(document: object) -> RunningPlan:
@@ -126,8 +126,8 @@ def read_running_plan(document: object) -> RunningPlan:
 
 def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> RunningPlan:
     side, used = snapshot(generation), dict[CacheIdentity, CacheIdentity]()
-    for wanted in generation.wanted:
-        used |= zip(wanted.identities, side.identities(wanted.plan), strict=True)
+    for requirement in generation.requirements:
+        used |= zip(requirement.identities, side.identities(requirement.plan), strict=True)
     # A cache knows the digest of its transform's code; a manifest is compared by its files' digest.
     found = [
         RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
@@ -144,11 +144,11 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
         cluster_scoped=tuple(
             sorted(
                 {
-                    _kind(wanted.plan)
-                    for wanted in generation.wanted
-                    if wanted.plan.namespaces is None
+                    _kind(requirement.plan)
+                    for requirement in generation.requirements
+                    if requirement.plan.namespaces is None
                     and any(
-                        each.name == wanted.plan.name and each.namespaces
+                        each.name == requirement.plan.name and each.namespaces
                         for each in generation.plan.resources
                     )
                 }
@@ -156,8 +156,10 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
         ),
         caches=tuple(found),
         objects={
-            wanted.plan.name: sum(objects.get(identity, 0) for identity in side.identities(wanted.plan))
-            for wanted in generation.wanted
+            requirement.plan.name: sum(
+                objects.get(identity, 0) for identity in side.identities(requirement.plan)
+            )
+            for requirement in generation.requirements
         },
     )
 

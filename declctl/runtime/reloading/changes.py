@@ -17,7 +17,7 @@ from declctl.manifest import Diagnostic, render_json
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
-from declctl.runtime.caching.identities import CacheIdentity, matched
+from declctl.runtime.caching.identities import CacheIdentity, match_caches
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
 # Every other field of a handler's plan: a difference in it swaps what is behind the slot.
@@ -196,7 +196,7 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
 
 def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     before, after = old.resources, new.resources
-    served = matched(old.all_identities(), new.all_identities())
+    served = match_caches(old.all_identities(), new.all_identities())
     yield from (Step(StepKind.REMOVE, f"resource {name}") for name in before if name not in after)
     for name, resource in after.items():
         if name not in before:
@@ -205,12 +205,12 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
         previous = before[name]
         mine, theirs = old.identities(previous), new.identities(resource)
         # Caches that become others without a new LIST: their records are only decoded in another way.
-        turned = {served[identity] for identity in theirs if identity not in mine}
+        to_convert = {served[identity] for identity in theirs if identity not in mine}
         if set(mine) != set(theirs):
-            turns = bool(turned) and turned == set(mine) - set(theirs)
-            kind = StepKind.REPROJECT if turns else StepKind.REHOME
+            is_conversion = bool(to_convert) and to_convert == set(mine) - set(theirs)
+            kind = StepKind.REPROJECT if is_conversion else StepKind.REHOME
             why = _why_rehomed(previous, resource) or "code of the transform"
-            yield Step(kind, f"resource {name}", f"reproject: {why}" if turns else why)
+            yield Step(kind, f"resource {name}", f"reproject: {why}" if is_conversion else why)
         if previous.resync_period != resource.resync_period:
             yield Step(StepKind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:

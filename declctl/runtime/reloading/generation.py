@@ -57,22 +57,22 @@ class RuntimeServices:
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What runs, or is about to.
 
-    `wanted` is what it needs of the caches, `bindings` what it puts into the slots of its
+    `requirements` is what it needs of the caches, `bindings` what it puts into the slots of its
     handlers. `loop` runs its asynchronous hooks.
     """
 
     number: int
     inputs: Inputs
     plan: Plan
-    foreign: LoadedCode
-    wanted: tuple[ResourceRequirement, ...]
+    loaded_code: LoadedCode
+    requirements: tuple[ResourceRequirement, ...]
     listers: Listers
     bindings: Mapping[str, HandlerBinding]
     loop: LoopThread
 
     def resource(self, name: str) -> ResourceRequirement | None:
         """What it wants of a resource."""
-        return next((wanted for wanted in self.wanted if wanted.plan.name == name), None)
+        return next((requirement for requirement in self.requirements if requirement.plan.name == name), None)
 
 
 class OldGeneration(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def lifecycle_context(
     name: str, generation: Generation, memo: Memo, services: RuntimeServices
 ) -> HandlerContext:
     """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
-    config = generation.foreign.plugin_configs.get(name)
+    config = generation.loaded_code.plugin_configs.get(name)
     environment = services.environment(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(environment, lambda: memo)
 
@@ -134,7 +134,7 @@ class Lifecycle:
         for implementation in implementations:
             try:
                 await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
-            except Exception as error:  # noqa: BLE001 - foreign code: told, and left to the caller to judge
+            except Exception as error:  # noqa: BLE001 - user code: told, and left to the caller to judge
                 failed.append(HookFailure(implementation.hook, implementation.plugin, error))
         for failure in failed:
             self._log.error(str(failure), hook=failure.hook, plugin=failure.plugin)
@@ -227,7 +227,7 @@ class PluginLifetimes:
             return False
         kept = self._plugins_elsewhere(generation)
         await self._lifecycle.call_each(
-            [i for i in generation.foreign.lifecycle("declctl_teardown") if i.plugin not in kept],
+            [i for i in generation.loaded_code.lifecycle("declctl_teardown") if i.plugin not in kept],
             lambda i: self._arguments(i, generation),
             loop=generation.loop,
             timeout=timeout,
@@ -251,7 +251,7 @@ class PluginLifetimes:
         self, generation: Generation, hook: str, reason: str, *, but: frozenset[str] = frozenset()
     ) -> None:
         failed = await self._lifecycle.call_each(
-            [i for i in generation.foreign.lifecycle(hook) if i.plugin not in but],
+            [i for i in generation.loaded_code.lifecycle(hook) if i.plugin not in but],
             lambda i: self._arguments(i, generation),
             loop=generation.loop,
             timeout=generation.plan.reload.warm_timeout,
@@ -260,9 +260,9 @@ class PluginLifetimes:
             raise ReloadRefused(reason, "; ".join(str(failure) for failure in failed))
 
     async def _hand_over_state(self, old: Generation, new: Generation) -> None:
-        exporters = {i.plugin: i for i in old.foreign.lifecycle("declctl_export_state")}
-        timeout, kept = new.plan.reload.warm_timeout, new.foreign.same_plugins(old.foreign)
-        for importer in new.foreign.lifecycle("declctl_import_state"):
+        exporters = {i.plugin: i for i in old.loaded_code.lifecycle("declctl_export_state")}
+        timeout, kept = new.plan.reload.warm_timeout, new.loaded_code.same_plugins(old.loaded_code)
+        for importer in new.loaded_code.lifecycle("declctl_import_state"):
             exporter = exporters.get(importer.plugin)
             # An installed plugin that stays is the same object: it has its state.
             if exporter is None or importer.plugin in kept:
@@ -281,20 +281,22 @@ class PluginLifetimes:
 
         A plugin whose config has changed since is not among them, even if it had this one before.
         """
-        other = generation.foreign.reconfigured(after.foreign) if after is not None else frozenset[str]()
+        other = (
+            generation.loaded_code.reconfigured(after.loaded_code) if after is not None else frozenset[str]()
+        )
         if self._is_loaded(generation):
-            everybody = {i.plugin for i in generation.foreign.lifecycle("declctl_prepare")}
+            everybody = {i.plugin for i in generation.loaded_code.lifecycle("declctl_prepare")}
             return frozenset(everybody - other)
         return self._plugins_elsewhere(generation) - other
 
     def _is_loaded(self, generation: Generation) -> bool:
         """Whether another one has the very same code."""
-        return any(other.foreign is generation.foreign for other in self._others(generation))
+        return any(other.loaded_code is generation.loaded_code for other in self._others(generation))
 
     def _plugins_elsewhere(self, generation: Generation) -> frozenset[str]:
         """The installed plugins that another one uses as this one does."""
         return frozenset[str]().union(
-            *(generation.foreign.same_plugins(other.foreign) for other in self._others(generation))
+            *(generation.loaded_code.same_plugins(other.loaded_code) for other in self._others(generation))
         )
 
     def _others(self, generation: Generation) -> Sequence[Generation]:

@@ -18,7 +18,7 @@ from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
-from declctl.runtime.checking.check import Checked, import_in_child, read_files
+from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
@@ -106,7 +106,7 @@ class Reloader:
                 found.append(OldGeneration(number, tuple(calls) or (usual,)))
         return [*found, *self._retiring.held]
 
-    async def start(self, checked: Checked) -> Outcome:
+    async def start(self, checked: CheckResult) -> Outcome:
         """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
 
         It is committed at once, so that the status shows how its caches fill. No handler is called
@@ -151,9 +151,9 @@ class Reloader:
         """The resources that have not synced, and why; those that are not served only if `missing`."""
         assert self.active is not None
         return {
-            wanted.plan.name: cached.informer.why_not_synced()
-            for wanted in self.active.wanted
-            for cached in self._services.caches.of(wanted)
+            requirement.plan.name: cached.informer.why_not_synced()
+            for requirement in self.active.requirements
+            for cached in self._services.caches.of(requirement)
             if not cached.informer.has_synced and (missing or not isinstance(cached.informer.fault, NotFound))
         }
 
@@ -186,12 +186,12 @@ class Reloader:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
             # A person asks again also to load a plugin that was disabled, as it could not be loaded.
-            wants_anew = force or (asked and bool(self.active.foreign.disabled))
+            wants_anew = force or (asked and bool(self.active.loaded_code.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
                 try:
                     with self._own_faults():
-                        steps = await asyncio.to_thread(outdated, self.active.foreign.plugins)
+                        steps = await asyncio.to_thread(outdated, self.active.loaded_code.plugins)
                 except ReloadRefused as refused:
                     return self._refused(refused, digest, began)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
@@ -295,7 +295,7 @@ class Reloader:
         timeout = generation.plan.reload.drain_timeout
         await self._retiring.let_go(generation, timeout=timeout, linger=0.0)
 
-    def _read(self) -> tuple[Checked, str]:
+    def _read(self) -> tuple[CheckResult, str]:
         checked = read_files(self._files)
         if checked.exhausted is not None:
             raise checked.exhausted
@@ -326,9 +326,9 @@ class Reloader:
         old, new = self.active, staged.generation
         # From this line on events go to the new bindings. The rest of the commit only keeps books.
         ended = self._slots.commit(staged.prepared)
-        self._services.caches.reproject(new.wanted)
-        for wanted in new.wanted:
-            for cached in self._services.caches.of(wanted):
+        self._services.caches.reproject(new.requirements)
+        for requirement in new.requirements:
+            for cached in self._services.caches.of(requirement):
                 if not cached.informer.has_synced:
                     cached.informer.synced.on_open(self._cache_synced)
         self._replays.begin(staged.replayed)
@@ -370,7 +370,7 @@ class Reloader:
         """Call `declctl_reload` of the active generation, `timeout` seconds for each hook; raises nothing."""
         active = self.active
         if active is not None:
-            hooks = active.foreign.lifecycle("declctl_reload")
+            hooks = active.loaded_code.lifecycle("declctl_reload")
             await self._lifecycle.call_each(
                 hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=timeout
             )

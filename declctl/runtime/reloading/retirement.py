@@ -183,7 +183,7 @@ def _refers(each: object, to: set[int]) -> bool:
 
 
 def _is_a(each: object, kinds: tuple[type, ...]) -> bool:
-    """As isinstance, which asks the object for its `__class__`: foreign code, and a dead proxy raises."""
+    """As isinstance, which asks the object for its `__class__`: user code, and a dead proxy raises."""
     return issubclass(type(each), kinds)
 
 
@@ -195,7 +195,7 @@ def _is_namespace(each: object, prefix: str) -> bool:
 
 
 def _is_of(value: Any, prefix: str) -> bool:
-    """Whether it is a function or a class of the generation, or an instance of one. Calls no foreign code."""
+    """Whether it is a function or a class of the generation, or an instance of one. Calls no user code."""
     kind = type(value)
     if kind is partial:
         return _is_of(value.func, prefix)
@@ -204,7 +204,7 @@ def _is_of(value: Any, prefix: str) -> bool:
     if kind is FunctionType:
         return _begins(value.__globals__.get("__name__"), prefix)
     of_class = value if issubclass(kind, type) else kind
-    # Not by `of_class.__dict__`, which asks a metaclass, and so foreign code.
+    # Not by `of_class.__dict__`, which asks a metaclass, and so user code.
     return _begins(type.__getattribute__(of_class, "__dict__").get("__module__"), prefix)
 
 
@@ -297,17 +297,17 @@ class Retirement:
         refused = self.alive.get(generation.number) is not generation
         if not refused:
             del self.alive[generation.number]
-        self._services.caches.drop_indexes(generation.wanted, self._still_wanted())
-        self._services.caches.release(generation.wanted, linger=linger)
+        self._services.caches.drop_indexes(generation.requirements, self._requirements())
+        self._services.caches.release(generation.requirements, linger=linger)
         # A loop that only this generation used is not needed any longer.
         self._services.loops.keep({other.loop for other in self._lifetimes.all()})
         if was_last:
-            foreign = generation.foreign
-            trace = foreign.trace()
+            loaded_code = generation.loaded_code
+            trace = loaded_code.trace()
             self._retired[trace.prefix] = RetiredCode(
-                generation.number, refused, trace, foreign.registrations
+                generation.number, refused, trace, loaded_code.registrations
             )
-            foreign.close()
+            loaded_code.close()
             # A full collection stops all threads: with many decoded objects several reloads share one.
             waiting = len(self._retired.keys() - self._held.keys())
             since = self._clock.monotonic() - self._swept_at
@@ -393,9 +393,9 @@ class Retirement:
             if cached.identity.watch.cache is CacheMode.OBJECTS
         )
 
-    def _still_wanted(self) -> list[ResourceRequirement]:
+    def _requirements(self) -> list[ResourceRequirement]:
         """What every generation reads that hasn't been retired: the active one, and those that drain."""
-        return [wanted for generation in self.alive.values() for wanted in generation.wanted]
+        return [requirement for generation in self.alive.values() for requirement in generation.requirements]
 
 
 def _held(

@@ -36,7 +36,7 @@ from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_o
 from declctl.objects import GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
-from declctl.runtime.checking.check import Checked, diagnose
+from declctl.runtime.checking.check import CheckResult, diagnose
 from declctl.runtime.checking.inputs import Inputs, digest_of
 from declctl.runtime.checking.loaded_code import (
     READY,
@@ -99,7 +99,7 @@ def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
         yield Step(StepKind.RESTART, f"plugin {plugin.name}", detail)
 
 
-def refusal(checked: Checked) -> ReloadRefused:
+def refusal(checked: CheckResult) -> ReloadRefused:
     """The errors as one refusal: the first in words, the others counted."""
     errors = checked.errors
     first = errors[0]
@@ -202,9 +202,9 @@ def _records(slot: HandlerSlot, cached: ManagedInformer, keys: Sequence[str]) ->
 
 def snapshot(generation: Generation) -> PlanSnapshot:
     """What of a generation is compared with another one: its plan with the scopes of its kinds, its code."""
-    resources = tuple(wanted.plan for wanted in generation.wanted)
+    resources = tuple(requirement.plan for requirement in generation.requirements)
     scoped = replace(generation.plan, resources=resources, watches=watches_of(resources))
-    by_hooks = generation.foreign.from_hooks.transforms
+    by_hooks = generation.loaded_code.from_hooks.transforms
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
     return PlanSnapshot(scoped, generation.inputs.code, transformed, generation.inputs.modules)
 
@@ -231,16 +231,16 @@ class _HandlerImport:
     def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
         # Begun before the import, so that what it registers is told from what was there.
         watch = RegistrationWatch()
-        foreign, faults = load_code(self._declaration, number=self._number)
-        if foreign is not None:
-            foreign.registrations = watch.registrations()
-            foreign.share()
+        loaded_code, faults = load_code(self._declaration, number=self._number)
+        if loaded_code is not None:
+            loaded_code.registrations = watch.registrations()
+            loaded_code.share()
         with self._deciding:
-            self._made = foreign
+            self._made = loaded_code
             # The wait is over already: this is what ends the code that came too late.
-            if self._given_up and foreign is not None:
-                foreign.close()
-        return foreign, faults
+            if self._given_up and loaded_code is not None:
+                loaded_code.close()
+        return loaded_code, faults
 
     def give_up(self) -> None:
         """Forget what was imported, or will be; from any thread."""
@@ -251,7 +251,7 @@ class _HandlerImport:
 
 
 async def assemble(
-    checked: Checked, number: int, services: RuntimeServices, *, clock: Clock
+    checked: CheckResult, number: int, services: RuntimeServices, *, clock: Clock
 ) -> AssembledGeneration:
     """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
 
@@ -267,7 +267,9 @@ async def assemble(
     began = clock.monotonic()
     try:
         async with asyncio.timeout(limit):
-            foreign, faults = await in_thread(build, name="declctl-import", what="the import of the handlers")
+            loaded_code, faults = await in_thread(
+                build, name="declctl-import", what="the import of the handlers"
+            )
     except TimeoutError as error:
         build.give_up()
         raise ReloadRefused(
@@ -276,34 +278,36 @@ async def assemble(
     except asyncio.CancelledError:
         build.give_up()
         raise
-    if foreign is None:
+    if loaded_code is None:
         raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
-    is_foreign = checked.declaration.is_foreign
-    imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if is_foreign else 0.0)
+    has_user_code = checked.declaration.has_user_code
+    imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if has_user_code else 0.0)
     try:
         await asyncio.sleep(0)
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, services) for resource in resolved.resources]
         await asyncio.sleep(0)
-        code = _Code(inputs, foreign)
-        wanted = tuple(_wanted(resource, foreign, code) for resource in resources)
+        code = _Code(inputs, loaded_code)
+        requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
         loop = await services.loops.responsive()
-        return _assembled(number, inputs, resolved, foreign, wanted, services, imports=imports, loop=loop)
+        return _assembled(
+            number, inputs, resolved, loaded_code, requirements, services, imports=imports, loop=loop
+        )
     except BaseException:
-        foreign.close()
+        loaded_code.close()
         raise
 
 
 async def assemble_again(loaded: Generation, number: int, services: RuntimeServices) -> AssembledGeneration:
     """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
     loop = await services.loops.responsive()
-    wanted = tuple(replace(resource) for resource in loaded.wanted)
+    requirements = tuple(replace(resource) for resource in loaded.requirements)
     return _assembled(
         number,
         loaded.inputs,
         loaded.plan,
-        loaded.foreign,
-        wanted,
+        loaded.loaded_code,
+        requirements,
         services,
         imports=ImportSeconds(),
         loop=loop,
@@ -314,45 +318,45 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
     number: int,
     inputs: Inputs,
     resolved: Plan,
-    foreign: LoadedCode,
-    wanted: tuple[ResourceRequirement, ...],
+    loaded_code: LoadedCode,
+    requirements: tuple[ResourceRequirement, ...],
     services: RuntimeServices,
     *,
     imports: ImportSeconds,
     loop: LoopThread,
 ) -> AssembledGeneration:
-    fresh = services.caches.prepare(wanted)
+    fresh = services.caches.prepare(requirements)
     try:
-        listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in wanted})
-        informers = {resource.plan.name: services.caches.of(resource) for resource in wanted}
+        listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
+        informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
         bindings = {
             handler.name: _binding(
-                number, handler, foreign, listers, informers[handler.resource], services, loop
+                number, handler, loaded_code, listers, informers[handler.resource], services, loop
             )
             for handler in resolved.handlers
         }
-        generation = Generation(number, inputs, resolved, foreign, wanted, listers, bindings, loop)
+        generation = Generation(number, inputs, resolved, loaded_code, requirements, listers, bindings, loop)
         return AssembledGeneration(generation, fresh, imports)
     except BaseException:
         # What `prepare` has counted as used is given back at once: nothing of it has started.
-        services.caches.release(wanted, linger=0.0)
+        services.caches.release(requirements, linger=0.0)
         raise
 
 
 def _binding(
     number: int,
     handler: HandlerPlan,
-    foreign: LoadedCode,
+    loaded_code: LoadedCode,
     listers: Listers,
     informers: Sequence[ManagedInformer],
     services: RuntimeServices,
     loop: LoopThread,
 ) -> HandlerBinding:
-    config = foreign.configs.get(handler.name)
+    config = loaded_code.configs.get(handler.name)
     environment = services.environment(handler.name, number, listers=listers, config=config)
     found = handler.filter
-    made = None if found is None else Filter(found, handler.events, foreign.filters.get(handler.name))
-    target = foreign.targets[handler.name]
+    made = None if found is None else Filter(found, handler.events, loaded_code.filters.get(handler.name))
+    target = loaded_code.targets[handler.name]
     context = partial(HandlerContext, environment)
     return HandlerBinding(number, handler, target, context, loop, made, informers=informers)
 
@@ -382,9 +386,9 @@ async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> Resource
 class _Code:
     """Stamps for what code has made: they change whenever that code does, or a plugin's version."""
 
-    def __init__(self, inputs: Inputs, foreign: LoadedCode) -> None:
+    def __init__(self, inputs: Inputs, loaded_code: LoadedCode) -> None:
         self._inputs = inputs
-        self._foreign = foreign
+        self._foreign = loaded_code
 
     def of(self, origin: str | None) -> str:
         """Of the module that an entry point names, with all that it imports; without one, of all code."""
@@ -402,23 +406,23 @@ class _Code:
         return self.of(None if by_hooks or entry is None else entry.module)
 
 
-def _wanted(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> ResourceRequirement:
-    transform = foreign.transforms.get(resource.name)
+def _requirement(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -> ResourceRequirement:
+    transform = loaded_code.transforms.get(resource.name)
     return ResourceRequirement(
         plan=resource,
         identities=tuple(
             CacheIdentity(watch, code.of_transform(resource, watch)) for watch in resource.watches
         ),
-        indexes=tuple(_indexes(resource, foreign, code)),
+        indexes=tuple(_indexes(resource, loaded_code, code)),
         transform=transform,
     )
 
 
-def _indexes(resource: ResourcePlan, foreign: LoadedCode, code: _Code) -> Iterator[ResourceIndex]:
+def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -> Iterator[ResourceIndex]:
     for each in resource.indexers:
         if each.field_path is not None:
             yield ResourceIndex(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
-    for each in foreign.indexers.get(resource.name, ()):
+    for each in loaded_code.indexers.get(resource.name, ()):
         yield ResourceIndex(
             each.name, f"{each.name}@{each.origin}#{code.of(each.origin)}", function_index(each.function)
         )
@@ -462,11 +466,11 @@ class Stage:
         self._let_go = let_go  # undoes what was made of a generation that is not committed
         self._clock = clock
 
-    async def first(self, checked: Checked) -> StagedGeneration:
+    async def first(self, checked: CheckResult) -> StagedGeneration:
         """The first generation, number 1. Its caches fill when it is committed."""
         return await self._ready(await self._assembled(checked, 1), after=None)
 
-    async def next(self, checked: Checked, number: int, *, after: Generation) -> StagedGeneration:
+    async def next(self, checked: CheckResult, number: int, *, after: Generation) -> StagedGeneration:
         """The generation of a checked bundle."""
         return await self._ready(await self._assembled(checked, number), after=after)
 
@@ -474,12 +478,12 @@ class Stage:
         """A generation that is still loaded, as another one."""
         return await self._ready(await assemble_again(before, number, self._services), after=after)
 
-    async def _assembled(self, checked: Checked, number: int) -> AssembledGeneration:
+    async def _assembled(self, checked: CheckResult, number: int) -> AssembledGeneration:
         try:
             return await assemble(checked, number, self._services, clock=self._clock)
         except ManifestErrors as error:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
-            raise refusal(Checked((*checked.diagnostics, *found))) from error
+            raise refusal(CheckResult((*checked.diagnostics, *found))) from error
 
     async def _ready(self, assembled: AssembledGeneration, *, after: Generation | None) -> StagedGeneration:
         new, caches = assembled.generation, self._services.caches
@@ -493,14 +497,14 @@ class Stage:
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
-            await caches.build_indexes(new.wanted, timeout=timeout)
+            await caches.build_indexes(new.requirements, timeout=timeout)
             # Another version of a plugin may have been installed, which only a new process loads.
-            plugins = new.foreign.plugins
+            plugins = new.loaded_code.plugins
             restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
             await asyncio.sleep(0)
             steps = (
-                (*_changes(after, new), *changed_states(after.foreign.plugins, plugins), *restarts)
+                (*_changes(after, new), *changed_states(after.loaded_code.plugins, plugins), *restarts)
                 if after is not None
                 else ()
             )
@@ -533,12 +537,12 @@ class Stage:
         """Wait until all that a generation adds has synced; raises ReloadRefused for what can't."""
         deadline = self._clock.monotonic() + timeout  # one for all caches together
         moved = _moved_to(new, after)
-        for wanted in new.wanted:
-            name = wanted.plan.name
+        for requirement in new.requirements:
+            name = requirement.plan.name
             before = after.resource(name)
             # Caches of the old generation are full, but for those that a handler moves to.
             known = self._services.caches.of(before) if before is not None and name not in moved else ()
-            for cached in self._services.caches.of(wanted):
+            for cached in self._services.caches.of(requirement):
                 if cached not in known:
                     may_be_missing = before is None and name not in moved
                     await self._until_synced(cached, deadline, timeout, may_be_missing=may_be_missing)
@@ -583,7 +587,7 @@ class Stage:
     def _place_of(self, cached: ManagedInformer, generation: Generation) -> str:
         """File and line of the resource that has a cache, and its name."""
         document = generation.inputs.loaded.document
-        resource = next(w.plan for w in generation.wanted if cached in self._services.caches.of(w))
+        resource = next(w.plan for w in generation.requirements if cached in self._services.caches.of(w))
         return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:

@@ -19,7 +19,7 @@ from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock, set_within
 from declctl.manifest import Plan
-from declctl.runtime.caching.informer_pool import InformerPool, decoding_of
+from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
@@ -36,7 +36,7 @@ from declctl.runtime.reloading.changes import (
 )
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import Generation, OldGeneration
-from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus
+from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus, decoding_status
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
@@ -310,7 +310,7 @@ class StatusReporter:
             conditions=self._conditions.all(),
             resources=self.resources(),
             handlers=[handler.statistics() for handler in self._slots.all()],
-            plugins=generation.foreign.plugins if generation is not None else (),
+            plugins=generation.loaded_code.plugins if generation is not None else (),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
             reload_plan_mismatches=self._plan_mismatches,
@@ -326,7 +326,7 @@ class StatusReporter:
     def resources(self) -> list[ResourceStatus]:
         """The figures of each resource of the active generation."""
         generation = self._active()
-        return [] if generation is None else [self._resource(wanted) for wanted in generation.wanted]
+        return [] if generation is None else [self._resource(each) for each in generation.requirements]
 
     async def at_rest(self) -> None:
         """Return when every resource has synced and every handler has nothing left to do."""
@@ -360,22 +360,22 @@ class StatusReporter:
         figures = [handler.statistics() for handler in self._slots.all()]
         return ", ".join(f"{f.name} {f.failed} times (last: {f.last_error})" for f in figures if f.failed)
 
-    def _resource(self, wanted: ResourceRequirement) -> ResourceStatus:
-        cached = self._caches.of(wanted)
+    def _resource(self, requirement: ResourceRequirement) -> ResourceStatus:
+        cached = self._caches.of(requirement)
         parts = [one.informer.statistics() for one in cached]
-        found = resource_status(wanted.plan.name, parts)
+        found = resource_status(requirement.plan.name, parts)
         detectors = [one.mutations for one in cached if one.mutations is not None]
         return replace(
             found,
             mutations=sum(detector.count for detector in detectors),
             last_mutation=next((d.last for d in detectors if d.last is not None), None),
-            decoding=decoding_of(parts, transformed=wanted.transform is not None),
+            decoding=decoding_status(parts, transformed=requirement.transform is not None),
         )
 
     def _log_disabled(self) -> list[str]:
         """The plugins that could not be loaded; one line for each when that begins, and when it ends."""
         generation = self._active()
-        found = {} if generation is None else {p.name: p for p in generation.foreign.disabled}
+        found = {} if generation is None else {p.name: p for p in generation.loaded_code.disabled}
         # Almost always there is none, and was none: no plan is looked through then.
         if generation is None or not (found or self._logged_disabled):
             return []

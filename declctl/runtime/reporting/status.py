@@ -12,7 +12,6 @@ from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock
 from declctl.objects.differences import Mutation
-from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
@@ -274,6 +273,54 @@ class Conditions:
     def all(self) -> tuple[Condition, ...]:
         """Every condition that was stated, in the order of first statement."""
         return tuple(self._conditions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingStatus:
+    """The decoding figures of one resource over all its watches, since the start of the process."""
+
+    objects: int = 0  # that were read
+    whole: int = 0  # of these, decoded completely: all of them if there is a transform
+    unexpected: int = 0  # decoded completely because a field has another type than it should
+    unread: int = 0  # not decodable beyond the metadata: cached and delivered as they came
+    dropped: int = 0  # by the transform
+    failed: int = 0  # not cached because the transform raised or could not be applied
+    last_fault: str | None = None  # of the transform
+    frame_ratio: float = 0.0  # size on the wire by size in memory; 0 before the first object
+    trainings: int = 0  # of compression
+    dictionaries: int = 0  # that the trainings made
+
+    @property
+    def projected(self) -> int:
+        """Objects that were read in part: only the fields that are needed."""
+        return self.objects - self.whole
+
+
+def decoding_status(parts: Sequence[InformerStatistics], *, transformed: bool) -> DecodingStatus:
+    """Sums the figures of several watches. `transformed`: their objects pass a transform."""
+    decoders = [part.projection for part in parts]
+    whole = sum(each.decoded_whole for each in decoders)
+    return DecodingStatus(
+        objects=sum(each.objects for each in decoders),
+        whole=whole,
+        unexpected=0 if transformed else whole,
+        unread=sum(part.reflector.kept_raw for part in parts),
+        dropped=sum(each.dropped for each in decoders),
+        failed=sum(each.failed for each in decoders),
+        last_fault=next((each.last_fault for each in decoders if each.last_fault), None),
+        frame_ratio=_mean_frame_ratio(parts),
+        trainings=sum(each.frames.trainings for each in decoders),
+        dictionaries=sum(each.frames.dictionaries for each in decoders),
+    )
+
+
+def _mean_frame_ratio(parts: Sequence[InformerStatistics]) -> float:
+    """The mean of the watches' ratios, weighted by the number of objects."""
+    known = [part for part in parts if part.projection.frames.ratio]
+    objects = sum(part.objects for part in known)
+    if not objects:
+        return known[0].projection.frames.ratio if known else 0.0
+    return sum(part.projection.frames.ratio * part.objects for part in known) / objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def clear() -> None:
 
 
 def spin(gate: str) -> None:
-    """Compute, in foreign code, until the test opens a gate."""
+    """Compute, in user code, until the test opens a gate."""
     opened = gates.setdefault(gate, threading.Event()).is_set
     while not opened():
         pass

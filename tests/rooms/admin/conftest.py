@@ -16,13 +16,12 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
-from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.context import RecordedEvents
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
+from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
 from declctl.transport import ServerStatus
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""The gate: whatever foreign code does, the host gets a result or one error."""
+"""The gate: whatever user code does, the host gets a result or one error."""
 
 import asyncio
 import contextvars
@@ -50,7 +50,7 @@ def test_control_c_passes():
 
 
 def test_an_exception_without_a_text_fails_like_any_other():
-    """An exception's __str__ is foreign code, too."""
+    """An exception's __str__ is user code, too."""
 
     class Broken(Exception):
         def __str__(self):
@@ -94,7 +94,7 @@ def test_an_asynchronous_raise_is_one_error(called, waits, error):
 
 @EITHER_WAY
 def test_a_signature_that_does_not_fit_is_a_failure(called):
-    """Foreign code that can't even be called is told as foreign code that raised."""
+    """User code that can't even be called is told as user code that raised."""
 
     async def needs_more(change, more):
         raise AssertionError(more)

@@ -140,7 +140,7 @@ def test_an_import_that_ends_the_process_does_not(fault):
 
 
 def test_an_exception_that_cannot_be_shown_is_told_all_the_same(fault):
-    """An exception whose own text raises is foreign code, too."""
+    """An exception whose own text raises is user code, too."""
     source = "class Bad(Exception):\n    def __str__(self):\n        raise ValueError\n§raise Bad\n"
     assert (
         fault({"pods.py": source}, "pods").message == "importing pods raises Bad: (its text can't be shown)"
@@ -148,7 +148,7 @@ def test_an_exception_that_cannot_be_shown_is_told_all_the_same(fault):
 
 
 def test_a_module_attribute_that_raises_is_told(fault):
-    """A module's own __getattr__ is foreign code."""
+    """A module's own __getattr__ is user code."""
     source = (
         "def __getattr__(name):\n    if name == 'lazy':\n        §1 / 0\n    raise AttributeError(name)\n"
     )
@@ -292,7 +292,7 @@ def test_a_number_cannot_listen(fault):
 
 
 def test_a_class_that_cannot_be_made_is_shown_where_it_raises(fault):
-    """Its __init__ is foreign code."""
+    """Its __init__ is user code."""
     source = """
         class Guard:
             def __init__(self):

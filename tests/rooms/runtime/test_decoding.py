@@ -8,8 +8,8 @@ import pytest
 
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
-from declctl.runtime.caching.informer_pool import DecodingStatus, decoding_of
 from declctl.runtime.reporting.reporter import resource_status
+from declctl.runtime.reporting.status import DecodingStatus, decoding_status
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"spec":%b}' % (
@@ -46,7 +46,7 @@ def _parts() -> list[InformerStatistics]:
 
 def test_the_watches_of_a_resource_are_added_up(parts):
     """Objects, and those that can't be decoded, are counted over all of them."""
-    found = decoding_of(parts, transformed=False)
+    found = decoding_status(parts, transformed=False)
     assert (found.objects, found.projected, found.whole, found.unexpected) == (4, 3, 1, 1)
     assert found.unread == 1
     document = replace(resource_status("pods", parts), decoding=found).document()["decoding"]
@@ -56,9 +56,9 @@ def test_the_watches_of_a_resource_are_added_up(parts):
 
 def test_with_a_transform_nobody_expects_objects_to_be_projected(parts):
     """It is given whole objects: that they are decoded is no news."""
-    assert decoding_of(parts, transformed=True).unexpected == 0
+    assert decoding_status(parts, transformed=True).unexpected == 0
 
 
 def test_a_resource_without_a_watch_has_decoded_nothing():
     """Every figure is there all the same, and zero."""
-    assert decoding_of([], transformed=False) == resource_status("pods", []).decoding == DecodingStatus()
+    assert decoding_status([], transformed=False) == resource_status("pods", []).decoding == DecodingStatus()

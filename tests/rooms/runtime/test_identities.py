@@ -7,7 +7,7 @@ import pytest
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.manifest.values import EntryPoint
-from declctl.runtime.caching.identities import CacheIdentity, can_become, matched
+from declctl.runtime.caching.identities import CacheIdentity, can_convert, match_caches
 
 MANAGED = "metadata.managedFields"
 FRAMES, OBJECTS, METADATA = CacheMode.FRAMES, CacheMode.OBJECTS, CacheMode.METADATA_ONLY
@@ -57,20 +57,20 @@ def test_a_cache_becomes_another_if_it_holds_all_that_the_other_one_would(
     old: CacheIdentity, new: CacheIdentity, *, can: bool
 ) -> None:
     """Kept another way, or with less in it; never what was dropped, transformed or not asked for."""
-    assert can_become(old, new) is can
+    assert can_convert(old, new) is can
 
 
 def test_what_is_wanted_as_it_is_becomes_no_other() -> None:
     """Two ways to keep one kind, of which one is there: the other one is listed."""
     objects = _identity(cache=OBJECTS)
-    assert matched([BASE], (BASE, objects)) == {BASE: BASE, objects: None}
-    assert matched([BASE], (objects, BASE)) == {BASE: BASE, objects: None}
-    assert matched([BASE], (objects,)) == {objects: BASE}
+    assert match_caches([BASE], (BASE, objects)) == {BASE: BASE, objects: None}
+    assert match_caches([BASE], (objects, BASE)) == {BASE: BASE, objects: None}
+    assert match_caches([BASE], (objects,)) == {objects: BASE}
 
 
 def test_one_cache_becomes_one_other() -> None:
     """Whoever comes first has it."""
     first, second = _identity("status"), _identity("spec")
-    assert matched([BASE], (first, second)) == {first: BASE, second: None}
+    assert match_caches([BASE], (first, second)) == {first: BASE, second: None}
     other = replace(BASE, watch=replace(BASE.watch, cache=OBJECTS))
-    assert matched([BASE, other], (first, second)) == {first: BASE, second: other}
+    assert match_caches([BASE, other], (first, second)) == {first: BASE, second: other}

@@ -65,16 +65,16 @@ def _wanted(*, index: str | None = None, text: str = TEXT) -> list[ResourceRequi
     ]
 
 
-def _run(scenario, log) -> None:
+def _run(scenario) -> None:
     async def main() -> None:
         cluster = _Cluster()
         async with asyncio.TaskGroup() as tasks:
-            await scenario(InformerPool(cluster, tasks=tasks, clock=SystemClock(), log=log), cluster)
+            await scenario(InformerPool(cluster, tasks=tasks, clock=SystemClock()), cluster)
 
     asyncio.run(main())
 
 
-def test_resources_with_one_watch_share_a_cache(log) -> None:
+def test_resources_with_one_watch_share_a_cache() -> None:
     """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -85,10 +85,10 @@ def test_resources_with_one_watch_share_a_cache(log) -> None:
         assert caches.of(one) == caches.of(two)
         assert len(caches.of(other)) == 2
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
+def test_a_cache_that_the_next_generation_wants_is_kept() -> None:
     """A reload that keeps a resource makes no new cache and closes none."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -101,11 +101,11 @@ def test_a_cache_that_the_next_generation_wants_is_kept(log) -> None:
         await asyncio.sleep(0)
         assert caches.all() == before
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G14")
-def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
+def test_a_cache_that_nobody_wants_lingers_and_closes() -> None:
     """Released, wanted again within its time, released again: it closes only then."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -119,11 +119,11 @@ def test_a_cache_that_nobody_wants_lingers_and_closes(log) -> None:
                 await asyncio.sleep(0)
         assert len(caches.prepare(_wanted()[:1])) == 1
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G12")
-def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> None:
+def test_an_index_is_built_once_and_kept_while_a_generation_reads_it() -> None:
     """The index of an old generation stays until nobody who reads it is left (G12)."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -139,10 +139,10 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it(log) -> Non
         caches.drop_indexes(new, kept=[])
         assert caches.of(new[0])[0].informer.indexer.get_indexers() == {}
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
+def test_a_new_index_field_is_decoded_from_then_on() -> None:
     """An index over another field: the projection of the living source takes it along."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -157,10 +157,10 @@ def test_a_new_index_field_is_decoded_from_then_on(log) -> None:
         await caches.build_indexes(other, timeout=60.0)
         assert cached.informer.source.projection is not before
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_each_mode_has_a_cache_of_its_own(log) -> None:
+def test_each_mode_has_a_cache_of_its_own() -> None:
     """One kind kept in three ways: three watches, of which one asks for metadata only."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -175,10 +175,10 @@ def test_each_mode_has_a_cache_of_its_own(log) -> None:
         assert [each() is each() for each in read] == [False, True, False]
         assert [each()["kind"] for each in read] == ["Pod"] * 3
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
+def test_a_field_that_the_server_never_sends_is_not_looked_for() -> None:
     """`dropFields: [status]` beside MetadataOnly costs nothing: no object is decoded for it."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -188,7 +188,7 @@ def test_a_field_that_the_server_never_sends_is_not_looked_for(log) -> None:
         projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
         assert projection.statistics().decoded_whole == 0
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 def _keeping(rest: str) -> list[ResourceRequirement]:
@@ -219,7 +219,7 @@ async def _taken_over() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
+def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
     """More dropped fields: staged beside, then the same informer has the new records."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -241,10 +241,10 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before(log) -> None:
         assert caches.all() == (cached,)
         assert len(cluster.made) == 1
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
+def test_what_can_not_be_made_anew_changes_nothing() -> None:
     """The bytes of an object in memory can't be read: refused, and all is as it was (G6)."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -265,10 +265,10 @@ def test_what_can_not_be_made_anew_changes_nothing(log) -> None:
         caches.reproject(new)
         assert cached.identity == old[0].identities[0]
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) -> None:
+def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same() -> None:
     """Nothing is dropped from them: as frames or as objects, they are what they were."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -282,10 +282,10 @@ def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same(log) 
         assert record.layout.codec.decode(record.frame) == _ODD
         assert cached.mutations is not None
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log) -> None:
+def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own() -> None:
     """A transform may take all metadata away; the cache knows whose frame it is."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -301,10 +301,10 @@ def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own(log)
         assert record.read()["spec"] == {"secret": "x", "nodeName": "n1"}
         assert record.read() is record.read()
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_a_cache_that_somebody_else_wants_as_it_is_stays(log) -> None:
+def test_a_cache_that_somebody_else_wants_as_it_is_stays() -> None:
     """A second resource is kept another way: it has a cache of its own, and is listed."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -314,10 +314,10 @@ def test_a_cache_that_somebody_else_wants_as_it_is_stays(log) -> None:
         assert [one.identity for one in fresh] == [new[0].identities[0]]
         assert caches.of(old[0]) == (cached,)
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
+def test_an_index_field_is_at_hand_before_the_index_is_built() -> None:
     """The frames are kept, and what stands in them is read once for all."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -330,7 +330,7 @@ def test_an_index_field_is_at_hand_before_the_index_is_built(log) -> None:
         assert (record.values, record.frame) == (("n1",), before.frame)
         assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 def _becoming_again() -> tuple[
@@ -359,7 +359,7 @@ async def _third_is_staged(
 
 
 @pytest.mark.guarantee("G1", "G6")
-def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log) -> None:
+def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged() -> None:
     """The oldest drains until a third is staged that wants just what it wanted: the cache becomes that."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -373,10 +373,10 @@ def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged(log
         (record,) = cached.informer.indexer.list()
         assert record.read() is not record.read()
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log) -> None:
+def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same() -> None:
     """A staged generation is undone while an older one that drains wants the same cache: it stays."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -387,11 +387,11 @@ def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same(log
         assert cached.identity == old[0].identities[0]
         assert caches.all() == (cached,)
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G12")
-def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
+def test_an_index_that_a_staged_generation_counts_on_stays() -> None:
     """The index that it found there belongs to one that retires before the commit."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -411,11 +411,11 @@ def test_an_index_that_a_staged_generation_counts_on_stays(log) -> None:
         caches.drop_indexes(new, kept=old)
         assert caches.of(old[0])[0].informer.indexer.get_indexers() == {}
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G6", "G14")
-def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it(log) -> None:
+def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it() -> None:
     """A resource is taken out, then back in by an edit that is refused: its cache keeps its time."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -430,11 +430,11 @@ def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it(log) -> None:
         assert caches.prepare(new) == []
         assert cluster.made == [None]
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G6", "G14")
-def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it(log) -> None:
+def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it() -> None:
     """The last user goes while a generation is staged, which is undone: the time runs from the former."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -447,10 +447,10 @@ def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it(log) -> None
         await _taken_over()
         assert caches.all() == (cached,)
 
-    _run(scenario, log)
+    _run(scenario)
 
 
-def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone(log) -> None:
+def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone() -> None:
     """A new cache, not filled yet: the next attempt makes another, and does not take it for a synced one."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -460,11 +460,11 @@ def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone(log) -> None:
         assert caches.all() == ()
         assert len(caches.prepare(new)) == 1
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G12")
-def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None:
+def test_a_field_is_brought_to_hand_while_an_old_generation_retires() -> None:
     """Between two slices of it the last that had the cache before goes: what is made is complete."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -482,11 +482,11 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires(log) -> None
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 350
         assert {record.values for record in caches.of(new[0])[0].informer.indexer.list()} == {("n1",)}
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G5", "G22")
-def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
+def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
     """Index and transform are defined alike in three: when one goes, nothing of its code is kept."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -528,11 +528,11 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it(log) -> None:
         caches.release(staged, linger=0.0)
         assert heard() == ["transform of old", "index of old"]
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G6", "G12")
-def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
+def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
     """Some records have the field and others not: readers see each object, and the next attempt all of it."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -557,11 +557,11 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place(log) -> None:
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}
 
-    _run(scenario, log)
+    _run(scenario)
 
 
 @pytest.mark.guarantee("G6")
-def test_a_source_that_cannot_be_made_leaves_nothing_counted(log) -> None:
+def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
     """Of two new caches the second can't be had: the first is forgotten, and what lives on is as it was."""
 
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
@@ -580,4 +580,4 @@ def test_a_source_that_cannot_be_made_leaves_nothing_counted(log) -> None:
             raise ValueError("no source")
         return made(gvk, **asked)
 
-    _run(scenario, log)
+    _run(scenario)

@@ -8,8 +8,8 @@ import pytest
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.objects.differences import Difference, Mutation
-from declctl.runtime.caching.informer_pool import DecodingStatus
 from declctl.runtime.reporting.reporter import ResourceWarnings, resource_status
+from declctl.runtime.reporting.status import DecodingStatus
 from tests.rooms.informer.shapes import pod
 
 

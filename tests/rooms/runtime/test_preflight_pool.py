@@ -72,7 +72,7 @@ def begun(monkeypatch):
     return begun
 
 
-def test_all_children_come_from_one_process_that_has_run_no_foreign_code(children, bundle, begun) -> None:
+def test_all_children_come_from_one_process_that_has_run_no_user_code(children, bundle, begun) -> None:
     """Wanted again and again, it is begun once; what a child has imported is gone with it."""
     bundle.write(
         "handlers.py",

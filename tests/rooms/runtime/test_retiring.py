@@ -19,7 +19,7 @@ class _Code:
     """The code of a generation: `is_alive` says whether a collection would find anything of it."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.wanted, self.loop, self.foreign = number, (), None, self
+        self.number, self.requirements, self.loop, self.loaded_code = number, (), None, self
         self.prefix, self.is_alive, self.registrations = f"g{number}", True, Registrations()
 
     def trace(self) -> "_Code":

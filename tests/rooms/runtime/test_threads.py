@@ -1,4 +1,4 @@
-"""Foreign code in threads of its own: awaited, bounded, and never waited for at the end."""
+"""User code in threads of its own: awaited, bounded, and never waited for at the end."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import pytest
 from declctl.hooks.calls import Implementation
 from declctl.kit import LoopThread
 from declctl.runtime.reloading.generation import Lifecycle
-from declctl.runtime.threads import AbandonedCall, ForeignCall, abandoned_calls, in_thread
+from declctl.runtime.threads import AbandonedCall, UserCall, abandoned_calls, in_thread
 from declctl.testing import until
 
 
@@ -88,7 +88,7 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
 
 
 def test_what_is_left_behind_is_known_until_it_returns() -> None:
-    """What was called, and the line of foreign code that its thread is at; a call that is awaited is none."""
+    """What was called, and the line of user code that its thread is at; a call that is awaited is none."""
     gate, asked = threading.Event(), threading.Event()
 
     def hangs() -> None:
@@ -115,7 +115,7 @@ def test_what_is_left_behind_is_known_until_it_returns() -> None:
 
 
 def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait ends while the system is slow to start the thread: foreign code is not called unseen."""
+    """The wait ends while the system is slow to start the thread: user code is not called unseen."""
     asked, gate, started, called = threading.Event(), threading.Event(), [], []
     start = threading.Thread.start
 
@@ -147,7 +147,7 @@ def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None
     """Its fault names the object and the line; the objects after it are not touched any more."""
     gate, touched, ended = threading.Event(), [], threading.Event()
 
-    def ask(call: ForeignCall) -> None:
+    def ask(call: UserCall) -> None:
         for each in call.objects(["a", "b", "c"], str):
             touched.append(each)
             if each == "b":
@@ -155,7 +155,7 @@ def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None
         ended.set()
 
     async def main() -> str:
-        call = ForeignCall(name="test", what="the filter of notify")
+        call = UserCall(name="test", what="the filter of notify")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.05):
                 await call.run(lambda: ask(call))

@@ -8,7 +8,7 @@ from declctl.testing import until
 
 
 def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> None:
-    """The line of foreign code, how often, and for how long; a loop that answers late is not blocked."""
+    """The line of user code, how often, and for how long; a loop that answers late is not blocked."""
     machinery = LoopThread("declctl-machinery").start()
     watchdog = Watchdog(machinery, log)
     gate, asked = threading.Event(), threading.Event()
