@@ -1,4 +1,5 @@
 """Queues between a reflector and the store: in order, accumulated by key, newest only, by priority.
 
-All are synchronous cores that decide, under a thin shell that waits; the loop is the lock.
+Each queue has synchronous methods that decide, and asynchronous ones that wait for them. A queue is used on
+one loop and needs no lock.
 """

@@ -1,7 +1,7 @@
 """Queues in which each key has one place: DeltaFIFO, FIFO and Heap (client-go's delta_fifo, fifo and heap).
 
-A place holds all pending changes of the key (DeltaFIFO), its newest object (FIFO), or a value by its priority
-(Heap).
+In a DeltaFIFO the place holds all pending changes of the key, in a FIFO its newest object, and in a Heap a
+value that is ordered by its priority.
 """
 
 import heapq
@@ -32,16 +32,19 @@ def _nothing() -> Mapping[str, Record]:
 
 
 class DeltaFIFO(SyncingQueue):
-    """All pending changes of a key, popped together. `known` is what the store holds (KnownObjects).
+    """A queue that pops all pending changes of a key together (client-go's DeltaFIFO).
 
-    Keys are served in the order in which they were first queued. A replacement is turned into Replaced
-    deltas and tombstones when it comes in, by comparing it with what is queued and what is in the
-    store. Unlike client-go's it has synced only when the last initial delta was processed.
+    - `known`: returns the records of the store by key (KnownObjects).
+    - `emit_replaced`: True, the default, queues a list as Replaced deltas; False as Sync, for old programs
+      (EmitDeltaTypeReplaced).
+    - `transformer`: applied once to every live object that is queued.
 
-    Used on one loop by one consumer; `pop_batch_nowait` decides, `pop_batch` waits. What was popped last
-    counts as known until it is given to `processed`, or until the next pop. `emit_replaced` says whether a
-    list is queued as Replaced or, as in old programs, as Sync (EmitDeltaTypeReplaced). `transformer` is
-    applied to every live object once, on its way in.
+    Keys are popped in the order in which they were first queued. A replacement is compared with the queue and
+    the store when it is queued, and becomes Replaced deltas and tombstones. Unlike client-go's, the queue has
+    synced only when the last initial delta was processed.
+
+    Used on one loop by one consumer. The last popped deltas count as known until `processed`, or until the
+    next pop.
     """
 
     def __init__(
@@ -56,27 +59,27 @@ class DeltaFIFO(SyncingQueue):
         self._listed_as = _REPLACED if emit_replaced else _SYNC
         self._transformer = transformer
         self._items: dict[str, list[Delta]] = {}  # in the order in which the keys were first queued
-        self._popped: Sequence[Delta] = ()  # last, and not processed yet: neither queued nor in the store
+        self._popped: Sequence[Delta] = ()  # the last ones, until they are processed: not in the store yet
         self._replaced = False  # the first replacement has come
         self._initial: set[str] = set()  # keys of the first replacement that are not processed yet
-        self._empty: Bookmark | None = None  # a replacement by nothing, which leaves nothing to delete
+        self._empty: Bookmark | None = None  # for an empty list that deletes no object
 
     def add(self, record: Record) -> None:
-        """Queue that an object appeared."""
+        """Queue an Added."""
         self.extend((Delta(DeltaType.ADDED, record.key, record),))
 
     def update(self, record: Record) -> None:
-        """Queue that an object changed."""
+        """Queue an Updated."""
         self.extend((Delta(DeltaType.UPDATED, record.key, record),))
 
     def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
-        """Queue that an object is gone, if it is queued or in the store (client-go 11, 12)."""
+        """Queue a Deleted, if the key is queued or in the store (client-go 11, 12)."""
         self.extend((Delta(_DELETED, record.key, record, out_of_scope=out_of_scope),))
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """Queue these changes, in this order.
+        """Queue changes, in their order.
 
-        Raises what the transformer raises, with every delta queued on which it did not raise.
+        Raises the exceptions of the transformer, after it has queued all deltas on which it did not raise.
         """
         if self._transformer is not None:
             deltas = transformed(self._transformer, deltas, self._concerns)
@@ -84,19 +87,18 @@ class DeltaFIFO(SyncingQueue):
             for delta in deltas:
                 if self._concerns(delta):
                     self._put(delta)
-                self._populate_by_change()  # also by one that is dropped, as client-go does
+                self._populate_by_change()  # also for a delta that is not queued, as in client-go
         finally:
             self.wake()
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """Queue all the objects that there are.
+        """Queue a complete list: Replaced (or Sync) for its objects, tombstones for all other known ones.
 
-        A Replaced (or Sync) for each, a tombstone for every other object (client-go 3-22). Raises what the
-        transformer raises, with nothing queued.
+        (client-go 3-22.) Raises the exceptions of the transformer, with nothing queued.
         """
         if self._transformer is not None:
             records = all_transformed(self._transformer, records)
-        # What the store does not know yet counts as known, too: it may be popped and not processed.
+        # Objects that were popped and not processed count as known, although the store may not have them.
         initial, known, pending = not self._replaced, self._known(), self._pending()
         listed = {record.key for record in records}
         for record in records:
@@ -105,11 +107,11 @@ class DeltaFIFO(SyncingQueue):
         for key in sorted(key for key in pending.keys() | known.keys() if key not in listed):
             newest = pending.get(key)
             if newest is not None and newest.type is _DELETED:
-                continue  # its end is queued already
+                continue  # its deletion is queued already
             last = known.get(key) if newest is None else newest.record
             self._put(Delta(_DELETED, key, last, final_state_unknown=True, initial=initial))
         if not self._items:
-            self._empty = Bookmark(resource_version)  # the consumer has to learn that the list is in
+            self._empty = Bookmark(resource_version)  # without deltas, it shows the consumer that a list came
         if not self._populated:
             self._initial = set(self._items)
             self._open_if_synced()
@@ -117,19 +119,19 @@ class DeltaFIFO(SyncingQueue):
         self.wake()
 
     def bookmark(self, resource_version: str) -> None:
-        """Queue nothing: this queue knows no versions (client-go 36)."""
+        """No effect: this queue has no versions (client-go 36)."""
 
     def resync(self) -> None:
         """Queue a Sync for each object of the store that has nothing pending (client-go 14, 15)."""
         pending = self._pending()
         for key, record in self._known().items():
-            # A pending change is newer than the store, and is a replay by itself.
+            # A pending change is newer than the stored state, and notifies the listeners anyway.
             if key not in pending:
                 self._put(Delta(_SYNC, key, record))
         self.wake()
 
     def pop_nowait(self) -> list[Delta]:
-        """All pending deltas of the key that waits longest; empty if there is none."""
+        """All pending deltas of the key that waits longest; an empty list if none waits."""
         key = next(iter(self._items), None)
         if key is None:
             return []
@@ -147,7 +149,7 @@ class DeltaFIFO(SyncingQueue):
             batch += self._items.pop(key)
         if batch:
             self._popped = batch
-        # After all keys: an empty list has no deltas by which the consumer could learn of it.
+        # After all keys: an empty list has no deltas of its own.
         elif self._empty is not None:
             bookmark, self._empty = self._empty, None
             return bookmark
@@ -158,7 +160,7 @@ class DeltaFIFO(SyncingQueue):
         return await self.until(lambda: self.pop_batch_nowait(limit) or None)
 
     def processed(self, batch: Batch) -> None:
-        """Note that the batch is in the store: only then can the queue say that it has synced."""
+        """Note that a batch is in the store. The sync is complete with the last initial delta."""
         if batch is self._popped:
             self._popped = ()
         if self._initial and isinstance(batch, list):
@@ -166,7 +168,7 @@ class DeltaFIFO(SyncingQueue):
             self._open_if_synced()
 
     def __len__(self) -> int:
-        """How many keys have changes that wait."""
+        """The number of keys with pending changes."""
         return len(self._items)
 
     def _put(self, delta: Delta) -> None:
@@ -180,13 +182,13 @@ class DeltaFIFO(SyncingQueue):
             pending[-1] = delta
 
     def _pending(self) -> dict[str, Delta]:
-        """The newest delta of each key that the store has not seen all of."""
+        """The newest delta of each key with changes that the store does not have yet."""
         newest = {delta.key: delta for delta in self._popped}
         newest.update((key, deltas[-1]) for key, deltas in self._items.items())
         return newest
 
     def _concerns(self, delta: Delta) -> bool:
-        """Whether a delta says something about an object that there may be."""
+        """Whether a delta has to be queued: not the deletion of an unknown object."""
         if delta.type is not _DELETED or delta.key in self._items or delta.key in self._known():
             return True
         return any(popped.key == delta.key for popped in self._popped)
@@ -197,9 +199,9 @@ class DeltaFIFO(SyncingQueue):
 
 
 class FIFO(SyncingQueue):
-    """A queue of objects, not of changes: a pop gives the newest state of a key, once.
+    """A queue of objects, and not of changes: a pop returns the newest state of a key (client-go's FIFO).
 
-    A key keeps its place when its object changes, and leaves it when it is deleted. Used on one loop.
+    A key keeps its place when its object changes, and loses it when the object is deleted. Used on one loop.
     """
 
     def __init__(self) -> None:
@@ -208,7 +210,7 @@ class FIFO(SyncingQueue):
         self._initial: set[str] = set()  # keys of the first replacement that are not processed yet
 
     def add(self, record: Record) -> None:
-        """Put an object, in the place that its key has already or at the end."""
+        """Queue an object in the place of its key, or at the end."""
         self._items[record.key] = record
         self._populate_by_change()
         self.wake()
@@ -216,33 +218,33 @@ class FIFO(SyncingQueue):
     update = add
 
     def delete(self, record: Record) -> None:
-        """Take an object out; nothing happens if it isn't there."""
+        """Remove an object; no effect if it is not queued."""
         waited = self._items.pop(record.key, None)
         self._populate_by_change()
         if waited is not None:
             self.processed(record)
 
     def replace(self, records: Sequence[Record], resource_version: str = "") -> None:  # noqa: ARG002 - the contract
-        """Hold these objects and no others; those that stay keep their places."""
+        """Replace all objects by these; keys that stay keep their places."""
         wanted = {record.key: record for record in records}
         never_popped = self._items.keys() - wanted
         self._items = {key: wanted[key] for key in self._items if key in wanted} | wanted
-        # What leaves before it was popped will never be processed: the sync does not wait for it.
+        # A key that is removed here is never popped, so the sync does not wait for it.
         self._initial = self._initial - never_popped if self._populated else set(wanted)
         self._populated = True
         self._open_if_synced()
         self.wake()
 
     def get_by_key(self, key: str) -> Record | None:
-        """The object that waits under a key; None if there is none."""
+        """The queued object of a key; None if there is none."""
         return self._items.get(key)
 
     def list(self) -> list[Record]:
-        """Every object that waits, in order."""
+        """Every queued object, in order."""
         return list(self._items.values())
 
     def list_keys(self) -> Sequence[str]:
-        """Every key that waits, in order."""
+        """Every queued key, in order."""
         return list(self._items)
 
     def pop_nowait(self) -> Record | None:
@@ -255,7 +257,7 @@ class FIFO(SyncingQueue):
         return await self.until(self.pop_nowait)
 
     def processed(self, record: Record) -> None:
-        """Note that an object that was popped is processed."""
+        """Note that a popped object was processed."""
         if self._initial:
             self._initial.discard(record.key)
             self._open_if_synced()
@@ -269,10 +271,11 @@ class FIFO(SyncingQueue):
 
 
 class Heap(QueueBase, Generic[T]):
-    """Values by `key`; the smallest by `order` is popped first, equal ones in the order they came.
+    """A priority queue (client-go's Heap). Used on one loop.
 
-    A value that is put again moves to where it belongs. After `close`, adding raises QueueClosed.
-    Used on one loop.
+    `key` returns the key of a value, `order` its priority. The value with the smallest priority is popped
+    first, equal ones in the order in which they were added. A value with the key of another one replaces it.
+    After `close`, adding raises QueueClosed.
     """
 
     def __init__(self, *, key: Callable[[T], str], order: Callable[[T], Any]) -> None:
@@ -280,17 +283,17 @@ class Heap(QueueBase, Generic[T]):
         self._key = key
         self._order = order
         self._numbers = itertools.count()
-        self._live: dict[str, tuple[int, T]] = {}  # key → number of its entry in the heap, value
-        self._entries: list[tuple[Any, int, str]] = []  # also entries of values that were put again since
+        self._live: dict[str, tuple[int, T]] = {}  # by key: number of the heap entry, value
+        self._entries: list[tuple[Any, int, str]] = []  # the heap; entries of replaced values stay in it
 
     def add(self, value: T) -> None:
-        """Put a value, or move the one of its key (client-go 71, 76)."""
+        """Add a value, in the place of the one with its key (client-go 71, 76)."""
         self.bulk_add((value,))
 
     update = add
 
     def bulk_add(self, values: Iterable[T]) -> None:
-        """Put many, up to the first on which `key` or `order` raises."""
+        """Add values. If `key` or `order` raises, the values before are added."""
         if self._closed:
             raise QueueClosed("the heap is closed: nothing can be added")
         try:
@@ -303,17 +306,17 @@ class Heap(QueueBase, Generic[T]):
             self.wake()
 
     def add_if_not_present(self, value: T) -> None:
-        """Put a value unless there is one of its key, which stays (client-go 74)."""
+        """Add a value unless there is one with its key (client-go 74)."""
         if self._closed or self._key(value) not in self._live:
             self.add(value)
 
     def delete(self, key: str) -> None:
-        """Take a value out; raises KeyError if it isn't there (client-go 75)."""
+        """Remove the value of a key; raises KeyError if there is none (client-go 75)."""
         del self._live[key]
         self._tidy()
 
     def get_by_key(self, key: str) -> T | None:
-        """The value of a key; None if it isn't there."""
+        """The value of a key; None if there is none."""
         held = self._live.get(key)
         return None if held is None else held[1]
 
@@ -326,17 +329,17 @@ class Heap(QueueBase, Generic[T]):
         return tuple(self._live)
 
     def peek(self) -> T | None:
-        """The smallest value, left where it is; None if there is none."""
+        """The smallest value, which stays queued; None if there is none."""
         while self._entries:
             _, number, key = self._entries[0]
             held = self._live.get(key)
             if held is not None and held[0] == number:
                 return held[1]
-            heapq.heappop(self._entries)  # it was deleted or put again
+            heapq.heappop(self._entries)  # the value was deleted or replaced
         return None
 
     def pop_nowait(self) -> T | None:
-        """The smallest value; None if there is none."""
+        """Remove and return the smallest value; None if there is none."""
         value = self.peek()
         if value is not None:
             del self._live[heapq.heappop(self._entries)[2]]
@@ -350,7 +353,7 @@ class Heap(QueueBase, Generic[T]):
         return len(self._live)
 
     def _tidy(self) -> None:
-        # What was put again or deleted leaves an entry behind; more of those than values are too many.
+        # Replaced and deleted values leave entries in the heap. It is rebuilt when these are the majority.
         if len(self._entries) > 2 * len(self._live) + 16:
             self._entries = [(self._order(value), number, key) for key, (number, value) in self._live.items()]
             heapq.heapify(self._entries)

@@ -1,10 +1,10 @@
-"""RealFIFO: what happened, in the order in which it happened, over all keys (client-go's the_real_fifo.go).
+"""RealFIFO: changes of all keys in the order in which they happened (client-go's the_real_fifo.go).
 
-It is the queue that informers use by default. Before it stands what all queues share: the batches, the
+Informers use this queue by default. The first part of the module is common to all queues: the batches, the
 protocol, the wait for a pop, and the transformer.
 
-A queue decides what is popped next, and a thin shell waits for it. A queue is used on one loop, which is its
-lock: each waiter is woken when something comes in or the queue is closed, and looks again.
+A queue is used on one loop and needs no lock. Each waiter is woken by every change of the queue, and tries to
+pop again.
 """
 
 import asyncio
@@ -21,46 +21,46 @@ from declctl.objects import Delta, DeltaType, Record
 
 T = TypeVar("T")
 Transformer = Callable[[Record], Record]
-"""Changes objects on their way into a queue (client-go's TransformFunc).
+"""Changes records when they are queued (client-go's TransformFunc).
 
-The transform of a manifest works on the decoded object, before there is a record; this one is for programs
-that build a line of their own. It has to give the same for its own result: a relist brings objects again that
-went through it before.
+It is for programs that use queues directly; the transform of a manifest works on the decoded object instead,
+before there is a record. Applied to its own result, it must return that result: a relist brings transformed
+records again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """All the objects that there are. `initial` for the first one."""
+    """A complete list: all existing objects."""
 
     records: Sequence[Record]
-    resource_version: str
-    initial: bool
+    resource_version: str  # of the list
+    initial: bool  # the first list of the queue
 
 
 @dataclass(frozen=True, slots=True)
 class SyncAll:
-    """The store is to be replayed to the listeners whose resync is due."""
+    """A resync: the listeners whose resync is due receive all cached objects again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """Nothing has changed up to this version."""
+    """There are no further changes up to this version."""
 
     resource_version: str
 
 
 Entry = Delta | Replacement | SyncAll | Bookmark
-"""What waits in a queue."""
+"""One entry of a queue."""
 
 Batch = list[Delta] | Replacement | SyncAll | Bookmark
-"""What is popped and processed together: changes in their order, or one entry of another kind."""
+"""Entries that are popped and processed together: changes in their order, or one entry of another kind."""
 
 
 def key_of_entry(entry: Record | Delta | Sequence[Delta]) -> str:
     """The key of a record, of a delta, or of the deltas that a DeltaFIFO pops together (client-go's KeyOf).
 
-    Raises CacheError for an empty list.
+    Raises CacheError for an empty list. From any thread.
     """
     if isinstance(entry, Record | Delta):
         return entry.key
@@ -70,56 +70,56 @@ def key_of_entry(entry: Record | Delta | Sequence[Delta]) -> str:
 
 
 class Queue(Protocol):
-    """What happened and is not applied yet.
+    """Changes that are not in the store yet (client-go's Queue). Used on one loop.
 
-    A reflector fills it with `extend`, `replace` and `bookmark`, a controller empties it. A batch that was
-    popped counts as pending until it is given to `processed`.
+    A reflector fills it with `extend`, `replace` and `bookmark`; a controller empties it. A popped batch
+    counts as pending until it is passed to `processed`.
     """
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """Queue these changes, in this order."""
+        """Queue changes, in their order."""
         ...
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """Queue all the objects that there are, at that version."""
+        """Queue a complete list at a version."""
         ...
 
     def bookmark(self, resource_version: str) -> None:
-        """Queue that nothing has changed up to that version."""
+        """Queue the note that there are no further changes up to a version."""
         ...
 
     def resync(self) -> None:
-        """Queue a replay of the store to the listeners whose resync is due, after what is queued."""
+        """Queue a resync, after the present entries."""
         ...
 
     def pop_batch_nowait(self, limit: int) -> Batch:
-        """The next batch, of at most `limit` changes or keys; an empty list if nothing waits."""
+        """The next batch, of at most `limit` changes or keys; an empty list if the queue is empty."""
         ...
 
     async def pop_batch(self, limit: int) -> Batch:
-        """The next batch as soon as there is one; raises QueueClosed."""
+        """Wait for the next batch; raises QueueClosed."""
         ...
 
     def processed(self, batch: Batch) -> None:
-        """Note that a batch, as it was popped, is applied."""
+        """Note that a popped batch was applied to the store."""
         ...
 
     @property
     def has_synced(self) -> bool:
-        """Whether what came first is applied."""
+        """Whether the first list was applied."""
         ...
 
     def close(self) -> None:
-        """Hand out what is left, then raise QueueClosed; wakes every waiter."""
+        """Let pops raise QueueClosed when the queue is empty; wakes every waiter."""
         ...
 
     def __len__(self) -> int:
-        """How many entries wait: changes, or keys where the changes of a key wait together."""
+        """The number of pending entries: changes, or keys in a queue that keeps changes by key."""
         ...
 
 
 class QueueBase:
-    """The waiting shell of a queue: it lets callers wait until an attempt to pop gives something."""
+    """The waiting part of a queue: callers wait until an attempt to pop succeeds."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -127,20 +127,20 @@ class QueueBase:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the queue was closed."""
         return self._closed
 
     def close(self) -> None:
-        """Hand out what is left, then raise QueueClosed; wakes every waiter."""
+        """Let pops raise QueueClosed when the queue is empty; wakes every waiter."""
         self._closed = True
         self._changed.set()
 
     def wake(self) -> None:
-        """Let waiters look again."""
+        """Let waiters try again."""
         self._changed.set()
 
     async def until(self, attempt: Callable[[], T | None]) -> T:
-        """What `attempt` gives, as soon as that is not None; raises QueueClosed."""
+        """Call `attempt` until it returns something; raises QueueClosed."""
         while (found := attempt()) is None:
             if self._closed:
                 raise QueueClosed("the queue is closed and empty")
@@ -151,9 +151,9 @@ class QueueBase:
 
 
 class SyncingQueue(QueueBase):
-    """A queue that knows when what came first was processed: then `synced` opens.
+    """A queue whose latch `synced` opens when the first replacement was processed.
 
-    If changes come before the first replacement, it has synced at once.
+    It opens at once if a change is queued before any replacement, as in client-go.
     """
 
     def __init__(self, name: str) -> None:
@@ -163,22 +163,22 @@ class SyncingQueue(QueueBase):
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything of the first replacement was processed; at once if changes came first."""
+        """Whether the first replacement was processed, or a change came before any replacement."""
         return self.synced.is_open
 
     def _populate_by_change(self) -> None:
-        """Note that a change has come. If it is the first thing that has come, no list is waited for."""
+        """Note that a change was queued. If it is the first entry, the queue waits for no list."""
         if not self._populated:
             self._populated = True
             self.synced.open()
 
 
 class RealFIFO(SyncingQueue):
-    """The in-order queue. Every change is an entry of its own, and nothing is merged.
+    """A queue in order of arrival. Every change is an entry of its own, and nothing is merged (RealFIFO).
 
-    A replacement is one entry, compared with the store when it is processed, so that nothing queued can be
-    forgotten by it (client-go's AtomicFIFO). Used on one loop; `pop_batch_nowait` decides, `pop_batch` waits.
-    `transformer` is applied to every live object once, on its way in.
+    A replacement is one entry, and is compared with the store when it is processed. So changes that are
+    queued before it are not lost (client-go's AtomicFIFO). `transformer` is applied once to every live object
+    that is queued. Used on one loop.
     """
 
     def __init__(self, *, transformer: Transformer | None = None) -> None:
@@ -189,21 +189,21 @@ class RealFIFO(SyncingQueue):
         self._initial: Replacement | None = None  # the first replacement, until it is processed
 
     def add(self, record: Record) -> None:
-        """Queue that an object appeared."""
+        """Queue an Added."""
         self.extend((Delta(DeltaType.ADDED, record.key, record),))
 
     def update(self, record: Record) -> None:
-        """Queue that an object changed."""
+        """Queue an Updated."""
         self.extend((Delta(DeltaType.UPDATED, record.key, record),))
 
     def delete(self, record: Record, *, out_of_scope: bool = False) -> None:
-        """Queue that an object is gone, known or not (client-go 39)."""
+        """Queue a Deleted, also for an unknown object (client-go 39)."""
         self.extend((Delta(DeltaType.DELETED, record.key, record, out_of_scope=out_of_scope),))
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """Queue these changes, in this order.
+        """Queue changes, in their order.
 
-        Raises what the transformer raises, with every delta queued on which it did not raise.
+        Raises the exceptions of the transformer, after it has queued all deltas on which it did not raise.
         """
         before = len(self._entries)
         try:
@@ -217,14 +217,14 @@ class RealFIFO(SyncingQueue):
             self.wake()
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """Queue all the objects that there are, at that version.
+        """Queue a complete list at a version.
 
-        Raises what the transformer raises, with nothing queued.
+        Raises the exceptions of the transformer, with nothing queued.
         """
         # Transformed before anything is queued: a fault leaves the queue as it was.
         if self._transformer is not None:
             records = all_transformed(self._transformer, records)
-        # Only what came first decides whether the queue has synced (client-go's initialPopulationCount).
+        # Only the first entry decides when the queue has synced (client-go's initialPopulationCount).
         replacement = Replacement(records, resource_version, initial=not self._replaced)
         if not self._populated:
             self._initial = replacement
@@ -232,11 +232,11 @@ class RealFIFO(SyncingQueue):
         self._put(replacement)
 
     def bookmark(self, resource_version: str) -> None:
-        """Queue that nothing has changed up to that version."""
+        """Queue the note that there are no further changes up to a version."""
         self._put(Bookmark(resource_version))
 
     def resync(self) -> None:
-        """Queue a replay of the store, after what is queued (client-go 63)."""
+        """Queue a resync, after the present entries (client-go 63)."""
         self._put(SyncAll())
 
     def pop_nowait(self) -> Entry | None:
@@ -244,16 +244,16 @@ class RealFIFO(SyncingQueue):
         return self._entries.popleft() if self._entries else None
 
     async def pop(self) -> Entry:
-        """The next entry as soon as there is one; raises QueueClosed."""
+        """Wait for the next entry; raises QueueClosed."""
         return await self.until(self.pop_nowait)
 
     def pop_batch_nowait(self, limit: int) -> Batch:
-        """At most `limit` deltas, or one entry of another kind; an empty list if nothing waits.
+        """At most `limit` deltas, or one entry of another kind; an empty list if the queue is empty.
 
-        So a batch never mixes the initial list with what comes after it (client-go 54, 56).
+        So a batch never has both the initial list and later changes (client-go 54, 56).
         """
         entries = self._entries
-        # A replacement, a bookmark or a replay is a batch of its own: it is applied in another way.
+        # A replacement, a bookmark or a resync is a batch of its own: it is applied in another way.
         if entries and not isinstance(other := entries[0], Delta):
             entries.popleft()
             return other
@@ -264,17 +264,17 @@ class RealFIFO(SyncingQueue):
         return batch
 
     async def pop_batch(self, limit: int) -> Batch:
-        """As `pop_batch_nowait`, as soon as there is something; raises QueueClosed."""
+        """Wait for the result of `pop_batch_nowait`; raises QueueClosed."""
         return await self.until(lambda: self.pop_batch_nowait(limit) or None)
 
     def processed(self, batch: Batch) -> None:
-        """Note that the batch is in the store: only then can the queue say that it has synced."""
+        """Note that a batch is in the store. The sync is complete with the first replacement."""
         if self._initial is not None and batch is self._initial:
             self._initial = None
             self.synced.open()
 
     def __len__(self) -> int:
-        """How many entries wait; a replacement is one."""
+        """The number of pending entries; a replacement is one."""
         return len(self._entries)
 
     def _put(self, entry: Entry) -> None:
@@ -289,11 +289,12 @@ def _every(_: Delta) -> bool:
 def transformed(
     transformer: Transformer, deltas: Iterable[Delta], wanted: Callable[[Delta], bool] = _every
 ) -> Iterator[Delta]:
-    """The deltas with their live objects transformed: no tombstones, no resyncs, nothing out of scope.
+    """The deltas, with their live objects transformed.
 
-    Objects of deltas that are not `wanted` are not transformed either: the caller will drop them. A delta on
-    which the transformer raises is left out. The first fault is raised after the last delta, so that one
-    object does not keep the others out.
+    Records of tombstones, of resyncs and of deltas out of scope are not live, and stay as they are. So do
+    those of deltas that are not `wanted`, which the caller drops. A delta on which the transformer raises is
+    left out; the first exception is raised after the last delta, so that one object does not block the
+    others.
     """
     faults: list[Exception] = []
     for delta in deltas:
@@ -315,7 +316,7 @@ def transformed(
 
 
 def all_transformed(transformer: Transformer, records: Iterable[Record]) -> Sequence[Record]:
-    """All objects of a list; raises the first fault, because a list that lacks an object would delete it."""
+    """All objects of a list, transformed. Raises the first exception: a shorter list would delete objects."""
     return [_transformed(transformer, record) for record in records]
 
 

@@ -1,6 +1,6 @@
-"""The reflector: lists and watches one resource, and decides after each answer what to ask next.
+"""The reflector: lists and watches one resource, and decides after each answer on the next request.
 
-`reflector` is the loop, with its options. `faults` has its states, and what follows a fault. `lists` makes
-lists and checks streamed ones. `continuity` finds out that the server was put back to a backup. `statistics`
+`reflector` is the loop, with its options. `faults` has its states and the reactions to faults. `lists` makes
+lists and checks streamed ones. `continuity` detects that the server was restored from a backup. `statistics`
 has the figures.
 """

@@ -1,8 +1,9 @@
-"""Does the server go on from what we hold? One small LIST that proves it, after a connection that failed.
+"""Continuity: the proof that the server still has the history from which the cache was filled.
 
-An etcd that was put back to an older backup gives the same resource versions to other changes. A watch from
-a version of the old history is accepted, and brings nothing of what is different: the cache stays wrong for
-ever (in client-go as well). Why it is found out like this: docs/decisions/0005-is-it-the-same-history.md.
+An etcd that is restored from an older backup uses the same resource versions for other changes. It accepts a
+watch from a version of the old history and sends none of the differences, so that the cache stays wrong for
+ever, in client-go as well. After a lost connection, one small LIST proves that the history is the same. The
+reasons for this proof are in docs/decisions/0005-is-it-the-same-history.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,63 +23,55 @@ from declctl.objects import (
     version_order,
 )
 
-MOST_COMPARED = (
-    100  # objects, all of which are compared: one read of the storage, and 100 kB or so of an answer
-)
-_LOOKED_AT = 10_000  # objects of a list, of which the newest is taken: all of them would hold up the loop
+# A cache of at most so many objects is compared as a whole: one read of the storage, some 100 kB of an
+# answer.
+MOST_COMPARED = 100
+_LOOKED_AT = 10_000  # objects of a list among which the newest is searched: more would block the loop
 _GONE = DeltaType.DELETED  # a member of an enum is looked up in 150 ns on Python 3.11
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The object of the newest change that was seen. Its state shows from which history the cache is.
-
-    `revision` is that of its record; None if the object was deleted.
-    """
+    """The object of the newest change that was seen. No other history has it in the same state."""
 
     key: str
-    revision: str | None
+    revision: str | None  # of its record; None if the object was deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is held at a version, or the part of it that a proof compares with what the server has.
+    """The cached objects that a proof compares with those of the server."""
 
-    `witness` is None if there was nothing. `everything` has the revision of each object that is held, by key;
-    None if they are too many, or can't be compared. `may_drop` says that the transform is another one by now,
-    which may leave out objects that were held.
-    """
-
-    witness: Witness | None
-    everything: Mapping[str, str] | None = None
-    may_drop: bool = False
+    witness: Witness | None  # None if no object was ever seen
+    everything: Mapping[str, str] | None = None  # all revisions by key; None if there are too many to compare
+    may_drop: bool = False  # the transform was replaced since, and may leave out objects that are cached
 
 
 @dataclass(frozen=True, slots=True)
 class Continuity:
-    """Whether a server goes on from a version. `holds` is None if that is not known; `why` is the reason."""
+    """The result of a proof."""
 
-    holds: bool | None
-    why: str
+    holds: bool | None  # the server has the same history; None if that is not known
+    why: str  # the reason, as a sentence
 
 
 class SeenObjects:
-    """What a reflector remembers of the objects that it has seen, for the proof. Used on the loop."""
+    """The newest change and the revisions that a reflector keeps for the proof. Used on one loop."""
 
     def __init__(self) -> None:
-        self._newest: Witness | Delta | None = None  # a Delta becomes a Witness when it is asked for
-        self._revisions: dict[str, str] | None = None  # of all objects, by key; None if they are too many
-        self._projection: Projection | None = None  # which decoded them: another one may drop other objects
+        self._newest: Witness | Delta | None = None  # a Delta is converted to a Witness only for a proof
+        self._revisions: dict[str, str] | None = None  # of all objects, by key; None if there are too many
+        self._projection: Projection | None = None  # of the last list: another one may drop other objects
 
     def replace(self, records: Sequence[Record], projection: Projection) -> None:
-        """A list brought these objects, and there are no others."""
+        """Note the objects of a complete list."""
         self._newest = newest(records)
         few = len(records) <= MOST_COMPARED
         self._revisions = {record.key: record.revision for record in records} if few else None
         self._projection = projection
 
     def change(self, deltas: Sequence[Delta]) -> None:
-        """A watch brought these changes, at least one."""
+        """Note the changes of a watch, at least one."""
         self._newest = deltas[-1]
         revisions = self._revisions
         if revisions is None:
@@ -88,23 +81,23 @@ class SeenObjects:
             if delta.type is _GONE or record is None:
                 revisions.pop(delta.key, None)
             else:
-                # The revision has the uid, too: an object that was deleted and made again is another one.
+                # A revision contains the uid: an object that was deleted and created again differs.
                 revisions[delta.key] = record.revision
         if len(revisions) > MOST_COMPARED:
             self._revisions = None
 
     def sample(self, source: Source) -> Sample:
-        """What a proof compares. All objects, where that costs the server one small read."""
+        """The sample for a proof: all objects, where these are few and the server can read them cheaply."""
         last = self._newest
         witness = witness_of(last) if isinstance(last, Delta) else last
-        # Another transform may leave objects out that this one has kept: they are no sign of another history.
+        # Another transform may leave out cached objects. Their absence is no sign of another history.
         may_drop = source.projection is not self._projection
         all_of_them = not may_drop and not has_selector(source)
         return Sample(witness, self._revisions if all_of_them else None, may_drop)
 
 
 def newest(records: Sequence[Record]) -> Witness | None:
-    """The newest object of a list; None if the list is empty. Of 20,000 objects and more, of a sample."""
+    """The newest object of a list; None for an empty list. Beyond 20,000 objects, the newest of a sample."""
     step = max(1, len(records) // _LOOKED_AT)
     found = max(records[::step], key=lambda record: version_order(record.resource_version), default=None)
     return None if found is None else Witness(found.key, found.revision)
@@ -117,16 +110,17 @@ def witness_of(delta: Delta) -> Witness:
 
 
 async def continuity(source: Source, version: str, sample: Sample) -> Continuity:
-    """Whether the history of the server has `version`, with the sample as it is held.
+    """Whether the server's history has `version`, with the objects of the sample in the same states.
 
-    It costs one LIST at exactly `version`: of everything, up to one object more than is held, or of the
-    witness. Where the server can't or does not answer that, it costs a second LIST, of the witness as it is
-    now. Raises the ApiError family.
+    The proof is one LIST at exactly `version`: of all objects, with a limit of one more than are cached, or
+    of the witness. If the server does not answer that, a second LIST reads the present state of the witness.
 
-    - `holds` True: the history is the same until the version of the witness. If everything was compared, it
-      is the same until `version`.
+    - `holds` True: the history is the same until the version of the witness; if all objects were compared,
+      until `version`.
     - `holds` False: the history is another one. That is certain where resource versions are numbers that one
-      storage gives.
+      storage counts.
+
+    Raises the ApiError family.
     """
     if version_order(version) == NO_ORDER:
         return Continuity(None, f"the version {version!r} is no number")
@@ -136,8 +130,8 @@ async def continuity(source: Source, version: str, sample: Sample) -> Continuity
     try:
         page = await source.list(exactly, known=nothing_known)
     except (Expired, TooLargeResourceVersion, InvalidRequest, ServerError):
-        # The version is compacted; or the server has not reached it, or only its watch cache has not, which
-        # lags behind; or the server does not know `Exact`.
+        # The version was compacted; or the server, or its watch cache alone, has not reached it; or the
+        # server does not know `Exact`.
         return _judged(await source.list(_of_witness(witness), known=nothing_known), version, sample)
     if everything is None:
         return _judged(page, version, sample)
@@ -152,7 +146,7 @@ def _of_witness(witness: Witness | None) -> ListOptions:
 
 
 def _judged_by_version(page: ListPage, version: str) -> Continuity | None:
-    """What the version of an answer says by itself; None if the objects have to be compared."""
+    """The result by the version of an answer alone; None if the objects have to be compared."""
     at = version_order(page.resource_version)
     if at == NO_ORDER:
         return Continuity(None, f"the server is at version {page.resource_version!r}, which is no number")
@@ -188,7 +182,7 @@ def _judged(page: ListPage, version: str, sample: Sample) -> Continuity:
 
 
 def _judged_by_witness(record: Record, version: str, witness: Witness | None) -> Continuity:
-    """What the state in which the server has the witness says of the server's history."""
+    """The result by the state that the server has of the witness."""
     if witness is not None and record.key != witness.key:
         return Continuity(None, "the server does not select by name")
     if witness is not None and record.revision == witness.revision:

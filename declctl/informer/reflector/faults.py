@@ -1,13 +1,14 @@
-"""The reflector's policy: its states, and the table of what follows each fault.
+"""The reflector's policy: its states, and a table of the reaction to each fault.
 
     Starting ──► Streaming ───┐     asks for a watch that begins with everything, where the server has them
         │            │        ├──► Watching ──► Watching    the server ends each watch after some minutes
         └───────► Listing ────┘                             without a version to go on from: Starting
 
-After a fault the table says which state follows, in most cases after BackingOff. The states are values, and
-`transition_after` is a pure function of a fault, a state and the circumstances. Each row has a fault, what
-follows it during a watch, and what follows it during a LIST or a streaming list. "wait" is the back-off
-(`ExponentialBackoff`). Every watch begins at the last version that was seen, if there is one.
+States are values, and `transition_after` is a pure function of a fault, a state and the circumstances. Each
+row of the table has a fault, the reaction during a watch, and the reaction during a LIST or a streaming list.
+"wait" is the back-off (`ExponentialBackoff`). Every watch begins at the last version that was seen, if there
+is one. "malformed, other" is an answer that can't be read, and every exception of a source that is no
+ApiError.
 
     fault                   during a watch                        during a list
     ----------------------  ------------------------------------  ------------------------------------------
@@ -21,7 +22,7 @@ follows it during a watch, and what follows it during a LIST or a streaming list
     version too large       wait, list the most recent state      list the most recent state, without a wait
     5xx                     wait, watch; at the sixth time from   wait, list; after a streaming list, LIST
                             one version: wait, list
-    malformed, foreign      wait, watch; at the second time from  wait, list; after a streaming list, LIST
+    malformed, other        wait, watch; at the second time from  wait, list; after a streaming list, LIST
                             one version: wait, list
     400, 405, 422           wait, list the most recent state      streaming list: LIST from now on
                                                                   LIST: wait, list
@@ -34,8 +35,8 @@ follows it during a watch, and what follows it during a LIST or a streaming list
     another history         LIST the most recent state, within    LIST the most recent state, within 2 s
                             2 s
 
-"list" is a streaming list where the server has them, else a LIST. No request is repeated without a wait
-unless the second one can't fail in the same way: a 410 is waited for if no watch has brought anything since
+"list" is a streaming list where the server has them, else a LIST. A request without a wait never repeats one
+that could fail in the same way. So there is a wait after a 410, too, if no watch has brought a change since
 the last list.
 """
 
@@ -61,35 +62,35 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 
-_UNREADABLE, _FAILING = 1, 5  # repetitions at one version after which a list goes around it
-_STREAK_SECONDS = 600.0  # between two faults of one streak; longer than what a server may ask us to wait
-_UNFINISHED = 1  # streaming lists that came to no end before the one with which they are given up
+_UNREADABLE, _FAILING = 1, 5  # repetitions at one version, after which a list takes the place of the watch
+_STREAK_SECONDS = 600.0  # between two faults of one streak; longer than the wait that a server may ask for
+_UNFINISHED = 1  # unfinished streaming lists; after a further one no more are requested
 FIRST, FACTOR, LONGEST, QUIET = 0.8, 2.0, 30.0, 120.0  # seconds, as in client-go
-_LONGEST_WHILE_MISSING = 10.0  # seconds: a kind that appears is listed soon after that
+_LONGEST_WHILE_MISSING = 10.0  # seconds between two requests for a kind that the server does not have
 _LONGEST_RETRY_AFTER = 300.0  # seconds: the longest wait that a server can ask for
 _WAIT_SECONDS = 10.0  # between two calls of `on_wait`, as client-go's wait for a bookmark
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Ask for everything, by a streaming list if the server has them. `quorum` as in Listing."""
+    """Request all objects, by a streaming list if the server has them. `quorum` is as in Listing."""
 
     quorum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """Open a watch that brings everything first (WatchList), and goes on as a watch."""
+    """Open a watch that begins with all objects (WatchList). `quorum` is as in Listing."""
 
     quorum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """List everything, page by page, then watch from the version of the list.
+    """List all objects, page by page, then watch from the version of the list.
 
-    `quorum` asks for the most recent state. Without it, a state is enough that is not older than the version
-    that was seen.
+    `quorum` requests the most recent state. Without it, any state is accepted that is not older than the last
+    version that was seen.
     """
 
     quorum: bool = False
@@ -106,8 +107,7 @@ class Watching:
 class BackingOff:
     """Wait `seconds` because of `reason`, then go on with `then`.
 
-    `shared`: the server, or the network, has failed. All watches wait for it together, and go on when it is
-    back.
+    `shared`: the server or the network has failed. All watches wait together until the server is back.
     """
 
     reason: str
@@ -124,15 +124,15 @@ class ShortWatch(ApiError):
 
 
 class NoInitialEventsEnd(ApiError):
-    """A streaming list ended, and the server had not said that it was complete."""
+    """A streaming list ended without the bookmark that marks it as complete."""
 
 
 class HistoryReplaced(ApiError):
-    """The server was put back to a backup: its history is not the one that the cache is from."""
+    """The server was restored from a backup: the cache was filled from another history."""
 
 
 class RelistRequested(ApiError):
-    """A list of the most recent state was requested: no fault, but the end of a watch."""
+    """A list of the most recent state was requested. It is no fault, but ends the watch."""
 
 
 class Inconsistent(ApiError):
@@ -141,31 +141,25 @@ class Inconsistent(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the policy takes into account besides the fault and the state.
+    """The inputs of the policy besides the fault and the state."""
 
-    - `version` is the last one that was seen.
-    - `fruitless`: no watch has brought a change since the last list.
-    - `repeated`: so many watches in a row from this version failed before this one.
-    - `unfinished`: so many streaming lists in a row did not become complete before this one.
-    """
-
-    version: str
-    fruitless: bool = False
-    repeated: int = 0
-    unfinished: int = 0
+    version: str  # the last one that was seen
+    fruitless: bool = False  # no watch has brought a change since the last list
+    repeated: int = 0  # watches from this version that failed in a row before this one
+    unfinished: int = 0  # streaming lists in a row that did not become complete before this one
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The state that follows, whether the reflector waits before it, and whether it streams no more lists."""
+    """The reaction to a fault."""
 
-    then: State
-    waits: bool = True
-    gives_up_streaming: bool = False
+    then: State  # the next state
+    waits: bool = True  # the reflector backs off before it
+    gives_up_streaming: bool = False  # the reflector requests no streaming list any longer
 
 
 def transition_after(fault: Exception, state: State, about: Circumstances) -> Transition:
-    """What follows a fault in a state."""
+    """The reaction to a fault in a state, by the table in the module's docstring."""
     if isinstance(fault, HistoryReplaced):
         return Transition(Listing(quorum=True))
     if isinstance(fault, RelistRequested):
@@ -184,34 +178,34 @@ def transition_after(fault: Exception, state: State, about: Circumstances) -> Tr
 
 
 def _after_watching(fault: Exception, about: Circumstances) -> Transition:
-    # Without a version no watch can be resumed: only a list tells what is gone since.
+    # Without a version no watch can be resumed, and only a list shows which objects were deleted meanwhile.
     again = Watching(about.version) if about.version else Starting()
     match fault:
         case WatchSilent():
-            # The connection is dead, and the server is maybe not: the next watch has a connection of its own.
+            # The connection may be dead while the server is well: the next watch has a new connection.
             return Transition(again, waits=False)
         case Expired():
-            # A list that is not older than what was seen is enough, and cheaper for the server. A server
-            # whose lists are expired at once is not asked in a circle.
+            # A list that is not older than the last version is enough, and is cheap for the server. The wait
+            # prevents a busy loop with a server whose lists are expired at once.
             return Transition(Starting(), waits=about.fruitless)
         case TooLargeResourceVersion() | InvalidRequest():
-            # The version itself may be what the server does not accept: ask without one.
+            # The server may reject the version itself: request a list without one.
             return Transition(Starting(quorum=True))
         case Inconsistent():
-            # No stream again: a stream is what was wrong.
+            # A LIST, because a streaming list was wrong.
             return Transition(Listing(quorum=True))
         case NotFound() | ServerError(reason="StoreReadError"):
-            # An object can't be read: a list goes around it (client-go 142).
+            # The server can't read an object from its storage: a list skips it (client-go 142).
             return Transition(Starting())
         case ServerError():
-            # Some servers answer so to a version that they have lost (an aggregated one whose etcd has
-            # compacted it): a list, but not at the first time, when every watch of a server that is down
-            # would list.
+            # Some servers answer like this for a lost version, such as an aggregated API whose etcd has
+            # compacted it. Then only a list helps. Not at the first time: all watches of a failing server
+            # would list at once.
             return Transition(Starting() if about.repeated >= _FAILING else again)
         case Unreachable() | ShortWatch() | TooManyRequests() | Forbidden() | Unauthorized():
             return Transition(again)
         case _:
-            # A broken line may be chance. If it comes twice from one version, the server sends it for ever.
+            # One broken line may be an accident. A second one at the same version comes back for ever.
             lost = not unreadable(fault) or about.repeated >= _UNREADABLE
             return Transition(Starting() if lost else again)
 
@@ -219,24 +213,25 @@ def _after_watching(fault: Exception, about: Circumstances) -> Transition:
 def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) -> Transition:
     match fault:
         case Expired() | TooLargeResourceVersion() if not quorum:
-            # The version that was asked for is the reason; without one the same can't happen.
+            # The requested version is the reason. A request without one can't fail like this.
             return Transition(Streaming(quorum=True), waits=False)
         case InvalidRequest():
-            # A server without streaming lists refuses them: it will always.
+            # The server has no streaming lists.
             return Transition(Listing(quorum), waits=False, gives_up_streaming=True)
         case NoInitialEventsEnd() | WatchSilent():
-            # Some proxies and old servers ignore the wish, and send a plain watch that never says its end.
+            # Some proxies and old servers ignore the parameter and send a plain watch, without a final
+            # bookmark.
             for_good = about.unfinished >= _UNFINISHED
             return Transition(Listing(quorum), waits=False, gives_up_streaming=for_good)
         case Unreachable() | TooManyRequests() | Forbidden() | Unauthorized() | NotFound():
-            # A LIST would meet the same.
+            # A LIST would fail in the same way.
             return Transition(Starting(quorum))
         case _:
             return Transition(Listing(quorum))
 
 
 def doubts_server(fault: Exception) -> bool:
-    """Whether the server, or the network, may be away: then the fault is not of this request alone."""
+    """Whether the server or the network may be down, so that other requests fail, too."""
     return isinstance(fault, Unreachable | ServerError | WatchSilent)
 
 
@@ -248,7 +243,7 @@ def unreadable(fault: Exception) -> bool:
 
 
 def forget_frames(fault: BaseException | None) -> None:
-    """Drop the tracebacks of a fault and of those that led to it: frames refer to all that was being read."""
+    """Drop the tracebacks of a fault and of its causes: their frames keep large answers alive."""
     seen: set[int] = set()
     while fault is not None and id(fault) not in seen:
         seen.add(id(fault))
@@ -257,23 +252,23 @@ def forget_frames(fault: BaseException | None) -> None:
 
 
 class Streak:
-    """Counts faults in a row: of watches from one version, and of streaming lists that were not completed.
+    """Counts faults in a row: of watches from one version, and of streaming lists. Used on one loop.
 
-    The first count begins anew with another version, or after ten minutes without such a fault.
+    The count of watches begins anew with another version, and after ten minutes without such a fault.
     """
 
     def __init__(self) -> None:
-        self.unfinished = 0  # streaming lists in a row; the reflector sets it to 0 when one is complete
-        self._version = ""  # from which the watches failed
-        self._times = 0  # how many of them in a row
-        self._last = float("-inf")  # when the last one did, on the clock
+        self.unfinished = 0  # streaming lists in a row; the reflector sets it to 0 after a complete one
+        self._version = ""  # from which the counted watches began
+        self._times = 0  # watches that failed in a row
+        self._last = float("-inf")  # monotonic seconds of the last failure
 
     def repeated(self, version: str, now: float) -> int:
-        """How many watches in a row from `version` have failed. `now` is in seconds on the clock."""
+        """How many watches from `version` have failed in a row. `now` is in monotonic seconds."""
         return self._times if version == self._version and now - self._last <= _STREAK_SECONDS else 0
 
     def note(self, fault: Exception, state: State, version: str, now: float) -> None:
-        """Count a fault. `now` is in seconds on the clock."""
+        """Count a fault. `now` is in monotonic seconds."""
         if isinstance(state, Streaming):
             self.unfinished += isinstance(fault, NoInitialEventsEnd | WatchSilent)
         elif isinstance(state, Watching) and (unreadable(fault) or isinstance(fault, ServerError)):
@@ -282,22 +277,23 @@ class Streak:
 
 
 class BackoffManager(Protocol):
-    """A schedule of waits. Each reflector has its own, and calls `seconds` once for each fault."""
+    """A schedule of waits after faults (client-go's BackoffManager). Each reflector has its own."""
 
     def seconds(self, fault: Exception) -> float:
-        """The wait after this fault, in seconds."""
+        """The wait after this fault, in seconds. Called once for each fault, on the reflector's loop."""
         ...
 
 
 BackoffFactory = Callable[[Clock], BackoffManager]
+"""Makes the schedule of one reflector."""
 
 
 class ExponentialBackoff:
-    """`first` seconds, multiplied by `factor` after each fault up to `longest`.
+    """Waits that grow by `factor` after each fault, from `first` up to `longest` seconds (client-go).
 
-    A wait of d becomes a random one in [d, 2d). After `quiet` seconds without a fault the schedule begins at
-    `first` again. Where a server asks for a longer wait (Retry-After), that counts, up to five minutes.
-    While a kind is missing, d is at most ten seconds.
+    Each wait is multiplied by a random number in [1, 2). After `quiet` seconds without a fault the schedule
+    begins at `first` again. If a server asks for a longer wait (Retry-After), that wait is used, up to five
+    minutes. While the server does not have the kind, a wait is at most ten seconds before the random factor.
     """
 
     def __init__(
@@ -311,8 +307,8 @@ class ExponentialBackoff:
     ) -> None:
         self._clock = clock
         self._first, self._factor, self._longest, self._quiet = first, factor, longest, quiet
-        self._next = first  # the wait after the next fault, without its random part
-        self._last = float("-inf")  # when the last wait ended
+        self._next = first  # seconds of the next wait, without the random factor
+        self._last = float("-inf")  # monotonic seconds of the end of the last wait
 
     def seconds(self, fault: Exception) -> float:
         """The wait after this fault, in seconds."""
@@ -351,21 +347,21 @@ class Deadline:
         self._on_wait = on_wait
         self._idle = idle
         self._overall = overall
-        self._what = what  # the subject of the message
-        self._heard = self._began = clock.monotonic()  # when it was touched last, and when it began
-        self._interrupted = False  # the body was cancelled by this deadline
-        self._fault: Exception | None = None  # what the body raises then; None for WatchSilent
-        self._body: asyncio.Task[object] | None = None  # while it runs
-        self._watchdog: asyncio.Task[None] | None = None
-        self._cancelling = 0  # requests to cancel the body that were pending when it began
+        self._what = what  # the subject of the message of WatchSilent
+        self._heard = self._began = clock.monotonic()  # the times of the last `touch` and of the beginning
+        self._interrupted = False  # this deadline has cancelled the body
+        self._fault: Exception | None = None  # that of `interrupt`; None for WatchSilent
+        self._body: asyncio.Task[object] | None = None  # the task of the body, while it runs
+        self._watchdog: asyncio.Task[None] | None = None  # sleeps until the deadline
+        self._cancelling = 0  # cancellations of the task that were pending when the body began
 
     def touch(self) -> float:
-        """Note that something was received now; returns the time of that, on the clock."""
+        """Note that something was received; returns the present monotonic time."""
         self._heard = self._clock.monotonic()
         return self._heard
 
     def interrupt(self, fault: Exception) -> None:
-        """End the body, which then raises `fault`. Outside of the body nothing happens."""
+        """End the body; leaving it raises `fault`. No effect outside of the body."""
         if self._body is not None and not self._interrupted:
             self._fault, self._interrupted = fault, True
             self._body.cancel()
@@ -386,7 +382,7 @@ class Deadline:
         self._watchdog.cancel()
         if not self._interrupted:
             return
-        # As asyncio.timeout does: a cancellation from elsewhere goes first.
+        # As in asyncio.timeout: a cancellation by other code takes precedence.
         if body.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             if self._fault is not None:
                 raise self._fault from error
@@ -398,7 +394,7 @@ class Deadline:
             raise WatchSilent(f"{self._what} was not complete after {self._overall:.0f} s") from error
 
     async def _watch(self, body: "asyncio.Task[object]") -> None:
-        # A touch only writes down the time. So the end is looked for again wherever it was put off.
+        # A `touch` only stores the time, so the deadline is computed again after each sleep.
         while (left := self._left()) > 0:
             if self._on_wait is None:
                 await self._clock.sleep(left)

@@ -1,9 +1,9 @@
-"""Lists: in pages (client-go's tools/pager), as a stream (WatchList), and the check that a stream was right.
+"""Lists: in pages (client-go's tools/pager), as a stream (WatchList), and the check of a stream.
 
-`list_options` and `PagePolicy` decide at which version a reflector lists, and in which pages (client-go's
-ListAndWatch). `ConsistencyDetector` compares a streaming list with a LIST at the same version (client-go's
-consistencydetector). Where they differ, client-go ends the process. Here the keys that differ are logged, and
-everything is listed anew.
+`list_options` and `PagePolicy` decide the version and the page size of a LIST (client-go's ListAndWatch).
+`ConsistencyDetector` compares a streaming list with a LIST at the same version (client-go's
+consistencydetector). If they differ, client-go ends the process; here the keys are logged, and all objects
+are listed anew.
 """
 
 import asyncio
@@ -35,18 +35,22 @@ PageFunc = Callable[[ListOptions], Awaitable[ListPage]]
 
 @dataclass(frozen=True, slots=True)
 class WholeList:
-    """A list that is complete: its objects in order, its version, and whether it came in pages."""
+    """A complete list."""
 
-    records: Sequence[Record]
+    records: Sequence[Record]  # in the order of the server
     resource_version: str
-    paged: bool
+    paged: bool  # it came in more than one page
 
 
 class ListPager:
-    """Asks `page_func` for one page after the other.
+    """Lists page by page (client-go's ListPager). Used on one loop.
 
-    `page_size` None asks for everything at once. `buffer` is how many pages `pages` keeps ready. Of
-    what is asked for, version and match go with the first page only: a continue token has them.
+    - `page_func`: returns the page for some options.
+    - `page_size`: objects on a page, 500 by default; None for all objects at once.
+    - `buffer`: the number of pages that `pages` fetches ahead, 10 by default.
+    - `full_list_if_expired`: True, the default, lets `list` repeat an expired list without pages.
+
+    Version and match of the options go with the first page only, because a continue token contains them.
     """
 
     def __init__(
@@ -63,11 +67,11 @@ class ListPager:
         self._full_list_if_expired = full_list_if_expired
 
     async def list(self, options: ListOptions) -> WholeList:
-        """Everything, in one value; no page is asked for ahead.
+        """All pages in one value. No page is fetched ahead.
 
-        Where the pages outlive their version (Expired on the second or a later one), everything is
-        asked for at once instead, at the version that was asked for first, if `full_list_if_expired`.
-        Raises what `page_func` raises, and MalformedAnswer for pages that would never end.
+        If the version expires after the first page, all objects are requested at once, at the version of
+        `options`; without `full_list_if_expired`, Expired is raised. Raises the exceptions of `page_func`,
+        and MalformedAnswer for pages that would never end.
         """
         records: list[Record] = []
         first: ListPage | None = None
@@ -88,27 +92,26 @@ class ListPager:
         return WholeList(records, "" if first is None else first.resource_version, paged)
 
     async def pages(self, options: ListOptions) -> AsyncGenerator[ListPage, None]:
-        """Page by page, while a task fetches the next ones, up to `buffer` of them and one more.
+        """The pages one by one, while a task fetches the next ones: up to `buffer` pages and one more.
 
-        Raises as `list` does, after the pages before; there is no full list in the place of pages
-        that were given out. Close it (`contextlib.aclosing`) when leaving it early: the task ends
-        with it.
+        Raises the exceptions of `list`, after the pages before; an expired list is not repeated. If the
+        caller leaves early, the generator has to be closed (`contextlib.aclosing`), which ends the task.
         """
         ahead = _PageBuffer(self._buffer)
         fetching = asyncio.create_task(ahead.fetch(self._one_by_one(options)))
         try:
             while (page := await ahead.next()) is not None:
                 yield page
-            await fetching  # to raise what ended it
+            await fetching  # raises the exception that ended it
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
 
     async def each_list_item(self, options: ListOptions, fn: Callable[[Record], object]) -> None:
-        """Call `fn` with each object, while the next pages are fetched.
+        """Call a plain function with each object, while the next pages are fetched (EachListItem).
 
-        What `fn` raises ends it, and is raised. It is a plain function: an asynchronous one raises
-        TypeError, before anything is asked for where it can be recognised.
+        Raises the exceptions of `fn` and of `pages`, and TypeError for an asynchronous function; if that can
+        be recognised, before the first request.
         """
         refuse_async(fn, "the function of each_list_item")
         async with aclosing(self.pages(options)) as pages:
@@ -124,10 +127,10 @@ class ListPager:
             yield page
             if not page.continue_token:
                 return
-            # A token says where the next page begins: the same one twice would bring this page for ever.
+            # The same token again would bring the same page again, for ever.
             if page.continue_token == options.continue_token:
                 raise MalformedAnswer("a LIST gave the same continue token twice: it would never end")
-            # The token has the version of the first page, and servers refuse a second version beside it.
+            # The token contains the version of the first page, and servers refuse a version beside it.
             options = replace(
                 options,
                 resource_version=None,
@@ -137,7 +140,7 @@ class ListPager:
 
 
 class _PageBuffer:
-    """Pages that were fetched and not taken yet. `fetch` waits while there are more than `buffer` of them."""
+    """Pages that were fetched and not read yet. `fetch` waits while there are more than `buffer` of them."""
 
     def __init__(self, buffer: int) -> None:
         self._buffer = buffer
@@ -167,16 +170,16 @@ class _PageBuffer:
 
 
 def relist_resource_version(version: str, *, quorum: bool) -> str:
-    """The version to list at (client-go's relistResourceVersion).
+    """The version for a LIST (client-go's relistResourceVersion). `version` is the last one that was seen.
 
-    Empty is the most recent, "0" any; else none older than what was seen: the cache does not go
-    back in time.
+    Empty is the most recent version, and "0" is any. Otherwise the list must not be older than `version`, so
+    that the cache does not go back in time.
     """
     return "" if quorum else version or "0"
 
 
 def list_options(version: str, *, quorum: bool) -> ListOptions:
-    """What the first page of a list is asked with, where `version` is the last one seen."""
+    """The options for the first page of a LIST. `version` is the last one that was seen."""
     version = relist_resource_version(version, quorum=quorum)
     return ListOptions(
         resource_version=version or None,
@@ -185,38 +188,37 @@ def list_options(version: str, *, quorum: bool) -> ListOptions:
 
 
 class PagePolicy:
-    """How many objects are asked for at once. It learns whether the server has a watch cache.
+    """The page size of each LIST. It learns whether the server has a watch cache.
 
-    - A read of the storage comes in pages.
-    - A list that the watch cache can answer is asked for at once: a limit would send it to the storage.
-    - "Any version" is asked for in pages. A watch cache ignores that, and a server without one is spared from
-      writing everything at once. If pages do come, there is no watch cache, and everything is asked for in
-      pages from then on.
+    - A list that the server reads from its storage is requested in pages.
+    - A list that the watch cache can answer is requested without a limit, which would bypass the cache.
+    - A list at any version ("0") is requested in pages. A watch cache ignores the limit. If pages come all
+      the same, the server has no watch cache, and all later lists are requested in pages.
     """
 
     def __init__(self) -> None:
-        self._no_watch_cache = False  # the server has shown that it has none
+        self._no_watch_cache = False  # the server has answered a list at any version in pages
 
     def page_size(self, options: ListOptions, forced: int | None) -> int | None:
-        """Objects on a page; None for all of them."""
+        """The objects on a page; None for all at once. `forced` is the size that the user has chosen."""
         if forced is not None:
             return forced
         cached = options.resource_version not in (None, "", "0")
         return None if cached and not self._no_watch_cache else PAGE_SIZE
 
     def learn(self, options: ListOptions, *, paged: bool) -> None:
-        """Note that such a list came in one page or in several."""
+        """Note whether a list with these options came in several pages."""
         self._no_watch_cache |= paged and options.resource_version == "0"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWatch:
-    """A watch that is open."""
+    """An open watch."""
 
     batches: AsyncIterator[Sequence[WatchEvent]]
-    since: float  # when it was requested, on the clock
-    rest: Sequence[WatchEvent] = ()  # events that were read and not given to the store yet
-    streamed: bool = False  # it began with everything, and has brought that
+    since: float  # monotonic seconds of the request
+    rest: Sequence[WatchEvent] = ()  # events that were read together with the end of the streaming list
+    streamed: bool = False  # it began with a streaming list, which is complete
 
     async def close(self) -> None:
         """End the watch, which closes its connection."""
@@ -226,9 +228,9 @@ class OpenWatch:
 async def initial_events(
     batches: AsyncIterator[Sequence[WatchEvent]], deadline: Deadline, metrics: ReflectorMetrics
 ) -> tuple[Sequence[Record], str, Sequence[WatchEvent]]:
-    """Read a streaming list to its end: its objects, their version, and the events read beyond its end.
+    """Read a streaming list; returns its objects, their version, and the events that were read after its end.
 
-    Raises NoInitialEventsEnd where the watch ends before the list is complete.
+    Raises NoInitialEventsEnd if the watch ends before the list is complete.
     """
     records: dict[str, Record] = {}  # client-go's temporary store
     metrics.counts.items_listed = 0
@@ -241,21 +243,21 @@ async def initial_events(
             elif event.initial_events_end:
                 return list(records.values()), event.resource_version, batch[position + 1 :]
             elif record is not None:
-                records.pop(record.key, None)  # it was deleted, or dropped, while the list came
+                records.pop(record.key, None)  # deleted or dropped while the list came
             if event.decode_warning:
                 stored = record is not None and event.type is not EventType.DROPPED
                 metrics.decode_warning(event.decode_warning, stored=stored)
         metrics.counts.items_listed = len(records)
-        await asyncio.sleep(0)  # a large list comes in one go: let the loop do something else
+        await asyncio.sleep(0)  # a large list can come without a wait: other tasks of the loop run here
     raise NoInitialEventsEnd("the streaming list ended before it was complete")
 
 
 class ConsistencyDetector:
-    """Compares a streaming list with a LIST at exactly its version, beside the watch that goes on.
+    """Compares a streaming list with a LIST at exactly its version, while the watch goes on.
 
-    `difference` is what the last comparison found, until `close` or the next `begin`; `on_difference` is
-    called with it. A LIST that fails is repeated, up to five times in all. If all fail, or if the version has
-    expired, nothing is compared, and that is no error.
+    `difference` is the result of the last comparison, None without a difference, until `close` or the next
+    `begin`; `on_difference` is called with it. A LIST that fails is repeated, up to five times in all. If all
+    fail, or the version has expired, nothing is compared; that is no error.
     """
 
     def __init__(
@@ -271,18 +273,18 @@ class ConsistencyDetector:
         self._metrics = metrics
         self._on_difference = on_difference
         self._clock = clock
-        self._checking: asyncio.Task[None] | None = None  # the comparison that is under way
+        self._checking: asyncio.Task[None] | None = None  # the last comparison
 
     async def begin(self, records: Sequence[Record], version: str, *, known: Known) -> None:
-        """Check the objects of a streaming list, in a task of its own; a check that is under way ends."""
+        """Compare the objects of a streaming list in a task, in the place of the present comparison."""
         await self.close()
         if version in ("", "0"):
-            return  # no LIST can be at exactly such a version
+            return  # a LIST can't be exactly at these
         streamed = {record.key: (record.uid, record.resource_version) for record in records}
         self._checking = asyncio.create_task(self._check(streamed, version, known), name="consistency check")
 
     async def close(self) -> None:
-        """End the check that is under way, and forget the difference."""
+        """End the present comparison, and drop the difference."""
         self.difference = None
         checking, self._checking = self._checking, None
         if checking is not None:
@@ -293,7 +295,7 @@ class ConsistencyDetector:
         projection = self._source.projection
         listed = await self._listed(version, known)
         if listed is None or self._source.projection is not projection:
-            return  # another transform may leave out other objects
+            return  # the new projection may leave out other objects
         self._metrics.counts.consistency_checks += 1
         keys = sorted(key for key in streamed.keys() | listed.keys() if streamed.get(key) != listed.get(key))
         if not keys:
@@ -308,7 +310,7 @@ class ConsistencyDetector:
         self._on_difference(self.difference)
 
     async def _listed(self, version: str, known: Known) -> Mapping[str, _Identity] | None:
-        """What a LIST has at that version; None if it can't be had."""
+        """Uid and version of each object of a LIST at that version; None if there is no such list."""
         exactly = ListOptions(resource_version=version, resource_version_match="Exact")
         pager = ListPager(lambda options: self._source.list(options, known=known), buffer=0)
         backoff = ExponentialBackoff(self._clock, first=1.0)
@@ -319,7 +321,7 @@ class ConsistencyDetector:
                     async for page in pages:
                         found.update((r.key, (r.uid, r.resource_version)) for r in page.records)
             except (Expired, InvalidRequest) as fault:
-                # The version is gone, or the server does not know `Exact`: to ask again would not help.
+                # The version is compacted, or the server does not know `Exact`: a repetition would not help.
                 _log.info("%s; it can't be compared", self._metrics.sentence(fault))
                 return None
             except ApiError as fault:

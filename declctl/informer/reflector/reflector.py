@@ -1,7 +1,7 @@
-"""The reflector: lists and watches one resource, for ever, and feeds a queue (client-go's reflector.go).
+"""The reflector: lists and watches one resource, and feeds a queue (client-go's reflector.go).
 
-The protocol is a machine of a few states: `step` takes one to its end and returns the next, `run` is the loop
-around it. The states, and what follows each fault, stand in `faults`; how a list is made stands in `lists`.
+It is a state machine: `step` runs one state to its end and returns the next one, `run` is the loop around it.
+The states and the reactions to faults are in `faults`, the requests for lists in `lists`.
 """
 
 import asyncio
@@ -65,28 +65,27 @@ _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming lis
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
 _PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
 _RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
-_EVENTS_PER_TURN = 256  # events until the loop may do something else
+_EVENTS_PER_TURN = 256  # events until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
-_LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never among what a watch begins with
+_LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never initial events of a watch
 _log = logging.getLogger("declctl.informer")
 
 
 @dataclass(frozen=True, slots=True)
 class ReflectorOptions:
-    """Times are in seconds.
+    """The options of a reflector (client-go's ReflectorOptions). Times are in seconds.
 
-    - `idle_timeout`: a watch that says nothing for so long, not even a bookmark, is opened anew.
-    - `page_size`: objects on a page of a LIST, of every one. None leaves it to client-go's policy:
-      500 on a page where the server reads its storage anyway, and no pages where its watch cache can
-      answer.
-    - `watch_list`: ask for streaming lists. Off: always LIST, then WATCH.
-    - `min_watch_timeout`: the server is asked to end a watch after a random time between this and
-      its double; less than 300 counts as 300.
+    - `idle_timeout`: a watch without any event or bookmark for so long is opened anew.
+    - `page_size`: objects on a page of every LIST. None is client-go's policy: 500 where the server reads
+      its storage anyway, and no pages where its watch cache can answer.
+    - `watch_list`: request streaming lists; False for LIST and then WATCH.
+    - `min_watch_timeout`: the server is asked to end a watch after a random time between this and its double;
+      values below 300 count as 300.
     - `backoff`: makes the schedule of waits after faults.
-    - `check_consistency`: after each streaming list, list again at exactly its version and compare
-      (client-go's data consistency detector). It costs a LIST from the server's storage.
+    - `check_consistency`: after each streaming list, list again at exactly its version, and compare
+      (client-go's data consistency detector). Each check costs a LIST from the server's storage.
     """
 
     idle_timeout: float = 90.0
@@ -101,55 +100,61 @@ DEFAULT_OPTIONS = ReflectorOptions()
 
 
 class ReflectorStore(Protocol):
-    """What a reflector gives the changes to: a queue, or a store."""
+    """The queue or store that a reflector writes to (client-go's ReflectorStore)."""
 
     def extend(self, deltas: Iterable[Delta]) -> None:
-        """Take these changes, in this order."""
+        """Receive changes, in their order."""
         ...
 
     def replace(self, records: Sequence[Record], resource_version: str) -> None:
-        """Take these objects in the place of all others."""
+        """Receive a complete list at a version."""
         ...
 
     def bookmark(self, resource_version: str) -> None:
-        """Take note that nothing else has changed until that version."""
+        """Note that there are no further changes up to a version."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rollback:
-    """A rollback that was found, and the reason. Two rollbacks are never equal, whatever their reasons.
+    """A rollback of the server's history, and the reason. Two rollbacks are never equal.
 
-    It is not the exception that is raised: the traceback of one refers to all that was being listed.
+    It is no exception: a stored exception would keep its traceback, and so the list that was being read.
     """
 
     why: str
 
     def fault(self) -> HistoryReplaced:
-        """What to raise because of it: a new one each time."""
+        """A new exception for this rollback."""
         return HistoryReplaced(self.why)
 
 
 class _ListBeginning(NamedTuple):
-    """What was known when a list began. It decides what the list is good for when it is complete."""
+    """The state at the beginning of a list, which decides whether the complete list may be used."""
 
     rollback: _Rollback | None
     projection: Projection
 
 
 class Reflector:
-    """Lists and watches one resource and gives the changes to a store. `run` ends only when it is cancelled.
+    """Lists and watches one resource, and writes the changes to a store (client-go's Reflector).
 
-    - Each fault is counted and shown in `statistics().error`. After it comes a wait, or a request that can't
-      fail in the same way.
-    - A watch that ended is resumed from the last version, without a list. Everything is listed again only
-      where that is not possible.
-    - Some servers list without a version, as some aggregated APIs do. There it watches from "", as client-go
-      does, and lists again after each watch that ended before a live event brought a version.
+    - `source`: the resource.
+    - `store`: the queue or store that receives the changes.
+    - `known`: returns the record that the store holds under a key, or None.
+    - `options`: see ReflectorOptions.
+    - `on_fault`: a plain function, called on the loop with each fault (client-go's WatchErrorHandler). Raises
+      TypeError for an asynchronous one.
 
-    `known` gives the record that the store holds of a key; `on_fault` is called with each fault (client-go's
-    WatchErrorHandler). Used on one loop; `last_sync_resource_version`, `fault`, `progress` and `statistics`
-    may be read by any thread.
+    `run` ends only when it is cancelled. Each fault is counted and shown in `statistics().error`; after it
+    comes a wait, or a request that can't fail in the same way. A watch that ended is resumed from the last
+    version; all objects are listed again only where that is not possible.
+
+    Some servers, such as some aggregated APIs, list without a version. There the reflector watches from "",
+    as client-go does, and lists again after each watch that ended before a live event had a version.
+
+    Used on one loop; `last_sync_resource_version`, `fault`, `progress` and `statistics` may be read by any
+    thread.
     """
 
     def __init__(
@@ -173,25 +178,25 @@ class Reflector:
         self._state: State = Starting()  # written by `run` alone
         self._metrics = ReflectorMetrics(lambda: self.source.description)
 
-        # What the server can do, as far as it has shown.
-        self._reports_progress = False  # the source says when more of a list has come
-        self._streams = True  # streaming lists; False as soon as the server shows that it can't
-        self._versioned = False  # a list has had a version: one without is a broken answer from then on
+        # The abilities of the server and the source, as far as they are known.
+        self._reports_progress = False  # `list` of the source has the parameter `progress`
+        self._streams = True  # the server has streaming lists; False after it has shown that it has not
+        self._versioned = False  # a list has had a version, so a list without one is a broken answer
         self._pages = PagePolicy()
 
-        # The watch that is open.
-        self._opened: OpenWatch | None = None  # a streaming list that is complete and goes on as a watch
-        self._watchdog: Deadline | None = None  # of the watch that is being read; `interrupt` ends it
+        # The present watch.
+        self._opened: OpenWatch | None = None  # the watch of a complete streaming list, until it is read
+        self._watchdog: Deadline | None = None  # of the watch that is being read; `interrupt` ends the watch
         self._fruitless = True  # no watch has brought a change since the last list
 
-        # What is doubted of what is held.
+        # Doubts about the cache.
         self._seen = SeenObjects()
-        self._unproven = False  # a connection failed: maybe the server does not go on from what is held
-        self._rollback: _Rollback | None = None  # what is held is of another history than the server's
-        self._relist_requested = False  # until a list is complete
+        self._unproven = False  # a connection failed: the server's history has to be proven
+        self._rollback: _Rollback | None = None  # the cache is of another history than the server's
+        self._relist_requested = False  # `request_relist` was called, and no list is complete since
         self._detector = ConsistencyDetector(source, self._metrics, self._end_inconsistent_watch, clock=clock)
 
-        # What faults there were.
+        # The faults so far.
         self._backoff = options.backoff(clock)
         self._streak = Streak()
 
@@ -211,7 +216,7 @@ class Reflector:
                 await self._opened.close()
 
     async def step(self, state: State) -> State:
-        """Take a state to its end; returns the one that follows. Raises nothing but cancellation."""
+        """Run a state to its end; returns the next one. Raises nothing but the cancellation of this task."""
         try:
             match state:
                 case Starting(quorum):
@@ -234,14 +239,14 @@ class Reflector:
         except asyncio.CancelledError as stray:
             if must_propagate(stray):
                 raise
-            # Something that the source awaits was cancelled. Raised, it would end this task silently.
+            # A task that the source awaits was cancelled. Raised as it is, it would end this task silently.
             return self._state_after(MalformedAnswer("the source raised CancelledError"), state)
 
     def request_relist(self) -> None:
-        """End the watch and list the most recent state, after the wait if it waits because of a fault.
+        """End the watch, and list the most recent state. A back-off that is under way is completed first.
 
-        Once, however often it is called until a list is complete. A list that is under way counts, although
-        it may be older than the request. Called on the loop.
+        Further requests have no effect until a list is complete. A list that is under way counts, although it
+        may be older than the request. On the loop.
         """
         if self._relist_requested:
             return
@@ -252,11 +257,11 @@ class Reflector:
 
     @property
     def fault(self) -> Exception | None:
-        """The fault that lasts; None while it gets what it asks for, or has no answer yet."""
+        """The present fault; None while requests succeed, and before the first answer. From any thread."""
         return self._metrics.error
 
     def progress(self) -> str:
-        """Its state, with the fault that lasts or the progress of the list. From any thread."""
+        """The state, with the present fault or the progress of the list. From any thread."""
         return f"{type(self._state).__name__}: {self._metrics.progress()}"
 
     def statistics(self) -> ReflectorStatistics:
@@ -268,9 +273,9 @@ class Reflector:
         return health_of(self.source)
 
     async def _back_off(self, state: BackingOff) -> None:
-        """Wait for the seconds of the state, and while the server is away.
+        """Wait for the seconds of the state, and as long as the server is away.
 
-        If the server was away and is back, the back-off begins anew.
+        When the server is back after an outage, the back-off begins anew.
         """
         health = self._health
         if health is None or not state.shared:
@@ -283,14 +288,14 @@ class Reflector:
         self._metrics.counts.waited += self._clock.monotonic() - began - state.seconds
 
     async def _reachable(self) -> None:
-        """Return when the server is not known to be away. While it is, no watch sends it a request."""
+        """Return when the server is not known to be away: no request is sent to a server that is away."""
         if (health := self._health) is not None:
             await health.wait(0)
 
     async def _stream(self, state: Streaming) -> State:
-        """Read a streaming list to its end; its watch goes on in Watching.
+        """Read a streaming list to its end; its watch continues in Watching.
 
-        The store gets nothing before the list is complete (client-go 147).
+        The store receives nothing before the list is complete (client-go 147).
         """
         await self._reachable()
         began = _ListBeginning(self._rollback, self.source.projection)
@@ -306,7 +311,7 @@ class Reflector:
             ) as deadline:
                 records, version, rest = await initial_events(opened.batches, deadline, self._metrics)
             self._streak.unfinished = 0
-            # Counted now: one that is refused has cost nothing, and counts as a watch that failed.
+            # Counted only now: a streaming list that the server refuses counts as a failed watch.
             self._metrics.counts.lists += 1
             self._metrics.counts.streams += 1
             await self._replace(records, version, began)
@@ -319,10 +324,10 @@ class Reflector:
         return Watching(version)
 
     async def _list(self, state: Listing) -> State:
-        """Read all pages, then replace. The store gets nothing before the list is complete."""
+        """Read all pages, then replace the objects of the store, which receives nothing before."""
         self._metrics.counts.lists += 1
         began = _ListBeginning(self._rollback, self.source.projection)
-        # What was seen in another history says nothing of how new the answer has to be.
+        # After a rollback, the last version is of another history, and can't be a lower bound.
         quorum = state.quorum or began.rollback is not None
         options = list_options(self.last_sync_resource_version, quorum=quorum)
         page_size = self._pages.page_size(options, self.options.page_size)
@@ -350,20 +355,20 @@ class Reflector:
         return page
 
     async def _watch(self, state: Watching) -> State:
-        """Read one watch to its end. The server may end it at any time; that is no fault."""
+        """Read one watch to its end. The server may end it at any time, which is no fault."""
         if self._opened is None:
-            # A request will be made. What is known already decides whether it makes sense.
+            # A request will be sent, unless one of these reasons makes it useless.
             await self._reachable()
             if self._relist_requested:
                 raise RelistRequested("a list was requested")
             if self._rollback is not None:
-                raise self._rollback.fault()  # another watch has proven it, and this one asks nothing more
+                raise self._rollback.fault()  # found by another watch of this server
             if self._unproven:
                 await self.prove_continuity()
         version = self.last_sync_resource_version
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
-            # The same may have happened since the stream that is open has listed.
+            # The same reasons may have come up since the streaming list was complete.
             if self._rollback is not None:
                 raise self._rollback.fault()
             if self._relist_requested:
@@ -378,11 +383,11 @@ class Reflector:
             await opened.close()
         lasted = self._clock.monotonic() - opened.since
         brought = opened.streamed or self.last_sync_resource_version != version
-        # A server that ends each watch at once would be asked in a circle.
+        # A fault, so that a back-off follows: a server may end each watch at once.
         if lasted < _SHORT_WATCH_SECONDS and not brought:
             raise ShortWatch(f"the watch ended after {lasted:.2f} s and brought nothing new")
         if not self.last_sync_resource_version:
-            return Starting()  # it can't be resumed: what is gone by then only a list can tell
+            return Starting()  # without a version, only a list shows which objects were deleted meanwhile
         return Watching(self.last_sync_resource_version)
 
     async def prove_continuity(self) -> None:
@@ -435,39 +440,39 @@ class Reflector:
             self._watchdog.interrupt(difference)
 
     async def _read(self, opened: OpenWatch, deadline: Deadline) -> None:
-        """Give the events of a watch to the store until it ends."""
+        """Pass the events of a watch to the store until the watch ends."""
         if opened.rest:
             self._take(opened.rest)
-        unbroken = 0  # events since the loop did something else
+        unbroken = 0  # events since other tasks of the loop could run
         async for batch in opened.batches:
             self._metrics.counts.last_event_at = deadline.touch()
             self._take(batch)
             unbroken += len(batch)
             if unbroken >= _EVENTS_PER_TURN:
                 unbroken = 0
-                await asyncio.sleep(0)  # a source that never waits: let the queue be emptied
+                await asyncio.sleep(0)  # the source never waits: the queue has to be emptied meanwhile
 
     def _open(self, version: str, *, streaming: bool = False) -> OpenWatch:
         self._metrics.counts.watches += 1
         shortest = max(self.options.min_watch_timeout, SHORTEST_WATCH)
-        seconds = shortest + int(self._clock.random() * (shortest + 1))  # so that not all end at once
+        seconds = shortest + int(self._clock.random() * (shortest + 1))  # so that watches do not end together
         options = WatchOptions(
             resource_version=version, timeout_seconds=seconds, send_initial_events=streaming
         )
-        # Only a streaming list brings again what is held already.
+        # Only a streaming list brings cached objects again.
         watch = self.source.watch
         batches = watch(options, known=self._reusable()) if streaming else watch(options)
         return OpenWatch(batches, self._clock.monotonic())
 
     def _reusable(self) -> Known:
-        """The records that a list gives back as they are, where the server has the same version of an object.
+        """The cached records that a list may return for objects of the same version.
 
-        After a rollback there are none: the server may give the same version to another state.
+        After a rollback there are none, because the server may use the same version for another state.
         """
         return self._known if self._rollback is None else nothing_known
 
     def _take(self, batch: Sequence[WatchEvent]) -> None:
-        """Turn watch events into deltas, and give them to the store."""
+        """Convert watch events to deltas, and write them to the store."""
         if not batch:
             self._metrics.recovered()  # the watch is open
             return
@@ -475,7 +480,7 @@ class Reflector:
         for event in batch:
             kind, record = event.type, event.record
             if record is not None:
-                # What the transform dropped leaves the cache, too: it is DROPPED, and out of scope.
+                # An object that the transform dropped leaves the cache: it is DROPPED, and out of scope.
                 change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
                 deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))
             if event.decode_warning:
@@ -484,19 +489,19 @@ class Reflector:
                 )
         self._metrics.batch(batch)
         last = batch[-1]
-        if not last.resource_version:  # an object of another kind, say: the version is that of one before it
+        # The last event may have no version, such as one of an object of another kind.
+        if not last.resource_version:
             last = next((event for event in reversed(batch) if event.resource_version), last)
         version = last.resource_version
         if not self.last_sync_resource_version and not any(event.type in _LIVE for event in batch):
-            # The list had no version, and the watch began with all that there is, in no order. A watch can't
-            # resume from the version of one of those objects. From the first live event on, versions can be
-            # used.
+            # The list had no version, so the watch began with all objects, in no order. No watch can resume
+            # from the version of one of them. A version can be used from the first live event on.
             version = ""
         if deltas:
             self._fruitless = False
             self._seen.change(deltas)
             self._store.extend(deltas)
-        # The store has the deltas before the version is said to be reached: what reads it finds them.
+        # After the store has the deltas: a reader of this version finds them there.
         if version:
             self.last_sync_resource_version = version
             if last.type is EventType.BOOKMARK:
@@ -504,16 +509,16 @@ class Reflector:
         self._metrics.recovered()
 
     async def _replace(self, records: Sequence[Record], version: str, began: _ListBeginning) -> None:
-        """A list is complete: it takes the place of what is held. Raises HistoryReplaced where it may not."""
-        await self._detector.close()  # whatever was being compared is the past
+        """Write a complete list to the store. Raises HistoryReplaced if the list may not be used."""
+        await self._detector.close()  # it compares an older list
         if self._rollback is not None and self._rollback is not began.rollback:
-            # Another watch found it while this list was under way. What came before that is of the old
-            # history, or was taken for what is held because its version is the same.
+            # Another watch found a rollback while this list was under way. Some objects of the list may be of
+            # the old history, or cached records of it that have the same version.
             raise self._rollback.fault()
         last = self.last_sync_resource_version
         if began.rollback is None and NO_ORDER < version_order(version) < version_order(last):
-            # The list has reused records that are held, where their versions are equal; these are of another
-            # history. So list once more, without reusing any.
+            # The list has cached records in the place of objects with the same version, which are of another
+            # history. So all is listed once more, without cached records.
             raise self._found_rollback(f"the server is at version {version}, and {last} was seen")
         self._metrics.replaced += 1
         self._metrics.counts.items_listed = len(records)
@@ -526,7 +531,7 @@ class Reflector:
         self._metrics.recovered()
 
     def _state_after(self, fault: Exception, state: State) -> State:
-        """The state that follows a fault, by the table in `faults`; counts, logs and reports the fault."""
+        """The state after a fault, by the table in `faults`. Counts and logs it, and calls `on_fault`."""
         now, version = self._clock.monotonic(), self.last_sync_resource_version
         about = Circumstances(
             version, self._fruitless, self._streak.repeated(version, now), self._streak.unfinished
@@ -534,15 +539,15 @@ class Reflector:
         transition = transition_after(fault, state, about)
         self._streak.note(fault, state, version, now)
         if isinstance(fault, HistoryReplaced):
-            # All watches of a server meet it at once, and are spread over some seconds.
+            # All watches of a server find it at the same time. Their lists are spread over some seconds.
             seconds = self._clock.random() * _RELIST_SPREAD
             return BackingOff(self._metrics.sentence(fault), seconds, transition.then)
-        # A fault that is maybe the server's: all watches wait together, and the history has to be proven.
+        # The server may be away: all watches wait together, and then prove the history.
         shared = doubts_server(fault)
         self._unproven |= isinstance(state, Watching) and (shared or unreadable(fault))
         if shared and (health := self._health) is not None:
             health.suspect()
-        # Faults of which the log speaks in words of their own.
+        # Two kinds of faults have log lines of their own.
         if isinstance(state, Watching) and isinstance(fault, WatchSilent):
             self._metrics.fell_silent(fault)
         if transition.gives_up_streaming:
@@ -551,11 +556,11 @@ class Reflector:
             self._metrics.stream_given_up(fault, for_good=not self._streams)
         if not transition.waits:
             return transition.then
-        # Every other fault is shown until something comes again.
+        # Every other fault is shown in the status until a request succeeds.
         at = f" (after version {version or 'none'})" if unreadable(fault) else ""
         self._metrics.failed(fault, now, context=at)
         self._call_on_fault(fault)
-        forget_frames(fault)  # the fault is kept until something succeeds, and half a list is in its frames
+        forget_frames(fault)  # the fault is kept until a request succeeds; its frames refer to half a list
         seconds = self._backoff.seconds(fault)
         self._metrics.counts.back_offs += 1
         self._metrics.counts.waited += seconds
