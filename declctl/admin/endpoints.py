@@ -128,7 +128,7 @@ class CacheReads:
             return refusal(400, f"fieldSelector: {error}")
         try:
             # In a thread: a large cache takes longer to list than an event may wait.
-            found = await asyncio.to_thread(_keys, lister, namespace, labels, fields)
+            found = await asyncio.to_thread(matching_keys, lister, namespace, labels, fields)
         except ValueError as error:  # the selector
             return refusal(400, f"labelSelector: {error}")
         return answer({"resource": name, "count": len(found), "keys": found})
@@ -162,7 +162,10 @@ class CacheReads:
         return refusal(404, f"No resource is named {name}; the manifest declares {known or 'none'}.")
 
 
-def _keys(lister: Lister, namespace: str | None, labels: str | None, fields: FieldSelector) -> list[str]:
+def matching_keys(
+    lister: Lister, namespace: str | None, labels: str | None, fields: FieldSelector
+) -> list[str]:
+    """The keys of the cached objects in a namespace that match both selectors, in order."""
     if namespace is None and labels is None and not fields.conditions:
         return _sorted(lister.keys())
     views = lister.list(namespace=namespace, selector=labels)

@@ -244,7 +244,7 @@ async def serve(
     runner.server.request_handler = _without_wishes(runner.server.request_handler)
     sweeper = asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")
     try:
-        listening = await _listen(runner, connections, address)
+        listening = await listen(runner, connections, address)
         try:
             bound = Address(address.host, int(listening.sockets[0].getsockname()[1]))
             if log is not None:
@@ -339,7 +339,8 @@ def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
     return scrape
 
 
-async def _listen(runner: web.AppRunner, connections: ConnectionTable, address: Address) -> asyncio.Server:
+async def listen(runner: web.AppRunner, connections: ConnectionTable, address: Address) -> asyncio.Server:
+    """Accept connections at an address; raises UsageError where that can't be done."""
     assert runner.server is not None
     factory = accounted(runner.server, connections)
     try:

@@ -11,7 +11,7 @@ from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic
 
-_RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, and imports take their time
+RELOAD_SECONDS = 300.0  # warming new resources may take reload.warmTimeout, and imports take their time
 
 _DONE = ("Applied", "Unchanged", "RolledBack")
 _STOPPING, _OWN_FAULT = "Stopping", "InternalError"
@@ -76,12 +76,12 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
         if other is not None:
             raise UsageError(f"Nothing was done: {other}")
     try:
-        answer = ask(target, "POST", path, timeout=_RELOAD_SECONDS)
+        answer = ask(target, "POST", path, timeout=RELOAD_SECONDS)
     except UsageError as fault:
         if not isinstance(fault.__cause__, TimeoutError):
             raise
         raise UsageError(
-            f"The order was given, but what became of it was not told within {_RELOAD_SECONDS:g} s; "
+            f"The order was given, but what became of it was not told within {RELOAD_SECONDS:g} s; "
             "`declctl history` will say it."
         ) from fault
     if answer.status == _FAULT:

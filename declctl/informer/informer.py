@@ -405,6 +405,11 @@ class SharedIndexInformer:
         for registration in self.processor.registrations(listener):
             self._replay(registration)
 
+    @property
+    def unfinished_work(self) -> int:
+        """How many initial notifications, replays and reprojections are under way."""
+        return len(self._slices)
+
     def statistics(self) -> InformerStatistics:
         """The figures of this moment. From any thread."""
         reflector = self.controller.reflector.statistics()

@@ -16,7 +16,6 @@ from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
 _SHORTEST_PERIOD = 1.0  # seconds, as in client-go
 _PHASE = 0.1  # of a period: the largest delay of the first resync, so that not all listeners resync at once
-_SLICE = 500  # notifications of a replay until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every notification.
 _ADDED, _DELETED, _RESYNC = ChangeType.ADDED, ChangeType.DELETED, ChangeType.RESYNC
 _INITIAL = ChangeReason.INITIAL
@@ -117,6 +116,8 @@ class Registration:
 class SharedProcessor:
     """The listeners of an informer, in the order in which they were added (client-go's sharedProcessor)."""
 
+    slice_size = 500  # notifications of an introduction or replay until other tasks of the loop may run
+
     def __init__(self, clock: Clock) -> None:
         # Of the informer; None until `run` if it was made where no loop runs.
         self.loop = running_loop()
@@ -194,7 +195,7 @@ class SharedProcessor:
         pending = registration.pending = dict.fromkeys(cache)
         # A change during this removes its key from `pending` and is sent at once, so the keys are copied.
         keys = iter(list(pending))
-        while (part := tuple(islice(keys, _SLICE))) and not registration.removed:
+        while (part := tuple(islice(keys, self.slice_size))) and not registration.removed:
             now = self._clock.now().timestamp()
             part_given: list[Notification] = []
             for key in part:
@@ -210,7 +211,7 @@ class SharedProcessor:
     def replay(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Send a listener a resync for each cached object, a slice at a time."""
         keys = iter(list(cache))
-        while (part := tuple(islice(keys, _SLICE))) and not registration.removed:
+        while (part := tuple(islice(keys, self.slice_size))) and not registration.removed:
             if registration.pending is not None:
                 return  # the initial notifications are under way, and include every object
             now = self._clock.now().timestamp()

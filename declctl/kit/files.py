@@ -163,6 +163,12 @@ def read_in_time(path: Path, call: Callable[[], T], *, name: str) -> T:
             raise
 
 
+def unfinished_reads() -> tuple[int, int]:
+    """Of `read_in_time`: how many files are being read, and of how many a read has timed out and goes on."""
+    with _guard:
+        return len(_locks), len(_hung)
+
+
 def read_file_in_time(path: Path, *, most: int, name: str) -> bytes:
     """All bytes of a file, with the refusals of `read_file` and the deadline of `read_in_time`."""
     return read_in_time(path, lambda: read_file(path, most=most), name=name)

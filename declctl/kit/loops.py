@@ -18,7 +18,7 @@ from declctl.kit.clock import Clock
 T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
-_BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
+BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
 
 _YIELD_SECONDS = 0.0005  # longer than a waiting thread takes to wake up
 
@@ -117,7 +117,7 @@ class LoopThread:
     @property
     def is_blocked(self) -> bool:
         """Whether a callback or a coroutine has not given the loop back for five looks in a row."""
-        return self._unanswered >= _BLOCKED_LOOKS
+        return self._unanswered >= BLOCKED_LOOKS
 
     def look(self) -> None:
         """Look whether the loop has answered since the look before, and ask again.

@@ -147,7 +147,8 @@ def _size(samples: Sequence[bytes], compressor: zstandard.ZstdCompressor) -> int
 
 _MAGIC = zstandard.FRAME_HEADER
 _AFTER_MAGIC = slice(len(_MAGIC), None)
-_TOGETHER = "multi_decompress_to_buffer" in zstandard.backend_features  # that of PyPy has not got it
+# The backend of PyPy can't decompress several frames in one call.
+DECOMPRESSES_TOGETHER = "multi_decompress_to_buffer" in zstandard.backend_features
 _PLAIN = b"{"  # no descriptor: two bits that zstd leaves 0 are 1 in it
 _DICTIONARY_ID = 0b0000_0011  # of the descriptor: how the id of a dictionary is written; here 0 or 1 byte
 _SINGLE_SEGMENT = 0b0010_0000  # of the descriptor: whether the id is next, or after one byte
@@ -209,7 +210,7 @@ class FrameCodec:
 
         All of them are in memory as long as one is.
         """
-        if not _TOGETHER:
+        if not DECOMPRESSES_TOGETHER:
             return [self.decode(frame) for frame in frames]
         found: list[Any] = []
         for reader, some in self._runs(frames):

@@ -155,14 +155,15 @@ def teach_yaml() -> None:
     """
     from yaml.representer import SafeRepresenter  # late: `import declctl` does without yaml
 
-    _teach(SafeRepresenter)
+    teach(SafeRepresenter)
 
 
-def _teach(representer: "type[SafeRepresenter]") -> None:
+def teach(representer: "type[SafeRepresenter]") -> None:
+    """Let a class of PyYAML's representers, and all that derive from it, write both types."""
     # A writer with a table of its own has a copy of the one it inherits from.
     table = representer.__dict__.get("yaml_representers")
     if table is not None:
         representer.add_representer(ReadOnlyDict, lambda to, data: to.yaml_representers[dict](to, data))
         representer.add_representer(ReadOnlyList, lambda to, data: to.yaml_representers[list](to, data))
     for each in representer.__subclasses__():
-        _teach(each)
+        teach(each)

@@ -40,10 +40,10 @@ class Sandbox:
     def __init__(
         self, *, clock: Clock | None = None, bookmark_interval: float = 30.0, seed: int | None = None
     ) -> None:
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._chance = random.Random(seed)
         self._interval = bookmark_interval
-        self.store = ObjectStore(clock=self._clock, chance=self._chance)
+        self.store = ObjectStore(clock=self.clock, chance=self._chance)
         self._hub = Hub(self.store.history)
         self.ledger = Ledger()
         self.faults = Faults(self.store.history, self._hub.bookmark)
@@ -53,7 +53,7 @@ class Sandbox:
             self._hub,
             faults=self.faults,
             ledger=self.ledger,
-            clock=self._clock,
+            clock=self.clock,
             outage=self._begin_outage,
         )
         self._runner: web.AppRunner | None = None
@@ -68,6 +68,11 @@ class Sandbox:
             raise SandboxError("the sandbox has no URL yet: start it first")
         host, port = self._address
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it accepts connections: between `start` and `stop`, but in an outage."""
+        return self._runner is not None
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen and return the base URL. Port 0 means any free one, or the same again after `stop`."""
@@ -133,14 +138,14 @@ class Sandbox:
         """Live: make `rate` changes a second to demo pods, until cancelled."""
         if rate <= 0:
             raise SandboxError(f"a churn of {rate} changes a second can't be made: give a number above 0")
-        life = Churn(self.store, clock=self._clock, chance=self._chance)
+        life = Churn(self.store, clock=self.clock, chance=self._chance)
         life.begin()
-        due = self._clock.monotonic()
+        due = self.clock.monotonic()
         while True:
             # A due time instead of a pause: the rate holds, however long a step takes.
             life.step()
             due += 1 / rate
-            await self._clock.sleep(due - self._clock.monotonic())
+            await self.clock.sleep(due - self.clock.monotonic())
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,12 +171,12 @@ class Sandbox:
     async def _be_out(self, seconds: float) -> None:
         host, port = self._address or ("127.0.0.1", 0)
         await self._close()
-        await self._clock.sleep(seconds)
+        await self.clock.sleep(seconds)
         await self.start(host=host, port=port)
 
     async def _send_bookmarks(self) -> None:
         while True:
-            await self._clock.sleep(self._interval)
+            await self.clock.sleep(self._interval)
             self._hub.bookmark()
 
     def _changed(self, resource: ResourceId, change: StoreEvent) -> None:

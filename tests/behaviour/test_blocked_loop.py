@@ -49,8 +49,8 @@ def _code(version: int, hooks: str = "", stuck: str = "") -> str:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop is blocked after a quarter of a second."""
-    monkeypatch.setattr(handler_loops, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(handler_loops, "_ANSWER_SECONDS", 0.25)
+    monkeypatch.setattr(handler_loops, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(handler_loops, "ANSWER_SECONDS", 0.25)
 
 
 def _blocked(rig, config_map, code: str):
@@ -138,7 +138,7 @@ def test_a_loop_that_answers_late_is_not_blocked() -> None:
     gate, asked = threading.Event(), threading.Event()
     loop.loop.call_soon_threadsafe(lambda: (asked.set(), gate.wait(20)))
     assert asked.wait(20)
-    for _ in range(loops._BLOCKED_LOOKS):
+    for _ in range(loops.BLOCKED_LOOKS):
         loop.look()
     assert not loop.is_blocked
     loop.look()

@@ -1,6 +1,5 @@
 """A broken edit changes nothing: the old code goes on, and the status says what is wrong and where (G6)."""
 
-import asyncio
 import sys
 import threading
 import time
@@ -296,10 +295,8 @@ def test_a_handler_file_that_cannot_be_read_ends_nothing(rig, running, config_ma
 def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
     """A broken file is not imported again and again while nobody touches it, unless somebody asks."""
     rig.folder.write("handlers.py", "def tell(change:\n")
-    loop = running._loop
     results = [
-        asyncio.run_coroutine_threadsafe(running.runtime.reload(asked=asked), loop).result(10)
-        for asked in (False, False, True)
+        running.on_machinery(running.runtime.reload(asked=asked), 10) for asked in (False, False, True)
     ]
     assert [r.reason for r in results] == ["SyntaxError", "AttemptedBefore", "SyntaxError"]
     assert running.condition("Reloaded").status == "False"

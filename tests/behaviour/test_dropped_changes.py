@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.admin.metrics import _handlers
+from declctl.admin.metrics import StatusCollector
 from declctl.testing import until
 
 CODE = """
@@ -18,8 +18,7 @@ def failing(change):
 
 
 def _dropped_metric(runs) -> dict[str, float]:
-    status = runs.status()
-    families = {family.name: family for family in _handlers(status.handlers, status.removed)}
+    families = {family.name: family for family in StatusCollector(runs.status, {}).collect()}
     return {s.labels["handler"]: s.value for s in families["declctl_handler_dropped"].samples}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.admin.endpoints import _keys
+from declctl.admin.endpoints import matching_keys
 from declctl.objects import FieldSelector
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.comparison import ObjectSelection, compare_plans
@@ -21,7 +21,9 @@ def planned_against(runs, folder):
 
     def matching(selected: ObjectSelection) -> int:
         fields = FieldSelector.parse(selected.fields)
-        return len(_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields))
+        return len(
+            matching_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields)
+        )
 
     return compare_plans(
         check(folder / "manifest.yaml", in_child=False), against=running.plan(), matching=matching

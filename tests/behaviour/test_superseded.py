@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,10 +69,10 @@ def _informers(controller):
     found = []
     for cached in controller.runtime.parts.caches.all():
         store = cached.informer.indexer
-        written = (*store.get_indexers(), *store._building)
+        written = (*store.get_indexers(), *store.unfinished_indexes)
         layouts = {id(record.layout) for record in store.list()}
         found.append(
-            (str(cached.identity), cached.users, written, len(layouts), len(cached.informer._slices))
+            (str(cached.identity), cached.users, written, len(layouts), cached.informer.unfinished_work)
         )
     return found
 
@@ -251,10 +252,11 @@ def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
     """The newer one does not wait for time limits of the older; whoever waited gets its outcome."""
     handlers, resources = list(rig.handlers), list(rig.resources)
     getattr(stuck, stage)()
-    waiting = asyncio.run_coroutine_threadsafe(running.runtime.reload(asked=True), running._loop)
-    rig.handlers, rig.resources = handlers, resources
-    rig.write(GOOD.format(name="newer"))
-    outcome = waiting.result(30)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(running.on_machinery, running.runtime.reload(asked=True), 30)
+        rig.handlers, rig.resources = handlers, resources
+        rig.write(GOOD.format(name="newer"))
+        outcome = waiting.result()
     assert (outcome.result, outcome.generation) == ("Applied", 3), outcome.line
     running.sandbox.create(config_map("after"))
     running.wait_idle()

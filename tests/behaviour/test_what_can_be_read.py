@@ -102,7 +102,7 @@ def test_what_waits_for_a_cache_is_called_as_soon_as_it_has_synced(
     start, rig, acting, sandbox, monkeypatch
 ) -> None:
     """However long it backs off: here the next call would come in an hour."""
-    monkeypatch.setattr(invocations, "_LONGEST_WAIT_FOR_SYNC", 3600.0)
+    monkeypatch.setattr(invocations, "LONGEST_WAIT_FOR_SYNC", 3600.0)
     long = "initialBackoff: 1h, maxBackoff: 1h"
     acting.handlers = [
         each.replace("initialBackoff: 20ms, maxBackoff: 50ms", long) for each in acting.handlers

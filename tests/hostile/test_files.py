@@ -275,12 +275,12 @@ def test_a_read_that_hangs_ends_at_its_deadline(file: str, bundle: BundleDir, ha
 def test_reads_that_have_ended_leave_nothing_behind(tmp_path: Path, monkeypatch) -> None:
     """Neither for files that were read, nor for one whose mount has come back: no lock, and no traceback."""
     monkeypatch.setattr(reader, "READ_SECONDS", 0.05)
-    before = len(reader._locks), len(reader._hung)
+    before = reader.unfinished_reads()
     for number in range(50):
         path = tmp_path / str(number)
         path.touch()
         assert reader.read_in_time(path, partial(reader.read_file, path, most=1), name="test-read") == b""
-    assert (len(reader._locks), len(reader._hung)) == before
+    assert reader.unfinished_reads() == before
     go, file = threading.Event(), tmp_path / "hanging"
     errors: list[TimeoutError] = []
     for _ in range(2):
@@ -289,12 +289,12 @@ def test_reads_that_have_ended_leave_nothing_behind(tmp_path: Path, monkeypatch)
         errors.append(caught.value)
     assert errors[0] is not errors[1]
     assert {error.filename for error in errors} == {str(file)}
-    assert len(reader._hung) == before[1] + 1
+    assert reader.unfinished_reads()[1] == before[1] + 1
     (hung,) = (thread for thread in threading.enumerate() if thread.name == "test-read")
     go.set()
     hung.join()
     del caught, errors  # their tracebacks
-    assert (len(reader._locks), len(reader._hung)) == before
+    assert reader.unfinished_reads() == before
     assert reader.read_in_time(file, go.wait, name="test-read")
 
 
@@ -396,7 +396,7 @@ def test_a_large_file_that_is_not_parsed_in_time_is_named(
     script = tmp_path / "slow.py"
     script.write_text("import time; time.sleep(1000)")
     monkeypatch.setattr(parser, "__file__", str(script))
-    monkeypatch.setattr("declctl.runtime.checking.inputs._PARSE_SHARE", 0.01)
+    monkeypatch.setattr("declctl.runtime.checking.inputs.PARSE_SHARE", 0.01)
     bundle.write("handlers.py", f"{HANDLER}# {'x' * parser.LARGE_BYTES}\n")
     with bounded(seconds=15, megabytes=60):
         (fault,) = check(str(bundle.path), in_child=False).errors

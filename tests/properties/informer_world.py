@@ -26,8 +26,8 @@ from declctl.informer import (
     ReflectorOptions,
     Registration,
     SharedIndexInformer,
+    SharedProcessor,
     field_index,
-    processor,
 )
 from declctl.informer.applier import Applier
 from declctl.informer.stores.indices import StaleObjects
@@ -131,7 +131,7 @@ def instrumented() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # millions of faults on purpose
         patch.setattr(Applier, "slice_size", 2)
-        patch.setattr(processor, "_SLICE", 2)
+        patch.setattr(SharedProcessor, "slice_size", 2)
         patch.setattr(ProcessorListener, "add_all", count_and_take)
         yield
 

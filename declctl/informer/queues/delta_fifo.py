@@ -328,6 +328,11 @@ class Heap(QueueBase, Generic[T]):
         """Every key, in no order."""
         return tuple(self._live)
 
+    @property
+    def entries(self) -> int:
+        """How many entries it holds: one for each value, and some whose value was put again or deleted."""
+        return len(self._entries)
+
     def peek(self) -> T | None:
         """The smallest value, which stays queued; None if there is none."""
         while self._entries:

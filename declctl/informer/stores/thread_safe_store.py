@@ -260,6 +260,11 @@ class IndexedRecords:
         self._publish(self._indices)
         return build
 
+    @property
+    def unfinished_indexes(self) -> Sequence[str]:
+        """The names of the indexes that are being built and can't be read yet."""
+        return tuple(self._building)
+
     def index_faults(self) -> Mapping[str, tuple[int, str | None]]:
         """For each index whose function has failed: the number of faults, and the last one as a sentence."""
         return {name: (i.faults, i.last_fault) for name, i in self._indices.items() if i.faults}

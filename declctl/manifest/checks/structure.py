@@ -241,8 +241,8 @@ def check_structure(findings: Findings, shape: Schema) -> None:
     faults.sort(key=lambda fault: order.index(fault.validator) if fault.validator in order else len(order))
     for fault in faults:
         path = tuple(fault.absolute_path)
-        if fault.validator in _REPORTS:
-            _REPORTS[fault.validator](findings, path, fault)
+        if fault.validator in REPORTS:
+            REPORTS[fault.validator](findings, path, fault)
 
 
 def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
@@ -361,7 +361,7 @@ def _wrong_type(findings: Findings, path: Path, fault: SchemaFault) -> None:
         report_wrong_type(findings, path, fault.instance, fault.schema)
 
 
-_REPORTS: Mapping[str, Callable[[Findings, Path, SchemaFault], None]] = {
+REPORTS: Mapping[str, Callable[[Findings, Path, SchemaFault], None]] = {
     "additionalProperties": _unknown_fields,
     "type": _wrong_type,
     "required": _missing_fields,

@@ -30,7 +30,7 @@ from declctl.manifest.values import EntryPoint
 T = TypeVar("T")
 
 _LINK = "..data"  # what a kubelet swaps
-_PARSE_SHARE = 0.9  # of the time for a read
+PARSE_SHARE = 0.9  # of the time for a read
 _ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
 
 
@@ -123,7 +123,7 @@ class InputFiles:
     def _in_time(self, work: Callable[[], T]) -> T:
         """The result of `work`, by one thread at a time: behind one that hangs nobody waits for ever."""
         # Parsing ends a little earlier than a read is given up: then the file that took the time is named.
-        parse_until = time.monotonic() + _PARSE_SHARE * self._seconds
+        parse_until = time.monotonic() + PARSE_SHARE * self._seconds
 
         def locked() -> T:
             if not self._reading.acquire(timeout=self._seconds):
@@ -140,15 +140,15 @@ class InputFiles:
 
     def _read_whole(self) -> Inputs:
         for _ in range(_ATTEMPTS):
-            behind = self._behind()
+            behind = self.real_folder()
             try:
                 inputs = self._read(behind)
             except (ManifestErrors, OSError):
-                if self._behind() == behind:
+                if self.real_folder() == behind:
                     raise
                 continue  # the folder was swapped, and what it had is gone: no fault of what is there now
             # The link did not move: all that was read is of one version.
-            if self._behind() == behind:
+            if self.real_folder() == behind:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
 
@@ -157,7 +157,7 @@ class InputFiles:
             return self._seen.digest
         self._seen = None
         try:
-            behind, source = self._behind(), self._source()
+            behind, source = self.real_folder(), self._source()
         except ManifestErrors as error:
             # Where the process lacks descriptors or memory, nothing is known of the files.
             if error.__cause__ is not None and is_exhausted(error.__cause__):
@@ -182,12 +182,12 @@ class InputFiles:
     def _is_as(self, seen: "_Seen") -> bool:
         """Whether all that was read is as it was, and what was not there is not there."""
         try:
-            same = self._behind() == seen.behind and self._source() == seen.source
+            same = self.real_folder() == seen.behind and self._source() == seen.source
         except ManifestErrors:
             return False
         return same and seen.lookups.hold()
 
-    def _behind(self) -> Path:
+    def real_folder(self) -> Path:
         """The real folder of the bundle, which moves when a ConfigMap's link is swapped.
 
         A manifest that is a link itself is read from where it leads; handlers are beside the link.

@@ -25,9 +25,9 @@ from declctl.runtime.checking.fork_server import NEW, STACK_SIGNAL, STATUS
 
 _STACK_SECONDS = 2.0  # what a child may take to write it
 _MUCH = 1 << 20  # bytes
-_LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
+LAST_WORDS_SECONDS = 1.0  # between the end of a child's reports and its exit
 _SERVER_SECONDS = 10.0  # what the server may take to tell how a child has ended
-_ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
+ORPHAN_SECONDS = 5.0  # what a child may live on after its time limit, if nobody is there to end it
 _MODULE = "declctl.runtime.checking.fork_server"
 _LINGER_SECONDS = 60.0  # what it waits for another edit, twice this at most
 # For the server to end itself and all that imports have started: milliseconds, unless the machine is busy.
@@ -67,7 +67,7 @@ class PreflightProcess:
         with self._talk, self._fate:
             with suppress(OSError):  # it is gone, or nobody wants it any longer
                 self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
-                self._talk.sendall(b"%f\n" % (limit + _ORPHAN_SECONDS))
+                self._talk.sendall(b"%f\n" % (limit + ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
             if not self._is_over(began + limit):
@@ -115,7 +115,7 @@ class PreflightProcess:
 
     def _end(self) -> Ending:
         """How it ends: by itself soon, or else because it has to."""
-        status = self._status(_LAST_WORDS_SECONDS)
+        status = self._status(LAST_WORDS_SECONDS)
         # Its reports are over, and it lives: exit functions or threads of the import keep it.
         if status is None:
             with suppress(OSError):

@@ -16,8 +16,8 @@ from declctl.kit import LoopThread
 from declctl.kit.callbacks import user_code_place
 from declctl.runtime.log import Log
 
-_LOOK_SECONDS = 1.0  # between two looks at each loop
-_ANSWER_SECONDS = 5.0  # a loop that takes longer to answer is taken for blocked
+LOOK_SECONDS = 1.0  # between two looks at each loop
+ANSWER_SECONDS = 5.0  # a loop that takes longer to answer is taken for blocked
 
 
 class BlockedLoop(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class HandlerLoops:
             # While a loop is blocked the calls on it have time limits that only others can keep.
             if self._reported:
                 on_blocked()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _report(self) -> None:
         for loop in self._loops:
@@ -144,7 +144,7 @@ async def _answers(asked: LoopThread) -> bool:
 
     asked.loop.call_soon_threadsafe(answer)
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await answered.wait()
     except TimeoutError:
         return False

@@ -41,8 +41,8 @@ from declctl.runtime.threads import in_thread
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
-_TO_END = 1.0  # seconds that a call has to end once it is cancelled
-_LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
+CANCEL_SECONDS = 1.0  # seconds that a call has to end once it is cancelled
+LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
 _SILENCE = 60.0  # seconds until the log says again that a handler waits
 # In characters: what user code raises may hold a whole object.
 _LONGEST_MESSAGE = 2000
@@ -241,7 +241,7 @@ class Invocations:
                 if timeout is not None:
                     # It may swallow its cancellation, and go on.
                     why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-                    timer = run.loop.call_later(timeout + _TO_END, self._time_out, run, why)
+                    timer = run.loop.call_later(timeout + CANCEL_SECONDS, self._time_out, run, why)
                 try:
                     async with asyncio.timeout(timeout) as run.scope:
                         await rest
@@ -281,7 +281,7 @@ class Invocations:
                 run.loop.call_soon_threadsafe(_cancel, run.scope)
                 why = "it goes on, though it was cancelled at the drain timeout of a reload"
                 self._loop.call_soon_threadsafe(
-                    self._loop.call_later, _TO_END, self._give_up_waiting, run, why
+                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, run, why
                 )
             elif not run.revoke():  # what is revoked fails now, and is tried again: its loop is blocked
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
@@ -299,7 +299,7 @@ class Invocations:
             runs = [run for run in self._running.values() if run.binding.loop.is_blocked and not run.overdue]
         for run in runs:
             timeout = run.binding.plan.timeout
-            if timeout is not None and now - run.started > timeout + _TO_END:
+            if timeout is not None and now - run.started > timeout + CANCEL_SECONDS:
                 self._time_out(run, _ran_longer_than(timeout))
 
     def _begin(self, item: QueueItem[Notification]) -> Invocation:
@@ -475,7 +475,7 @@ class Invocations:
         if self._closed:
             self._end(run, self._queue.drop)  # there will be no retry
         else:
-            delay = min(run.binding.backoff.delay(waits), _LONGEST_WAIT_FOR_SYNC)
+            delay = min(run.binding.backoff.delay(waits), LONGEST_WAIT_FOR_SYNC)
             self._retry(run, delay, run.first_failed, waits, is_unsynced=True)  # it is no failure
 
     def _retry(

@@ -150,7 +150,7 @@ class FileChanges:
     async def __aiter__(self) -> AsyncGenerator[str]:
         """The digest after each settled change, until cancelled."""
         pause = _FIRST_PAUSE_SECONDS
-        async with aclosing(_Notices()) as notices:
+        async with aclosing(Notices()) as notices:
             while True:
                 try:
                     settled = await self._next(notices)
@@ -164,7 +164,7 @@ class FileChanges:
                 if settled is not None:
                     yield settled
 
-    async def _next(self, notices: "_Notices") -> str | None:
+    async def _next(self, notices: "Notices") -> str | None:
         """Look, and wait for the files to settle or for something to happen; None if nothing has changed."""
         if self._watch() is WatchFiles.OFF:
             await notices.aclose()
@@ -199,7 +199,7 @@ class FileChanges:
     async def _read(self) -> str:
         return await in_thread(self._digest, name=_THREAD)
 
-    async def _something_happened(self, notices: "_Notices") -> None:
+    async def _something_happened(self, notices: "Notices") -> None:
         folders = await in_thread(self._identified, name=_THREAD)
         if self._watch() is WatchFiles.POLL or not folders:
             await notices.aclose()
@@ -221,11 +221,11 @@ class FileChanges:
         found: list[_Folder] = []
         for path in self._folders():
             with suppress(OSError):  # it went away this moment
-                found.append(_folder(path))
+                found.append(folder_id(path))
         return tuple(found)
 
 
-class _Notices:
+class Notices:
     """The operating system's notices about some folders, none lost between two looks."""
 
     def __init__(self) -> None:
@@ -283,8 +283,8 @@ class _Notices:
         )
 
 
-def _folder(path: Path) -> _Folder:
-    """A folder that is moved, or to which a link leads no longer, is another one; raises OSError."""
+def folder_id(path: Path) -> _Folder:
+    """Identifies a folder: one that is moved or replaced is another one. Raises OSError."""
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))

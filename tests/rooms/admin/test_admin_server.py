@@ -66,7 +66,7 @@ def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     """Without --admin the address is spec.admin.bindAddress."""
     asked: list[Address] = []
     monkeypatch.setattr(
-        "declctl.admin.server._listen", lambda _runner, _table, address: _noted(address, asked)
+        "declctl.admin.server.listen", lambda _runner, _table, address: _noted(address, asked)
     )
 
     async def scenario() -> None:

@@ -385,7 +385,7 @@ def test_an_order_whose_end_is_not_told_is_no_success(
     declctl: Callable, monkeypatch: pytest.MonkeyPatch, folder: Path
 ):
     """A reload that takes longer than anybody waits: 2, and where its end can be read."""
-    monkeypatch.setattr("declctl.cli.remote._RELOAD_SECONDS", 0.05)
+    monkeypatch.setattr("declctl.cli.remote.RELOAD_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ended = declctl("reload", "--admin", f"127.0.0.1:{silent.getsockname()[1]}")
     assert ended.status == 2

@@ -4,7 +4,6 @@ import ast
 import io
 import json
 import re
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,7 +154,7 @@ def test_an_error_is_harmless(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["declctl.cli.main"], "_run", fail)
+    monkeypatch.setattr("declctl.cli.app.invoke", fail)
     assert is_harmless(declctl("status").err)
 
 

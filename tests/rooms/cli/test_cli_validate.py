@@ -102,10 +102,10 @@ def test_what_the_cluster_refuses_is_not_called_valid(
 ):
     """An error of the cluster: no "is valid" beside it, and the status is 1, as for every error."""
 
-    async def refused(*_: object) -> list[Diagnostic]:
+    def refused(*_: object) -> list[Diagnostic]:
         return [Diagnostic("manifest.yaml", 5, 15, "DCL051", "you may not list pods")]
 
-    monkeypatch.setattr("declctl.cli.validate._ask_cluster", refused)
+    monkeypatch.setattr("declctl.cli.validate.check_in_cluster", refused)
     ended = declctl("validate", "--cluster", "manifest.yaml")
     assert (ended.status, ended.out) == (1, "")
     assert "error DCL051: you may not list pods" in ended.err

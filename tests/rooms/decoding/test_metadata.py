@@ -6,6 +6,7 @@ import pytest
 
 from declctl.decoding import MetadataCodec, Projection
 from declctl.objects import EventType, FieldPath, ObjectView
+from declctl.objects.record import record_of
 from tests.rooms.objects.made_objects import compact, event, pod
 
 NOTE = FieldPath.parse("metadata.annotations.note")
@@ -49,7 +50,7 @@ def test_the_kind_is_the_real_one_however_it_is_sent(sent):
             {"app": "web", "tier": "front"},
             {"note": 'said "hello"'},
         )
-        assert view._record.field(NOTE) == ('said "hello"',)
+        assert record_of(view).field(NOTE) == ('said "hello"',)
 
 
 def test_a_whole_object_is_not_taken_for_metadata():

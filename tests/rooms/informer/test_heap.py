@@ -154,7 +154,7 @@ def test_it_is_always_a_sorted_map(items):
     for item in items:
         queue.add(item)
     assert sorted(queue.list()) == sorted(dict(items).items())
-    assert len(queue._entries) <= 2 * len(queue) + 17
+    assert queue.entries <= 2 * len(queue) + 17
     found = popped(queue)
     assert sorted(found) == sorted(dict(items).items())
     assert [order for _, order in found] == sorted(order for _, order in found)

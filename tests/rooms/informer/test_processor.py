@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from declctl.informer import SharedProcessor
-from declctl.informer import processor as module
 from declctl.informer.applier import Additions
 from declctl.kit import ManualClock
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
@@ -222,7 +221,7 @@ def test_a_late_joiner_hears_the_cache_once(processor):
 @pytest.mark.client_go(202, "Late joiner")
 def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, monkeypatch):
     """Objects change, go and come between two slices: each is heard of once, as it is (client-go 202)."""
-    monkeypatch.setattr(module, "_SLICE", 1)
+    monkeypatch.setattr(processor, "slice_size", 1)
     held = cache("a", "b", "c", "d")
     listener = Recorder()
     registration = processor.add_listener(listener)
@@ -261,7 +260,7 @@ def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, 
 
 def test_an_introduction_ends_with_the_registration(processor, monkeypatch):
     """A listener that is removed while it hears the cache hears no more of it (client-go 191)."""
-    monkeypatch.setattr(module, "_SLICE", 1)
+    monkeypatch.setattr(processor, "slice_size", 1)
     listener = Recorder()
     registration = processor.add_listener(listener)
     work = processor.introduce(registration, cache("a", "b", "c"))
@@ -275,7 +274,7 @@ def test_an_introduction_ends_with_the_registration(processor, monkeypatch):
 
 def test_a_replay_brings_nothing_new(processor, monkeypatch):
     """A replay tells what the cache holds when its turn comes: what was deleted meanwhile is not told."""
-    monkeypatch.setattr(module, "_SLICE", 1)
+    monkeypatch.setattr(processor, "slice_size", 1)
     held = cache("a", "b", "c")
     listener = Recorder()
     registration = processor.add_listener(listener)

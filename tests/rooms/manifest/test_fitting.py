@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from declctl.manifest.checks.structure import _REPORTS, fits
+from declctl.manifest.checks.structure import REPORTS, fits
 from declctl.manifest.fields import walk
 from declctl.manifest.model import CONTROLLER
 
@@ -43,7 +43,7 @@ _ODD = st.one_of(
 
 def reported(document: object) -> list[str]:
     """The keywords that JSON Schema says are broken, of those that a person is told."""
-    return [error.validator for error in JUDGE.iter_errors(document) if error.validator in _REPORTS]
+    return [error.validator for error in JUDGE.iter_errors(document) if error.validator in REPORTS]
 
 
 def places(data: object, path: tuple = ()) -> Iterator[tuple]:

@@ -185,7 +185,7 @@ def test_many_are_decompressed_together(monkeypatch) -> None:
     assert not records[0].frame.startswith(b"{")
     assert [bytes(plain) for plain in decompressed(records)] == alone
     with monkeypatch.context() as patch:
-        patch.setattr(frame, "_TOGETHER", False)  # as where the library can't
+        patch.setattr(frame, "DECOMPRESSES_TOGETHER", False)  # as where the library can't
         assert decompressed(records) == alone
     assert decompressed([]) == []
     nothing = [None] * 201

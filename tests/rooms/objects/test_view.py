@@ -249,7 +249,7 @@ def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_valu
         early.add_representer(tuple, yaml.SafeDumper.represent_list)  # from here on it has a table of its own
         for kind in (ReadOnlyDict, ReadOnlyList):
             del early.yaml_representers[kind]
-    read_only._teach(yaml.representer.SafeRepresenter)
+    read_only.teach(yaml.representer.SafeRepresenter)
     for unsorted in writers[::2]:
         unsorted.add_representer(
             dict, lambda to, data: to.represent_mapping("tag:yaml.org,2002:map", data.items())

@@ -194,7 +194,7 @@ def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monk
 def test_a_folder_that_never_rests_is_a_fault(tmp_path, bundle, monkeypatch) -> None:
     """A link that moves at every read is somebody's mistake: told, and given up after a few attempts."""
     places = iter(range(1000))
-    monkeypatch.setattr(inputs.InputFiles, "_behind", lambda self: bundle.path / str(next(places)))
+    monkeypatch.setattr(inputs.InputFiles, "real_folder", lambda self: bundle.path / str(next(places)))
     (fault,) = check(str(bundle.path)).errors
     assert fault.code == "DCL000"
     assert "changed while it was read" in fault.message

@@ -17,8 +17,8 @@ from declctl.runtime.reloading.files import (
     FileChanges,
     FileWatchHealth,
     FileWatchStatus,
-    _folder,
-    _Notices,
+    Notices,
+    folder_id,
 )
 from declctl.testing import BundleDir, ConfigMapDir
 from declctl.testing.controller import Logged
@@ -242,16 +242,16 @@ def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Pa
         folder.mkdir()
 
     async def scenario() -> None:
-        async with asyncio.timeout(20), aclosing(_Notices()) as notices:
-            await notices.next((_folder(folder),))
-            following = asyncio.ensure_future(notices.next((_folder(folder),)))
+        async with asyncio.timeout(20), aclosing(Notices()) as notices:
+            await notices.next((folder_id(folder),))
+            following = asyncio.ensure_future(notices.next((folder_id(folder),)))
             await asyncio.sleep(0)
             replace(folder, tmp_path / "aside")
             if replace is _linked_elsewhere:
                 following.cancel()  # nobody tells: it is seen at the next look
             await asyncio.wait([following])
-            await notices.next((_folder(folder),))
-            following = asyncio.ensure_future(notices.next((_folder(folder),)))
+            await notices.next((folder_id(folder),))
+            following = asyncio.ensure_future(notices.next((folder_id(folder),)))
             while not following.done():
                 BundleDir(folder, {"h.py": "two"})
                 await asyncio.wait([following], timeout=0.05)

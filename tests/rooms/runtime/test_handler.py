@@ -437,7 +437,7 @@ def test_a_call_that_times_out_has_failed_at_that_moment(bench, added) -> None:
 
 def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, added, monkeypatch) -> None:
     """It swallows its cancellation: it has failed, another worker takes its place, and its key is held."""
-    monkeypatch.setattr(invocations, "_TO_END", 0.02)
+    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
     gate, replaced = threading.Event(), threading.Event()
 
     async def stubborn() -> None:
@@ -479,7 +479,7 @@ def test_failures_of_what_had_failed_before_are_told_apart(bench, added, clock) 
 
 def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(bench, added, monkeypatch) -> None:
     """It swallows its cancellation and goes on: others are let in, and its key is held."""
-    monkeypatch.setattr(invocations, "_TO_END", 0.02)
+    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
     gate, replaced = threading.Event(), threading.Event()
 
     async def stubborn() -> None:

@@ -186,7 +186,7 @@ class _Timeline:
         self.clock = ManualClock(start=0.0)
         self._edits = edits
         self.told: list[tuple[float, str]] = []
-        self._last = "0"
+        self.last = "0"
 
     def digest(self) -> str:
         return str(sum(moment <= self.clock.monotonic() for moment in self._edits))
@@ -197,14 +197,14 @@ class _Timeline:
             folders=list,
             settle=lambda: settle,
             clock=self.clock,
-            last=lambda: self._last,
+            last=lambda: self.last,
             watch=lambda: WatchFiles.POLL,
         )
         timeline = self
 
         async def follow() -> None:
             async for digest in changes:
-                timeline._last = digest
+                timeline.last = digest
                 timeline.told.append((timeline.clock.monotonic(), digest))
 
         async def scenario() -> None:

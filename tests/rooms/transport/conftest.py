@@ -49,7 +49,7 @@ def serving():
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, **options)
         await site.start()
-        port = site._server.sockets[0].getsockname()[1]
+        port = runner.addresses[0][1]
         try:
             yield f"{'https' if options.get('ssl_context') else 'http'}://127.0.0.1:{port}"
         finally:

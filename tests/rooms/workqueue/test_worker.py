@@ -19,7 +19,7 @@ class Scene:
         self.clock = ManualClock()
         self.queue = RateLimitingQueue(clock=self.clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
         self.failures = []
-        self._workers = lambda: run_workers(
+        self.workers = lambda: run_workers(
             self.queue,
             reconcile,
             concurrency=concurrency,
@@ -31,7 +31,7 @@ class Scene:
         """Run an act beside the workers; ends with a shutdown."""
 
         async def scene():
-            task = asyncio.ensure_future(self._workers())
+            task = asyncio.ensure_future(self.workers())
             await self.clock.settle()
             await act()
             self.queue.shut_down()
@@ -218,7 +218,7 @@ def test_workers_that_are_cancelled_end_and_hold_no_item():
     scene = Scene(reconcile)
 
     async def play():
-        task = asyncio.ensure_future(scene._workers())
+        task = asyncio.ensure_future(scene.workers())
         scene.queue.add("a")
         await begun.wait()
         task.cancel()
