@@ -31,10 +31,10 @@ from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
-from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome
+from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices, lifecycle_context
-from declctl.runtime.reloading.reload import Probation, Reloader
+from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.threads import in_thread
@@ -498,14 +498,19 @@ class Runtime:
             log=self._log,
             watch=watch,
         )
-        probation = Probation(parts.reloader, finished=parts.finished, clock=self._clock)
+
+        async def roll_back(why: str) -> None:
+            outcome = (await parts.reloader.rollback(why=why, asked=False)).as_rollback()
+            if outcome.result is not Result.UNCHANGED:
+                await parts.finished(outcome, False)
+
         return [
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.reloader.first_sync(), name="first sync"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
-            tasks.create_task(probation.run(), name="probation"),
+            tasks.create_task(parts.reloader.probation.run(self._active, roll_back), name="probation"),
             tasks.create_task(parts.retries.run(parts.attempts), name="reload retries"),
             tasks.create_task(self._children.linger(self._clock), name="children"),
         ]

@@ -1,7 +1,7 @@
-"""The identity of a cache: which watch it serves, what decodes its objects, and how they are kept.
+"""The identity of a cache: its watch, the decoder of its objects, and the form in which they are kept.
 
-Pure: `plan` asks here what a manifest would cost, and the caches ask here what may live on under a new plan,
-and what has to be listed.
+Pure. The pool decides here which caches go on under a new plan, and which have to be listed. `declctl plan`
+decides the same without a pool.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,56 +13,58 @@ from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.objects import Codec, FieldPath, FrameCodec, ObjectCodec
 
-_WHOLE = (CacheMode.FRAMES, CacheMode.OBJECTS)  # what is asked of the server is the same
+_WHOLE = (CacheMode.FRAMES, CacheMode.OBJECTS)  # both send the same requests to the server
 
 
 @dataclass(frozen=True, slots=True)
 class CacheIdentity:
-    """What has to stay equal for a cache to go on as it is: what is asked, and what is done to the answer.
-
-    `transform` is a digest of the user's transforms, empty if there are none.
-    """
+    """The requests of a cache and the processing of the responses: with an equal identity it goes on."""
 
     watch: WatchKey
-    transform: str = ""
+    transform: str = ""  # a digest of the user's transforms; empty if there are none
 
     @property
     def group_kind(self) -> tuple[str, str]:
-        """What its objects are, in whichever version they are read: the same there are the same objects."""
+        """The group and kind of its objects, which are the same in every version."""
         return self.watch.api_version.rpartition("/")[0], self.watch.kind
 
 
 def can_convert(old: CacheIdentity, new: CacheIdentity) -> bool:
-    """Whether what a cache holds is all that another one would hold, so that nothing need be listed.
+    """Whether the cache of `old` can become that of `new` without a LIST: the content is in it already.
 
-    So it is if objects are only kept another way, decoded or as frames, or more fields are dropped from
-    them. Where there is a transform, or a path counts the elements of a list, it is not known what dropping
-    more would leave.
+    True if only the form of the objects changes (decoded or frames), or if more fields are dropped. False
+    if more fields are dropped and there is a transform, or a path has the number of a list element: then the
+    result of dropping more is not known.
     """
     before, after = old.watch, new.watch
-    if _asked(old) != _asked(new) or (before.cache is not after.cache and not _both_whole(before, after)):
+    if _without_form(old) != _without_form(new):
+        return False
+    if before.cache is not after.cache and not (before.cache in _WHOLE and after.cache in _WHOLE):
         return False
     dropped, dropping = before.transform.drop_fields, after.transform.drop_fields
     if dropped == dropping:
         return True
     if new.transform or after.transform.entry_point is not None:
         return False
-    lost, left = [FieldPath.parse(path) for path in dropping], [FieldPath.parse(path) for path in dropped]
-    counted = any(isinstance(step, int) for path in (*lost, *left) for step in path.steps)
-    return not counted and all(any(_lies_in(path, other) for other in lost) for path in left)
+    was_dropped = [FieldPath.parse(path).steps for path in dropped]
+    will_drop = [FieldPath.parse(path).steps for path in dropping]
+    if any(isinstance(step, int) for steps in (*was_dropped, *will_drop) for step in steps):
+        return False
+    # A field that was dropped is not in the cache, so the new cache has to drop it too, or a parent of it.
+    return all(any(gone[: len(drop)] == drop for drop in will_drop) for gone in was_dropped)
 
 
 def match_caches(
-    living: Iterable[CacheIdentity], wanted: Collection[CacheIdentity]
+    existing: Iterable[CacheIdentity], required: Collection[CacheIdentity]
 ) -> Mapping[CacheIdentity, CacheIdentity | None]:
-    """For each cache that is wanted, the living one that it is or becomes; None if it has to be listed.
+    """For each required cache, the existing one that serves it or can be converted; None: has to be listed.
 
-    One that is wanted as it is becomes no other.
+    An existing cache that is required as it is, is not converted.
     """
-    there = list(dict.fromkeys(living))
-    free = [identity for identity in there if identity not in wanted]
+    there = list(dict.fromkeys(existing))
+    free = [identity for identity in there if identity not in required]
     found: dict[CacheIdentity, CacheIdentity | None] = {}
-    for identity in wanted:
+    for identity in required:
         if identity in there:
             found[identity] = identity
             continue
@@ -71,23 +73,15 @@ def match_caches(
     return found
 
 
-def _asked(identity: CacheIdentity) -> CacheIdentity:
-    """The identity without what may change under a cache that lives on."""
+def _without_form(identity: CacheIdentity) -> CacheIdentity:
+    """The identity without the cache mode and the dropped fields, which a conversion changes."""
     watch = identity.watch
     code = TransformId((), watch.transform.entry_point)
     return replace(identity, watch=replace(watch, transform=code, cache=CacheMode.FRAMES))
 
 
-def _both_whole(one: WatchKey, other: WatchKey) -> bool:
-    return one.cache in _WHOLE and other.cache in _WHOLE
-
-
-def _lies_in(path: FieldPath, other: FieldPath) -> bool:
-    return path.steps[: len(other.steps)] == other.steps
-
-
 def codec_of(watch: WatchKey) -> Codec:
-    """How the objects of a watch are kept."""
+    """The codec for the objects of a watch: its cache mode decides."""
     match watch.cache:
         case CacheMode.OBJECTS:
             return ObjectCodec(api_version=watch.api_version, kind=watch.kind)
@@ -100,7 +94,7 @@ def codec_of(watch: WatchKey) -> Codec:
 def projection_of(
     watch: WatchKey, *, paths: Iterable[FieldPath], transform: Transform | None, codec: Codec
 ) -> Projection:
-    """The decoder of a watch, which has the values at some paths at hand."""
+    """The decoder of a watch. Its records contain the values at `paths`."""
     return Projection(
         api_version=watch.api_version,
         kind=watch.kind,
@@ -115,12 +109,12 @@ def projection_of(
 def record_remaker(
     old: CacheIdentity, new: CacheIdentity, *, before: Projection, after: Projection
 ) -> RecordRemaker:
-    """Makes records as `after` decodes them for `new` out of those that `before` decoded for `old`."""
+    """Makes the records of `new` (decoded by `after`) from those of `old` (decoded by `before`)."""
     same_codec = before.layout.codec is after.layout.codec
     same_fields = old.watch.transform.drop_fields == new.watch.transform.drop_fields
     dropping = _drop_fields(new.watch)
-    # What a transform made may have a field again that was dropped before it, and what stood behind an
-    # element of a list that was dropped has its place now. Neither is to be dropped a second time.
+    # A transform may have added a field again that was dropped before it. After a dropped list element, the
+    # next element has its number. In both cases a second drop would remove too much.
     once = bool(new.transform) or any(isinstance(step, int) for path in dropping for step in path.steps)
     return RecordRemaker(
         after.layout,
@@ -130,7 +124,7 @@ def record_remaker(
 
 
 def _drop_fields(watch: WatchKey) -> Sequence[FieldPath]:
-    """The fields that have to be dropped: what the server doesn't send need not be looked for."""
+    """The fields that have to be dropped, without those that the server does not send in this mode."""
     paths = [FieldPath.parse(path) for path in watch.transform.drop_fields]
     if watch.cache is CacheMode.METADATA_ONLY:
         return [path for path in paths if path.steps[0] == "metadata"]

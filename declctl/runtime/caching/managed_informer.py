@@ -1,17 +1,18 @@
-"""One cache: an informer over one watch, its records kept in one way, and what generations want of it.
+"""A managed informer: the cache of one watch, with the indexes and the transform that generations require.
 
-Two generations may define an index or a transform alike, and the cache of the first serves the second. The
-code of the first is freed all the same, and its functions could import nothing after that: so they are
+Two generations may define an index or a transform alike. Then the cache of the first serves the second. The
+code of the first is freed all the same, and its functions can import nothing after that. So they are
 exchanged for those of the second, which do the same.
 
-User code of a staged generation has never run here: its transform and its index functions are asked in
-threads, under a deadline, while the loop goes on. Objects that change meanwhile are asked about again; for
-the last few, the caches take in nothing for a moment, so that nothing is left to ask at the commit.
+The user code of a staged generation has never run in this process. Its transform and its index functions
+run in threads, under a deadline, while the loop goes on. They are called again for objects that change
+meanwhile. For the last of these objects the caches apply nothing for a moment, so that none is left at the
+commit.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,38 +35,38 @@ from declctl.runtime.threads import UserCall
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
-# Objects whose answers the loop takes in at once, in one or two milliseconds.
+# Objects whose results the loop enters at once, in one or two milliseconds.
 BATCH = 1000
-# Objects about which a thread asks an index function: a thread for each thousand of them costs a tenth more.
+# Objects for which one thread calls an index function: a thread for each thousand of them costs 10 % more.
 _BATCH_OF_A_THREAD = 10 * BATCH
-# Batches of objects that changed meanwhile. After these the caches are held: objects that change faster than
-# user code answers would keep a reload from ever ending.
+# Batches of objects that changed meanwhile. After these the caches are held: a reload would never end if
+# objects change faster than user code returns.
 _MOST_BATCHES = 10
-_LONGEST_HOLD = 1.0  # seconds that a cache takes in nothing; its events wait in the socket
+LONGEST_HOLD = 1.0  # seconds that a cache applies nothing; its events wait in the socket
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """LISTs and WATCHes of all caches since a generation was prepared, and in words what was not planned.
+    """LISTs and WATCHes of all caches since a generation was prepared.
 
-    Planned are one LIST and one WATCH for each new cache, and none for those that live on, but what they were
-    asked to list.
+    One LIST and one WATCH are planned for each new cache, and none for other caches, except requested
+    relists.
     """
 
     lists: int = 0
     watches: int = 0
-    unplanned: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()  # the requests that were not planned, in words
 
 
 class RequestCounter:
-    """Counts the LISTs and WATCHes of all caches since it was made, when the `living` ones existed."""
+    """Counts the LISTs and WATCHes of all caches since it was made; `existing` are the informers of then."""
 
-    def __init__(self, living: Iterable[SharedIndexInformer] = ()) -> None:
-        # The figures of each informer that goes on, as they were then; one that is not here is new.
-        self._before = {informer: informer.statistics() for informer in living}
+    def __init__(self, existing: Iterable[SharedIndexInformer] = ()) -> None:
+        # The figures of each informer at that time; an informer that is missing here is new.
+        self._before = {informer: informer.statistics() for informer in existing}
 
     def until_now(self, informers: Iterable[SharedIndexInformer]) -> RequestCounts:
-        """The requests since then; `informers` are those that exist now."""
+        """The requests of `informers`, which are all that exist now."""
         lists, watches, unplanned = 0, 0, list[str]()
         for informer in informers:
             now, before = informer.statistics(), self._before.get(informer)
@@ -75,13 +76,13 @@ class RequestCounter:
             if before is not None:
                 requested -= before.reflector.relists_requested
             if requested > 0 or (before is None and now.missing):
-                # A relist was asked for, or the server lacks the kind, which is asked for until it appears.
+                # A relist was requested, or the server lacks the kind, and requests go on until it has it.
                 planned = (new_lists, new_watches)
             elif before is not None:
                 planned = (0, 0)
             else:
-                # A streaming list and its watch may be one request; a server that cannot stream a list has
-                # refused one WATCH before.
+                # A streaming list and its watch are one request. A server that can't stream lists has refused
+                # one WATCH before.
                 planned = (1, 1 + (not now.reflector.streams and now.watches > 1))
             for name, count, expected in zip(
                 ("LIST", "WATCH"), (new_lists, new_watches), planned, strict=True
@@ -93,65 +94,62 @@ class RequestCounter:
 
 
 class Exchangeable(Generic[A, R]):
-    """Calls `function`, whichever that is by then. Raises what it raises."""
+    """Calls its present `function`. Raises what the function raises."""
 
     def __init__(self, function: Callable[[A], R]) -> None:
-        self.function = function
+        self.function = function  # written by the managed informer when a generation is committed or goes
 
     def __call__(self, argument: A) -> R:
-        """The answer of the function of now."""
+        """The result of the present function."""
         return self.function(argument)
 
 
 def exchangeable(function: IndexFunc) -> IndexFunc:
-    """An index function that can be exchanged; one by field path is nobody's, and stays what it is."""
+    """A copy of an index function that can call another one later; field paths have no user code."""
     return function_index(function.function) if isinstance(function, FunctionIndex) else function
-
-
-def exchange(there: IndexFunc, function: IndexFunc) -> None:
-    """Let what `exchangeable` made call another function from now on, of the same definition."""
-    if isinstance(there, FunctionIndex) and isinstance(function, FunctionIndex):
-        there.function = function.function
 
 
 class StagedTransform:
     """The transform of a cache that fills for a staged generation: `run` decodes in a thread.
 
-    It takes the place of `transform`, and is called within `run` alone. When a `run` is cancelled, its
-    thread ends with the object at hand, and changes nothing after that.
+    It stands in the place of `transform`, and is only called within `run`. When a `run` is cancelled, its
+    thread ends after the present object, and changes nothing any more.
     """
 
     def __init__(self, transform: Transform, *, what: str) -> None:
         self._transform = transform
-        self._what = what  # what is called, for the status and for messages
-        self._turn = asyncio.Lock()  # held by the thread that decodes, until it returns; also if abandoned
-        self._call = self._new_call()  # of the `run` that has the turn, or had it last
+        self._what = what  # names the function in the status and in messages
+        self._turn = asyncio.Lock()  # held until the decoding thread returns, also if it was abandoned
+        self._call = self._new_call()  # of the present `run`, or of the last one
 
     def __call__(self, obj: KubeObject) -> KubeObject | None:
-        """What the transform makes of an object."""
+        """The result of the transform for an object; raises CallGivenUp after a cancelled `run`."""
         metadata = mapping(obj.get("metadata"))
         call = self._call
         call.note(key_of(metadata.get("namespace"), str(metadata.get("name"))))
         try:
             return self._transform(obj)
         finally:
-            # It may have been given up while user code ran: nothing of its result may reach the cache.
+            # The call may have been given up while user code ran: its result must not reach the cache.
             call.go_on()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, in a thread. One after the other: a decoder is for one thread."""
+        """Return or raise the result of `work`, which runs in a thread; one `run` at a time.
+
+        The decoder in `work` may be used by one thread only.
+        """
         await self._turn.acquire()
         loop, call = asyncio.get_running_loop(), self._new_call()
         self._call = call
-        # The thread and the one who cancels race for this one item: whoever gets it gives the turn back.
+        # The thread and a cancellation race for this one item. The winner releases the turn.
         unbegun = [True]
 
         def decode() -> T:
-            unbegun.pop()  # IndexError, which nobody hears, where the wait is over already
+            unbegun.pop()  # raises IndexError, which no one awaits, after a cancellation
             try:
                 return work()
             finally:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits for the turn
+                with suppress(RuntimeError):  # the loop is closed: no `run` waits for the turn
                     loop.call_soon_threadsafe(self._turn.release)
 
         try:
@@ -159,16 +157,16 @@ class StagedTransform:
         except BaseException:
             with suppress(IndexError):
                 unbegun.pop()
-                self._turn.release()  # no thread has begun, and none will
+                self._turn.release()  # the thread has not begun, and never will
             raise
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread runs it now."""
+        """Whether a thread is in `run`, also an abandoned one."""
         return self._turn.locked()
 
     def refusal(self, why: str) -> ReloadRefused:
-        """TransformTimeout, with the function and the object that it was called with last."""
+        """A refusal TransformTimeout that names the function and the last object."""
         return ReloadRefused("TransformTimeout", self._call.fault(why))
 
     def _new_call(self) -> UserCall:
@@ -177,20 +175,21 @@ class StagedTransform:
 
 @dataclass(frozen=True, slots=True)
 class ResourceIndex:
-    """An index of a resource: the name that listers know, and the one it has in the store.
+    """An index of a resource, with its two names."""
 
-    The second contains a digest of the definition, so that two generations may define one name
-    differently.
-    """
-
-    name: str
-    internal: str
+    name: str  # for listers
+    internal: (
+        str  # in the store: with a digest of the definition, as generations may define a name differently
+    )
     function: IndexFunc
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceRequirement:
-    """What one generation needs of one resource. Each generation has its own, compared by identity."""
+    """The watches, indexes and transform that one generation requires of one resource.
+
+    Each generation has its own requirements, which are compared by object identity.
+    """
 
     plan: ResourcePlan
     identities: tuple[CacheIdentity, ...]
@@ -200,39 +199,36 @@ class ResourceRequirement:
 
 @dataclass(eq=False)
 class ManagedInformer:
-    """One informer, its task, and the number of its users.
+    """One informer, its task, and its users. Used on the machinery loop; the pool writes the fields."""
 
-    Used on the machinery loop; the pool writes the fields.
-    """
-
-    identity: CacheIdentity  # changes at a commit that keeps its records in another way
+    identity: CacheIdentity  # changes at a commit that converts the cache
     informer: SharedIndexInformer
-    codec: Codec  # how its records are kept
+    codec: Codec  # of its records
     # The function in it belongs to a generation that uses the cache, as index functions do.
     transform: Exchangeable[KubeObject, KubeObject | None] | None = None
-    mutations: MutationDetector | None = None  # looks at objects that readers share; None for frames
-    task: asyncio.Task[None] | None = None  # None until it is started
-    users: int = 0  # requirements that it serves, of all generations
-    # Until when the last generation that was committed and released wanted it kept, by the loop's time.
+    mutations: MutationDetector | None = None  # checks objects that readers share; None for frames
+    task: asyncio.Task[None] | None = None  # None until the informer is started
+    users: int = 0  # the number of requirements that it serves, of all generations
+    # Loop time: the end of the linger time that the last released generation has set, if it was committed.
     lingers_until: float = 0.0
-    closing: asyncio.TimerHandle | None = None  # set while nobody uses it
+    closing: asyncio.TimerHandle | None = None  # set while it lingers without users
     started_at: float = 0.0  # by the clock, in seconds
-    # Keeps the transform off the loop, from a reload that made this cache until the commit.
+    # Runs the transform in threads; set from a reload that made this cache to its commit.
     staged: StagedTransform | None = None
-    failed_before: int = 0  # objects that the transform had failed on when the last user went
+    failed_before: int = 0  # value of `failed` when the last user left
 
     @property
     def failed(self) -> int:
-        """How many objects its transform has failed on; they are not in it."""
+        """The number of objects on which its transform failed; they are not in the cache."""
         return self.informer.statistics().projection.failed
 
     @property
     def is_spoiled(self) -> bool:
-        """Whether it has lost objects since nobody uses it: the code of its transform is gone by then."""
+        """Whether it has lost objects while it had no users: the code of its transform was freed then."""
         return not self.users and self.transform is not None and self.failed > self.failed_before
 
     def commit(self, users: Sequence[ResourceRequirement]) -> None:
-        """From now on the loop decodes, as it does everywhere: the generation that it was made for runs."""
+        """Decode on the loop from now on: the generation that it was made for is committed."""
         if self.staged is None:
             return
         self.staged = None
@@ -240,7 +236,7 @@ class ManagedInformer:
         self.call_those_of(users)
 
     def stage(self, transform: StagedTransform) -> None:
-        """Let a thread decode until the commit, if the source can do that."""
+        """Decode in a thread until the commit, if the source supports that."""
         if self.transform is not None and isinstance(self.informer.source, SupportsDecodeRunner):
             self.staged = self.transform.function = transform
             self._decode_in(transform.run)
@@ -251,15 +247,19 @@ class ManagedInformer:
         source.decode_runner = decode_runner
 
     def call_those_of(self, users: Sequence[ResourceRequirement]) -> None:
-        """Call the functions of these users, the first one's before the others': a generation is gone."""
+        """Exchange the user functions for those of `users`; of equal functions, the first user's is taken.
+
+        Called when a generation goes, as its code is freed.
+        """
         transform = transform_of(users)
         if self.transform is not None and transform is not None:
             self.transform.function = transform
         # Reversed: of two functions under one name, that of the oldest user is written last, and stays.
-        wanted = {index.internal: index.function for user in reversed(users) for index in user.indexes}
-        for name, function in self.informer.indexer.get_indexers().items():
-            if name in wanted:
-                exchange(function, wanted[name])
+        found = {index.internal: index.function for user in reversed(users) for index in user.indexes}
+        for name, index in self.informer.indexer.get_indexers().items():
+            function = found.get(name)
+            if isinstance(index, FunctionIndex) and isinstance(function, FunctionIndex):
+                index.function = function.function
 
 
 def make_informer(
@@ -270,13 +270,14 @@ def make_informer(
     clock: Clock,
     staged: bool,
 ) -> ManagedInformer:
-    """A cache that is empty, is not started, and has no user yet.
+    """Make an empty cache that is not started and counts no user yet.
 
-    Where it is `staged` beside a generation that runs, no user code of it runs on the loop: it lacks the
-    indexes by functions, which are built when it has synced, and a thread transforms what it lists.
+    With `staged`, a generation runs beside the one that needs the cache, so no new user code runs on the
+    loop: the indexes by functions are left out and built after the sync, and a thread transforms the listed
+    objects.
     """
     watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
-    # The decoder keeps this object, so that the function of the next generation can take its place.
+    # The decoder keeps this object. The function of the next generation takes its place in it.
     latest = Exchangeable(transform) if transform is not None else None
     source = cluster.source(
         GroupVersionKind.of(watch.api_version, watch.kind),
@@ -290,7 +291,7 @@ def make_informer(
         source,
         name=str(watch),
         clock=clock,
-        # The strictest of its users is the one to serve.
+        # The shortest timeout serves all users.
         options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
         indexers={
             index.internal: exchangeable(index.function)
@@ -306,7 +307,7 @@ def make_informer(
 
 
 def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:
-    """What looks at objects that readers share; it counts on where another one has stopped."""
+    """The mutation detector for a codec, if readers share its objects; it continues the counts of `after`."""
     if not isinstance(codec, ObjectCodec):
         return None
     detector = MutationDetector(codec)
@@ -316,12 +317,12 @@ def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> Mutat
 
 
 def transform_of(users: Iterable[ResourceRequirement]) -> Transform | None:
-    """The transform of the first that has one; those of one cache are the same by their digest."""
+    """The transform of the first user that has one; all transforms of one cache have the same digest."""
     return next((user.transform for user in users if user.transform is not None), None)
 
 
 def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
-    """The fields that indexes read, and that a projection has at hand for them."""
+    """The fields that the indexes of `users` read."""
     return frozenset(
         index.function.path
         for user in users
@@ -331,29 +332,29 @@ def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
 
 
 class Question(Protocol):
-    """What user code has to be asked about all objects of some caches. Used on the machinery loop."""
+    """A user function that has to be called for all objects of some caches. Used on the machinery loop."""
 
     @property
     def caches(self) -> Sequence[ManagedInformer]:
-        """Whose objects these are."""
+        """The caches of the objects."""
         ...
 
     @property
     def stale(self) -> int:
-        """How many objects there are about which it has not been asked as they are now."""
+        """The number of objects for which it was not called in their present state."""
         ...
 
     async def ask_some(self) -> None:
-        """Ask in a thread about some of them. Cancelling leaves the thread behind."""
+        """Call it for some of them, in a thread. A cancellation abandons the thread."""
         ...
 
     def refusal(self, why: str) -> ReloadRefused:
-        """What to raise where it does not come to an end; `why` ends a sentence about it."""
+        """The refusal if it does not come to an end; `why` is the end of a sentence about it."""
         ...
 
 
 async def ask(questions: Iterable[Question], *, timeout: float) -> None:
-    """Ask about all cached objects. A few that have changed meanwhile may be left, for `ask_the_rest`.
+    """Ask about all cached objects, except the last few that change meanwhile (`ask_the_rest`).
 
     Raises ReloadRefused after `timeout` seconds in all, and what `ask_some` raises.
     """
@@ -361,9 +362,9 @@ async def ask(questions: Iterable[Question], *, timeout: float) -> None:
     try:
         async with asyncio.timeout(timeout):
             for question in questions:
-                late = 0  # batches of what has changed meanwhile
+                late = 0  # batches of objects that have changed meanwhile
                 while question.stale and late < _MOST_BATCHES:
-                    # Less than a whole batch is left: from here on it is what has changed meanwhile.
+                    # Less than a whole batch is left: from here on, only objects that have changed meanwhile.
                     late += question.stale < BATCH
                     await question.ask_some()
     except TimeoutError as error:
@@ -371,31 +372,38 @@ async def ask(questions: Iterable[Question], *, timeout: float) -> None:
         raise question.refusal(f"took longer than {timeout:g} s") from error
 
 
-async def ask_the_rest(questions: Sequence[Question]) -> None:
-    """Ask about all objects that are left, while the caches take in nothing until the next turn of the loop.
+@contextmanager
+def hold_caches(caches: Iterable[ManagedInformer]) -> Generator[None]:
+    """Apply nothing to these caches in the block, and after it until the next turn of the loop."""
+    with ExitStack() as holds:
+        for cached in dict.fromkeys(caches):
+            holds.enter_context(cached.informer.held())
+        yield
 
-    A commit in the same turn therefore finds nothing stale. Raises as `ask` does, after a second.
+
+async def ask_the_rest(questions: Sequence[Question]) -> None:
+    """Ask about all objects that are left, while their caches are held.
+
+    A commit in the same turn of the loop therefore finds nothing stale. Raises as `ask` does, after a second.
     """
     question: Question | None = None
-    with ExitStack() as held:
-        # Only what is asked about is held; all other caches go on.
-        for cached in dict.fromkeys(c for question in questions if question.stale for c in question.caches):
-            held.enter_context(cached.informer.held())
+    # Only the caches with stale objects are held; all others go on.
+    with hold_caches(c for question in questions if question.stale for c in question.caches):
         try:
-            async with asyncio.timeout(_LONGEST_HOLD):
+            async with asyncio.timeout(LONGEST_HOLD):
                 for question in questions:
                     while question.stale:
                         await question.ask_some()
         except TimeoutError as error:
             assert question is not None
-            why = f"is slower than objects change: for the last of them {_LONGEST_HOLD:g} s were too short"
+            why = f"is slower than objects change: for the last of them {LONGEST_HOLD:g} s were too short"
             raise question.refusal(why) from error
 
 
 class StagedIndexBuild:
-    """An index over a cache that lives: built by a thread, kept current until the commit, then `publish`ed.
+    """A new index over an existing cache: built in threads, kept current until the commit, then published.
 
-    `resource` is the name of the resource that it is declared for.
+    `resource` is the name of the resource that declares it. Used on the machinery loop.
     """
 
     def __init__(self, cached: ManagedInformer, index: ResourceIndex, *, resource: str) -> None:
@@ -406,11 +414,11 @@ class StagedIndexBuild:
 
     @property
     def stale(self) -> int:
-        """How many objects are not in it as they are now."""
+        """The number of objects that are not indexed in their present state."""
         return self._build.stale
 
     async def ask_some(self) -> None:
-        """Index some of them. Cancelling gives the index up."""
+        """Index some of them. A cancellation gives the index up."""
         stale_objects = self._build.stale_objects(_BATCH_OF_A_THREAD)
         try:
             values = await self._call.run(lambda: self._build.ask(stale_objects, each=self._each))
@@ -425,12 +433,12 @@ class StagedIndexBuild:
             raise
 
     def refusal(self, why: str) -> ReloadRefused:
-        """IndexTimeout, with the function and the object that it was called with last."""
+        """A refusal IndexTimeout that names the function and the last object."""
         return ReloadRefused("IndexTimeout", self._call.fault(why))
 
     def _each(self, keys: Iterable[str]) -> Iterator[str]:
         return self._call.objects(keys, str)
 
     def publish(self) -> None:
-        """Let it be read, at the commit. Nothing is computed where nothing is stale."""
+        """Make the index readable, at the commit. Computes nothing if no object is stale."""
         self._build.finish()

@@ -8,7 +8,6 @@ the old ones: no handler goes back in time.
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
@@ -30,14 +29,21 @@ from declctl.objects import (
     field_view,
     version_order,
 )
-from declctl.runtime.caching.managed_informer import BATCH, ManagedInformer, Question, ask, ask_the_rest
+from declctl.runtime.caching.managed_informer import (
+    BATCH,
+    LONGEST_HOLD,
+    ManagedInformer,
+    Question,
+    ask,
+    ask_the_rest,
+    hold_caches,
+)
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.threads import UserCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
 _CHECK = 0.005  # seconds between two looks at the versions of caches
 _CATCH_UP_SECONDS = 2.0  # that caches have to catch up by themselves
-_LONGEST_HOLD = 1.0  # seconds
 
 Notifications = tuple[Notification, ...]
 
@@ -527,16 +533,14 @@ async def _caught_up_while_held(
     """
     began = clock.monotonic()
     targets = {proof.target for proof in proofs}
-    with ExitStack() as held:
-        for source in dict.fromkeys(source for proof in proofs for source in proof.sources):
-            if source not in targets:
-                held.enter_context(source.informer.held())
+    sources = (source for proof in proofs for source in proof.sources)
+    with hold_caches(source for source in sources if source not in targets):
         for proof in proofs:
             if (gap := proof.find_gap()) is not None:
                 gap.target.informer.request_relist()
         # No event says at which version a cache is: a bookmark moves it, and notifies no listener.
         while _first_gap(proofs) is not None:
-            if clock.monotonic() - began >= _LONGEST_HOLD:
+            if clock.monotonic() - began >= LONGEST_HOLD:
                 return False
             await clock.sleep(_CHECK)
         if any(question.stale for question in questions):

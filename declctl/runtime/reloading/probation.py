@@ -1,72 +1,76 @@
-"""Whether a new generation stays: how often its calls fail, or hang, beside those of the one before. Pure."""
+"""Probation: whether a new generation stays, or the generation before it is committed again.
+
+The calls of the new code are compared with those of the code before. If too many fail, or a handler hangs,
+the generation before comes back: it stays loaded for the time of the probation
+(`spec.reload.probationPeriod`).
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from declctl.kit import Clock
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.binding import CallTally
+from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.generation import Generation
 
-_HANGS_SECONDS = 30.0  # a call that takes longer hangs, unless the old code took a tenth of it or more
+_HANGS_SECONDS = 30.0  # a longer call hangs, unless the longest call of the old code took a tenth of it
 _TIMES_LONGER = 10.0
-_SEVERAL = 5  # calls; where all of them fail, no more are waited for
+_SEVERAL = 5  # calls: if all of these fail, no more calls are waited for
+_LOOK_SECONDS = 0.25  # between two verdicts
 
 
 class Ruling(StrEnum):
-    """What is known of a generation so far."""
+    """The verdict on a generation so far."""
 
     UNDECIDED = "Undecided"
-    PASSED = "Passed"  # the time is over: it stays
-    BREACHED = "Breached"  # too many of its calls fail, or a handler hangs: it goes
+    PASSED = "Passed"  # the period is over: the generation stays
+    BREACHED = "Breached"  # too many calls fail, or a handler hangs: the generation is replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """How a handler does on the new generation, and how it did on the one before.
-
-    `old` is None where there was no such handler. `under_way` has the calls of the new code that have not
-    returned: when each began, and whether it keeps a worker from other changes, which one that timed out
-    does not; `old_under_way` those of the old code. `at_once` is `queue.concurrency`, `timeout` the
-    handler's own, in seconds.
-    """
+    """The calls of a handler on the new generation, beside those on the generation before."""
 
     new: CallTally
-    old: CallTally | None
+    old: CallTally | None  # None if the generation before had no such handler
+    # Calls of the new code that have not returned: the time of their begin, and whether they hold a worker. A
+    # call that timed out holds none.
     under_way: Sequence[tuple[float, bool]] = ()
-    old_under_way: Sequence[tuple[float, bool]] = ()
-    at_once: int = 1
-    timeout: float | None = None
+    old_under_way: Sequence[tuple[float, bool]] = ()  # of the old code
+    at_once: int = 1  # `queue.concurrency`
+    timeout: float | None = None  # of the handler, in seconds
 
     @property
     def all_failed(self) -> bool:
-        """Whether it was called, and no call has succeeded."""
+        """Whether there were calls, and all have failed."""
         return 0 < self.new.calls == self.new.failed
 
     @property
     def blocking(self) -> Sequence[float]:
-        """When the calls under way began that keep the handler from other changes.
+        """The begin of each call under way that keeps the handler from other changes.
 
-        Those are the calls that hold a worker. While no call has succeeded, those that timed out count too.
+        These calls hold a worker. While no call has succeeded, calls that timed out count too.
         """
         return [began for began, holds in self.under_way if holds or self.all_failed]
 
 
 @dataclass(eq=False)
 class Trial:
-    """The probation of the generation that runs."""
+    """The probation of the generation that runs. `verdict` is pure."""
 
     before: Generation  # was replaced, and may come back
     policy: ReloadSpec  # of the generation on trial
     began: float  # on the clock, in seconds
     released: asyncio.Event = field(default_factory=asyncio.Event)  # set: `before` is retired
-    refused: bool = False  # going back was tried and is impossible: it is not tried again by itself
+    refused: bool = False  # a rollback was refused: no other one is tried unasked
 
     def verdict(self, each: Mapping[str, Conduct], *, now: float) -> tuple[Ruling, str]:
-        """Judge the handlers of the new generation, by name; for one that is breached also says why.
+        """Judge the conduct of each handler by its name; with BREACHED, returns the reason too.
 
-        `maxErrorRatio` of 1 judges nothing: no share is greater.
+        `maxErrorRatio: 1` judges nothing, as no ratio is greater.
         """
         if not self.refused and self.policy.max_error_ratio < 1:
             why = self._all_together(each) or next(
@@ -80,15 +84,16 @@ class Trial:
         return Ruling.UNDECIDED, ""
 
     def hangs_after(self, one: Conduct) -> float:
-        """After how many seconds a call of a handler hangs.
+        """The seconds after which a call of a handler hangs.
 
-        That is 30 s, or half of the probation if that is less; but no less than its own timeout, nor than
+        They are 30 s, or half of the probation if that is less. They are at least the handler's timeout, and
         ten times the longest call of the old code.
         """
         usual = _TIMES_LONGER * one.old.longest if one.old is not None else 0.0
         return max(min(_HANGS_SECONDS, self.policy.probation_period / 2), usual, one.timeout or 0.0)
 
     def _all_together(self, each: Mapping[str, Conduct]) -> str:
+        """The reason if the calls of all handlers together fail too often; else empty."""
         new = sum((one.new for one in each.values()), CallTally())
         old = sum((one.old for one in each.values() if one.old is not None), CallTally())
         if new.calls < self.policy.min_calls or not self._is_worse(new, old):
@@ -97,13 +102,14 @@ class Trial:
         return f"{new} failed, of generation {self.before.number} {old}: {failed}"
 
     def _alone(self, name: str, one: Conduct, now: float) -> str:
-        """Why a handler has failed, whatever the others do; it has to have been there before."""
+        """The reason if one handler hangs or fails too often; else empty, also for a new handler."""
         if one.old is None:
             return ""
         before = f"of generation {self.before.number}"
         limit, new, old = self.hangs_after(one), one.new, one.old
         hung = sum(now - began > limit for began in one.blocking)
         old_hung = sum(now - began > limit for began, _ in one.old_under_way)
+        # All workers hang, and the old code did not do the same.
         if hung >= one.at_once > old_hung:
             calls = "1 call hangs" if hung == 1 else f"{hung} calls hang"
             took = f"{before} none took longer than {old.longest:.3g} s"
@@ -115,17 +121,97 @@ class Trial:
         return ""
 
     def _is_worse(self, new: CallTally, old: CallTally) -> bool:
-        """More than `maxErrorRatio` fail, and more than of the old code's: else going back would not help."""
+        """More than `maxErrorRatio` fail, and more than with the old code: else a rollback is no use."""
         return new.ratio > max(self.policy.max_error_ratio, old.ratio)
 
     def _may_hang(self, one: Conduct, now: float) -> bool:
-        """Whether calls that began within the period may turn out to hang: they are waited for."""
+        """Whether calls that began within the period may still hang; the verdict waits for them."""
         end, limit = self.began + self.policy.probation_period, self.hangs_after(one)
         begun = [began for began in one.blocking if began < end]
         return one.old is not None and len(begun) >= one.at_once and any(now - b <= limit for b in begun)
 
 
 def what_failed(each: Mapping[str, CallTally]) -> str:
-    """Which handlers failed and how, the worst first: `notify 25 of 25 calls: default/a: ValueError: no`."""
+    """The handlers that failed, the worst first: `notify 25 of 25 calls: default/a: ValueError: no`."""
     failed = sorted(((name, t) for name, t in each.items() if t.failed), key=lambda e: -e[1].failed)
     return "; ".join(f"{name} {tally} ({tally.last_error})" for name, tally in failed)
+
+
+class Probation:
+    """The trial of the generation that runs, if it is on trial. Used on the machinery loop."""
+
+    def __init__(self, slots: Slots, *, clock: Clock) -> None:
+        self.trial: Trial | None = None
+        self._slots = slots
+        self._clock = clock
+        self._on_trial = asyncio.Event()  # set while there is a `trial`
+
+    @property
+    def before(self) -> Generation | None:
+        """The generation that may come back; None without a trial."""
+        return None if self.trial is None else self.trial.before
+
+    def begin(self, old: Generation, policy: ReloadSpec, *, back: bool) -> asyncio.Event | None:
+        """Begin the trial of the generation that has replaced `old`; none after a rollback (`back`).
+
+        If `old` may come back, returns the event that releases it for retirement.
+        """
+        trial, self.trial = self.trial, None
+        self._on_trial.clear()
+        if back or not policy.probation_period:
+            if trial is not None:
+                trial.released.set()
+            return None
+        now = self._clock.monotonic()
+        self._on_trial.set()
+        if trial is None:
+            self.trial = Trial(old, policy, began=now)
+            return self.trial.released
+        # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
+        self.trial = Trial(trial.before, policy, began=now, released=trial.released)
+        return None
+
+    def passed(self) -> None:
+        """End the trial: the generation that runs stays, and the one before is retired."""
+        if self.trial is not None:
+            self.trial.released.set()
+        self.trial = None
+        self._on_trial.clear()
+
+    async def run(
+        self, active: Callable[[], Generation], roll_back: Callable[[str], Awaitable[object]]
+    ) -> None:
+        """Judge the `active` generation while it is on trial, until cancelled.
+
+        `roll_back` commits the generation before again; its argument is the reason.
+        """
+        while True:
+            await self._on_trial.wait()
+            ruling, why = self._ruling(active())
+            if ruling is Ruling.PASSED:
+                self.passed()
+            elif ruling is Ruling.BREACHED:
+                await roll_back(why)
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    def _ruling(self, active: Generation) -> tuple[Ruling, str]:
+        if self.trial is None:  # it has ended since the event was set
+            return Ruling.UNDECIDED, ""
+        return self.trial.verdict(self._conduct(self.trial.before, active), now=self._clock.monotonic())
+
+    def _conduct(self, kept: Generation, active: Generation) -> Mapping[str, Conduct]:
+        found = dict[str, Conduct]()
+        for name, binding in active.bindings.items():
+            slot, before = self._slots.get(name), kept.bindings.get(name)
+            if slot is None:
+                continue
+            under_way, plan = slot.under_way, binding.plan
+            found[name] = Conduct(
+                binding.tally.without_inherited(kept.number),
+                None if before is None else before.tally,
+                under_way(binding),
+                () if before is None else under_way(before),
+                at_once=plan.queue.concurrency,
+                timeout=plan.timeout,
+            )
+        return found

@@ -8,7 +8,7 @@ fail or hang.
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ from declctl.runtime.reloading.generation import (
     PluginLifetimes,
     RuntimeServices,
 )
-from declctl.runtime.reloading.probation import Conduct, Ruling, Trial
+from declctl.runtime.reloading.probation import Probation, Trial
 from declctl.runtime.reloading.retirement import Retirement
 from declctl.runtime.reloading.stage import (
     FAULT_LOOK_SECONDS,
@@ -43,8 +43,6 @@ from declctl.runtime.reloading.stage import (
     refusal,
 )
 from declctl.runtime.threads import in_thread
-
-_LOOK_SECONDS = 0.25
 
 
 class Reloader:
@@ -65,8 +63,7 @@ class Reloader:
         log: Log,
     ) -> None:
         self.active: Generation | None = None
-        self.trial: Trial | None = None  # of the active generation, while the one before may come back
-        self.on_trial = asyncio.Event()  # set while there is a `trial`
+        self.probation = Probation(slots, clock=clock)  # of the active generation
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced]  # called when a cache has synced
         self._files = files
         self._services = services
@@ -97,7 +94,7 @@ class Reloader:
     @property
     def old(self) -> list[OldGeneration]:
         """The generations that were replaced and are alive, and what holds them."""
-        kept = self.trial.before if self.trial is not None else None
+        kept = self.probation.before
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
             if generation is not self.active:
@@ -223,13 +220,13 @@ class Reloader:
         tried again until it changes or somebody asks. An attempt that runs is waited for; if it is
         committed, nothing is done unless somebody `asked`.
         """
-        wanted = self.trial
+        judged = self.probation.trial
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
             # The attempt that was waited for may have begun another trial: what was judged is gone.
-            trial, active = self.trial, self.active
-            if trial is not wanted and not asked:
+            trial, active = self.probation.trial, self.active
+            if trial is not judged and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
             if trial is None or number not in (None, trial.before.number):
                 return not_in_memory(number, active=active, trial=trial)
@@ -246,34 +243,7 @@ class Reloader:
     @property
     def loaded(self) -> tuple[int, ...]:
         """The generation that may come back, if there is one, and the one that runs."""
-        kept = self.trial.before if self.trial is not None else None
-        return tuple(each.number for each in (kept, self.active) if each is not None)
-
-    def conduct(self, trial: Trial) -> Mapping[str, Conduct]:
-        """How the handlers of the active generation do, beside the one that may come back."""
-        assert self.active is not None
-        kept, found = trial.before, dict[str, Conduct]()
-        for name, binding in self.active.bindings.items():
-            slot, before = self._slots.get(name), kept.bindings.get(name)
-            if slot is None:
-                continue
-            under_way, plan = slot.under_way, binding.plan
-            found[name] = Conduct(
-                binding.tally.without_inherited(kept.number),
-                None if before is None else before.tally,
-                under_way(binding),
-                () if before is None else under_way(before),
-                at_once=plan.queue.concurrency,
-                timeout=plan.timeout,
-            )
-        return found
-
-    def passed(self, trial: Trial) -> None:
-        """The active generation stays: the one before is retired."""
-        if self.trial is trial:
-            self.trial = None
-            self.on_trial.clear()
-            trial.released.set()
+        return tuple(each.number for each in (self.probation.before, self.active) if each is not None)
 
     async def drained(self) -> None:
         """Return when every generation that was replaced has been retired."""
@@ -342,29 +312,12 @@ class Reloader:
             policy = new.plan.reload
             if back:  # what waits for code that fails goes to the code that does not
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
-            self._retiring.begin(old, policy, ended, self._next_trial(old, new, back=back))
+            released = self.probation.begin(old, new.plan.reload, back=back)
+            self._retiring.begin(old, policy, ended, released)
 
     def _cache_synced(self) -> None:
         for call in tuple(self.on_synced):
             call()
-
-    def _next_trial(self, old: Generation, new: Generation, *, back: bool) -> asyncio.Event | None:
-        """Begin the probation of `new`; returns what releases `old`, if `old` is kept for it."""
-        trial, self.trial = self.trial, None
-        self.on_trial.clear()
-        policy = new.plan.reload
-        if back or not policy.probation_period:
-            if trial is not None:
-                trial.released.set()
-            return None
-        now = self._clock.monotonic()
-        self.on_trial.set()
-        if trial is None:
-            self.trial = Trial(old, policy, began=now)
-            return self.trial.released
-        # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
-        self.trial = Trial(trial.before, policy, began=now, released=trial.released)
-        return None
 
     async def call_reload_hooks(self, outcome: Outcome, timeout: float) -> None:
         """Call `declctl_reload` of the active generation, `timeout` seconds for each hook; raises nothing."""
@@ -421,38 +374,3 @@ def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None
     else:
         message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
     return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)
-
-
-class Probation:
-    """Ends the trial of each new generation, one way or the other. Used on the machinery loop.
-
-    `finished` hears the outcome when the generation before has come back, or could not.
-    """
-
-    def __init__(
-        self, reloader: Reloader, *, finished: Callable[[Outcome, bool], Awaitable[None]], clock: Clock
-    ) -> None:
-        self._reloader = reloader
-        self._finished = finished
-        self._clock = clock
-
-    async def run(self) -> None:
-        """Look again and again while a generation is on trial, until cancelled."""
-        while True:
-            await self._reloader.on_trial.wait()
-            await self.look()
-            await self._clock.sleep(_LOOK_SECONDS)
-
-    async def look(self) -> None:
-        """Judge the generation that runs, if it is on trial."""
-        trial = self._reloader.trial
-        if trial is None:
-            return
-        verdict, why = trial.verdict(self._reloader.conduct(trial), now=self._clock.monotonic())
-        if verdict is Ruling.PASSED:
-            self._reloader.passed(trial)
-        elif verdict is Ruling.BREACHED:
-            del trial  # nothing may hold the generation that goes while its outcome is told
-            outcome = (await self._reloader.rollback(why=why, asked=False)).as_rollback()
-            if outcome.result is not Result.UNCHANGED:
-                await self._finished(outcome, False)
