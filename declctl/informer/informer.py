@@ -385,7 +385,7 @@ class SharedIndexInformer:
         call_on(self.processor.loop, lambda: self.indexer.add_indexers(wanted))
 
     def share_indexers(self, indexers: Mapping[str, AnyIndexFunc]) -> None:
-        """Add the indexes that do not exist yet; raises CacheError if one exists with another function."""
+        """Add the indexes that do not exist yet. Raises CacheError if one exists with another function."""
         # Two users of a shared informer may ask for the same index.
         there = self.indexer.get_indexers()
         wanted = index_functions(indexers)

@@ -1,7 +1,6 @@
-"""The work queue: keys wait here until a worker takes them, and failed ones wait longer (util/workqueue).
+"""Work queues: keys wait until a worker takes them, and failed keys wait longer (client-go's util/workqueue).
 
-The queue does not know what a key names. It is not for the delivery of changes in their order: that is what
-the keyed queue of `kit` is for.
+A key may name anything. A work queue does not deliver changes in their order; `KeyedQueue` of `kit` does.
 """
 
 from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue

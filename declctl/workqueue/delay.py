@@ -1,6 +1,6 @@
-"""Keys that come back later: after a delay, or later and later while they fail.
+"""Queues whose keys come back after a delay, or after growing delays while they fail.
 
-(client-go util/workqueue/delaying_queue.go and rate_limiting_queue.go.)
+(client-go's util/workqueue/delaying_queue.go and rate_limiting_queue.go.)
 """
 
 import asyncio
@@ -18,20 +18,19 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Delays(Generic[K]):
-    """Items with the moment at which each is due; of several moments the earliest counts.
-
-    Any thread may call it.
-    """
+    """Items, each with the time at which it is due. Of several times the earliest counts. From any thread."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._order = itertools.count()
-        self._due: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K]] = []  # outdated entries stay until their moment comes
+        self._due: dict[K, float] = {}  # monotonic seconds, by item
+        self._heap: list[
+            tuple[float, int, K]
+        ] = []  # by time; entries that are no longer in `_due` stay in it
 
     def add(self, item: K, seconds: float) -> None:
-        """The item is due in `seconds`, if it isn't due earlier already (client-go 250)."""
+        """Make an item due in `seconds`, unless it is due earlier (client-go 250)."""
         with self._lock:
             moment = self._clock.monotonic() + seconds
             known = self._due.get(item)
@@ -40,7 +39,7 @@ class Delays(Generic[K]):
                 heapq.heappush(self._heap, (moment, next(self._order), item))
 
     def take_due(self) -> list[K]:
-        """Remove what is due by now; returns it in the order of its moments (client-go 251)."""
+        """Remove the items that are due; returns them in the order of their times (client-go 251)."""
         with self._lock:
             now = self._clock.monotonic()
             taken: list[K] = []
@@ -52,14 +51,14 @@ class Delays(Generic[K]):
             return taken
 
     def next_due(self) -> float | None:
-        """Seconds until the first item is due, at least 0; None if there is none."""
+        """Seconds until the first item is due, at least 0; None if there is no item."""
         with self._lock:
             while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
                 heapq.heappop(self._heap)
             return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
     def clear(self) -> int:
-        """Forget all of them; returns how many."""
+        """Remove all items; returns how many."""
         with self._lock:
             dropped = len(self._due)
             self._due.clear()
@@ -67,92 +66,87 @@ class Delays(Generic[K]):
             return dropped
 
     def __len__(self) -> int:
-        """How many items are not due yet."""
+        """The number of items that are not due yet."""
         return len(self._due)
 
 
 class DelayingQueue(WorkQueue[K]):
-    """A queue that items also enter later, for as long as `run` is awaited (client-go's delaying_queue.go).
+    """A queue that items can enter after a delay, while `run` is awaited (client-go's DelayingQueue).
 
-    `add_after` may be called by any thread.
+    `clock` is the system's by default. `add_after` may be called from any thread.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
         self._delays: Delays[K] = Delays(clock=self._clock)
-        self._bell: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None  # of `run`, while it runs
+        # The loop and the wake-up event of `run`, while it runs.
+        self._wakeup: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def add_after(self, item: K, seconds: float) -> None:
-        """Add the item in `seconds`; at once if that is zero or less.
-
-        Does nothing after shutdown (client-go 252).
-        """
+        """Add an item in `seconds`, at once for 0 or less. No effect after shutdown (client-go 252)."""
         if self.shutting_down:
             return
         if seconds <= 0:
             self.add(item)
             return
         self._delays.add(item, seconds)
-        self._ring()
+        self._wake_run()
 
     async def run(self) -> None:
-        """Move items when they are due, until the queue is shut down.
-
-        What is not due by then is dropped (client-go 252).
-        """
-        bell = asyncio.Event()
-        self._bell = (asyncio.get_running_loop(), bell)
+        """Queue items when they are due, until the queue is shut down. Drops the others (client-go 252)."""
+        wakeup = asyncio.Event()
+        self._wakeup = (asyncio.get_running_loop(), wakeup)
         try:
             while not self.shutting_down:
-                # Cleared before the look, so that an item that is added in between ends the pause.
-                bell.clear()
+                # Cleared before `take_due`, so that an item that is added in between ends the pause.
+                wakeup.clear()
                 for item in self._delays.take_due():
                     self.add(item)
-                await self._pause(bell)
+                await self._pause(wakeup)
         finally:
-            self._bell = None
+            self._wakeup = None
             self._delays.clear()
 
     def shut_down(self) -> None:
-        """Take no more items; what waits is still handed out, and what is not due is dropped."""
+        """Accept no more items. Queued items are still handed out; items that are not due are dropped."""
         super().shut_down()
-        self._ring()
+        self._wake_run()
 
     async def shut_down_with_drain(self) -> None:
-        """Shut down, and return when everything was handed out and is done."""
+        """Shut down, and return when every queued item was handed out and is done."""
         self.shut_down()
         await super().shut_down_with_drain()
 
     @property
     def delayed(self) -> int:
-        """How many items are not due yet."""
+        """The number of items that are not due yet."""
         return len(self._delays)
 
-    async def _pause(self, bell: asyncio.Event) -> None:
-        """Return when the next item is due, or when the bell rings."""
+    async def _pause(self, wakeup: asyncio.Event) -> None:
+        """Return when the next item is due, or when the event is set."""
         seconds = self._delays.next_due()
         if seconds is None:
-            await bell.wait()
+            await wakeup.wait()
             return
         async with asyncio.TaskGroup() as group:
-            ringing = group.create_task(bell.wait())
+            woken = group.create_task(wakeup.wait())
             sleeping = group.create_task(self._clock.sleep(seconds))
-            await asyncio.wait([ringing, sleeping], return_when=asyncio.FIRST_COMPLETED)
-            ringing.cancel()
+            await asyncio.wait([woken, sleeping], return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
             sleeping.cancel()
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            loop, bell = self._bell
-            # Any thread may ring, also one that outlives the loop.
+    def _wake_run(self) -> None:
+        if self._wakeup is not None:
+            loop, wakeup = self._wakeup
+            # A thread may call this after the loop was closed.
             if not loop.is_closed():
-                loop.call_soon_threadsafe(bell.set)
+                loop.call_soon_threadsafe(wakeup.set)
 
 
 class RateLimitingQueue(DelayingQueue[K]):
-    """A queue whose failed items come back later and later (client-go's rate_limiting_queue.go).
+    """A queue whose failed items come back after growing delays (client-go's RateLimitingQueue).
 
-    Without a limiter of its own it has client-go's default for controllers.
+    `limiter` computes the delays; by default it is client-go's default for controllers. From any thread.
     """
 
     def __init__(self, *, clock: Clock, limiter: RateLimiter | None = None) -> None:
@@ -160,7 +154,7 @@ class RateLimitingQueue(DelayingQueue[K]):
         self._limiter = limiter if limiter is not None else default_rate_limiter(clock=clock)
 
     def add_rate_limited(self, item: K) -> float:
-        """Add an item that failed when the limiter says so; returns the seconds until then."""
+        """Add a failed item after the delay that the limiter computes; returns that delay in seconds."""
         delay = self._limiter.when(item)
         self.count_retry()
         self.add_after(item, delay)
@@ -171,5 +165,5 @@ class RateLimitingQueue(DelayingQueue[K]):
         self._limiter.forget(item)
 
     def num_requeues(self, item: K) -> int:
-        """How often the item failed since it was last forgotten."""
+        """The number of failures of an item since its last `forget`."""
         return self._limiter.num_requeues(item)

@@ -1,7 +1,7 @@
-"""A queue of keys, each in it at most once and never with two workers (client-go util/workqueue/queue.go).
+"""A queue that has each key at most once and gives no key to two workers (client-go's queue.go).
 
-The decisions are plain methods that any thread may call; `get` and `drained` are thin shells that
-wait for them on an event loop. Delays and back-off are composed around it elsewhere.
+Plain methods decide, and may be called from any thread; `get` and `shut_down_with_drain` wait for them on an
+event loop. `delay` adds delays and back-off.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 class QueueEmpty(Exception):
-    """There is nothing to take right now."""
+    """No item can be taken now."""
 
 
 class QueueShutDown(Exception):
-    """The queue was shut down and handed out all it had: its workers may leave."""
+    """The queue was shut down and has handed out all items, so that workers may end."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Figures under client-go's metric names (`workqueue_<field>`); durations are in seconds.
+    """The figures of a queue under client-go's metric names (`workqueue_<field>`). Durations are in seconds.
 
-    `depth` counts the items that are still to be handed out (adds minus gets, util/workqueue/metrics.go):
-    those that wait, and those that were added again while a worker has them. Of the two histograms the
-    count and the sum are kept.
+    `depth` is the number of items that are still to be handed out (adds minus gets,
+    util/workqueue/metrics.go): queued items, and items that were added again while a worker has them. Each of
+    the two histograms has its count and its sum.
     """
 
     depth: int
@@ -46,46 +46,49 @@ class QueueStatistics:
 
 
 class WorkQueue(Generic[K]):
-    """Keys in the order in which they were added.
+    """Keys in the order in which they were added (client-go's workqueue.Type). From any thread.
 
-    - A key that waits and is added again is handed out once (client-go 234).
-    - A key that is worked on and is added again is handed out again after `done`, once, and never
-      to a second worker meanwhile (client-go 233, 235, 237).
-    - After `shut_down` nothing is added; what waits is still handed out (client-go 232, 239).
+    - A queued key that is added again is handed out once (client-go 234).
+    - A key that is added again while a worker has it is handed out once more, after `done`, and not to a
+      second worker before (client-go 233, 235, 237).
+    - After `shut_down` no key is added; queued keys are still handed out (client-go 232, 239).
+
+    `clock` is the clock of the statistics, by default the system's. `get` and `shut_down_with_drain` may be
+    awaited on any loop.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._waiting: deque[K] = deque()  # in the order in which they will be handed out
-        self._dirty: dict[K, float] = {}  # to be worked on → added at; not all of them wait in the queue
-        self._processing: dict[K, float] = {}  # with a worker → since when
+        self._dirty: dict[K, float] = {}  # time of the add, by item to be handed out
+        self._processing: dict[K, float] = {}  # time of the get, by item that a worker has
         self._shutting_down = False
         self._draining = False  # `shut_down_with_drain` waits
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # to be woken
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
         self._adds = self._retries = self._taken = self._finished = 0  # counts of items
         self._waited = self._worked = 0.0  # seconds
 
     def add(self, item: K) -> None:
-        """Queue the item. Does nothing if it waits already, or after shutdown."""
+        """Queue an item. No effect if it is queued already, and after shutdown."""
         with self._lock:
             if self._shutting_down or item in self._dirty:
                 return
             self._adds += 1
             self._dirty[item] = self._clock.monotonic()
-            # An item that is worked on waits for its `done`, so that no second worker gets it.
+            # An item that a worker has is queued by its `done`, so that no second worker gets it.
             if item not in self._processing:
                 self._waiting.append(item)
                 self._wake()
 
     def get_nowait(self) -> K:
-        """Take the next item; `done` must follow.
+        """Take the next item; the caller has to call `done` for it.
 
-        Raises QueueEmpty if there is none, QueueShutDown if there will be none.
+        Raises QueueEmpty if no item is queued, and QueueShutDown if none will be.
         """
         with self._lock:
             if not self._waiting:
-                # An item that was added again while it is worked on comes back at its `done`.
+                # An item that was added again while a worker has it is queued by its `done`.
                 if self._shutting_down and not any(item in self._dirty for item in self._processing):
                     raise QueueShutDown
                 raise QueueEmpty
@@ -97,9 +100,9 @@ class WorkQueue(Generic[K]):
             return item
 
     def done(self, item: K) -> None:
-        """Note that the item was worked on; if it was added meanwhile it waits again.
+        """Note that a worker has finished an item. An item that was added meanwhile is queued again.
 
-        Does nothing for an item that nobody took.
+        No effect for an item that no worker has.
         """
         with self._lock:
             since = self._processing.pop(item, None)
@@ -112,7 +115,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def shut_down(self) -> None:
-        """Take no more items, and let workers leave when what waits is handed out.
+        """Accept no more items; `get` raises QueueShutDown when all queued items are handed out.
 
         Ends the wait of a `shut_down_with_drain`.
         """
@@ -122,16 +125,16 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def count_retry(self) -> None:
-        """Count that an item was added because it failed, for the statistics."""
+        """Count a failed item that is added again, for the statistics."""
         with self._lock:
             self._retries += 1
 
     async def get(self) -> K:
-        """Take the next item, waiting for one; raises QueueShutDown."""
+        """Wait for the next item and take it; raises QueueShutDown. The caller has to call `done` for it."""
         return await self._when(self.get_nowait)
 
     async def shut_down_with_drain(self) -> None:
-        """Shut down, and return when everything was handed out and is done (client-go 238, 241)."""
+        """Shut down, and return when every queued item was handed out and is done (client-go 238, 241)."""
         with self._lock:
             self._shutting_down = self._draining = True
             self._wake()
@@ -143,7 +146,7 @@ class WorkQueue(Generic[K]):
         return self._shutting_down
 
     def __len__(self) -> int:
-        """How many items wait; those that are worked on don't count, added again or not (client-go 234)."""
+        """The number of queued items. Items that a worker has do not count (client-go 234)."""
         return len(self._waiting)
 
     def statistics(self) -> QueueStatistics:
@@ -169,10 +172,10 @@ class WorkQueue(Generic[K]):
                 raise QueueEmpty  # not yet
 
     async def _when(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns as soon as it doesn't raise QueueEmpty any longer."""
+        """Call `attempt` until it does not raise QueueEmpty; returns its result."""
         loop = asyncio.get_running_loop()
         while True:
-            # Listening begins before looking, so that what is added in between is heard.
+            # Registered before the attempt, so that an item that is added in between wakes this waiter.
             waiter = (loop, loop.create_future())
             with self._lock:
                 self._waiters.append(waiter)
@@ -186,7 +189,7 @@ class WorkQueue(Generic[K]):
                         self._waiters.remove(waiter)
 
     def _wake(self) -> None:
-        # Every waiter looks, and one that finds nothing waits again. Workers are few.
+        # All waiters try again, and those without an item wait again: there are only few workers.
         waiters, self._waiters = self._waiters, []
         for loop, future in waiters:
             if not loop.is_closed():

@@ -1,7 +1,7 @@
-"""Rate limiters: how long to wait before something is tried again.
+"""Rate limiters: the delay before a failed item is tried again.
 
-Each class says when, and none of them waits: that is the queue's business. The limiters carry client-go's
-names and semantics (client-go util/workqueue/default_rate_limiters.go).
+They compute delays and do not wait; a queue does. Names and semantics are those of client-go
+(util/workqueue/default_rate_limiters.go).
 """
 
 import threading
@@ -16,8 +16,8 @@ from declctl.kit import Clock
 class Backoff:
     """Growing delays in seconds: `initial`, then each `factor` times the one before, up to `maximum`.
 
-    Holds no state: who retries counts its attempts. Raises ValueError for a negative `initial`, a
-    `maximum` below it, or a `factor` under one.
+    It has no state: the caller counts the attempts. Raises ValueError for a negative `initial`, a `maximum`
+    below `initial`, or a `factor` below 1.
     """
 
     initial: float
@@ -33,7 +33,7 @@ class Backoff:
             raise ValueError(f"a back-off's factor is at least 1, so that delays grow; it is {self.factor:g}")
 
     def delay(self, attempt: int) -> float:
-        """Seconds to wait after failed attempt number `attempt`, counted from 1."""
+        """The seconds to wait after failed attempt number `attempt`; raises ValueError below 1."""
         if attempt < 1:
             raise ValueError(f"attempts are counted from 1; this is {attempt}")
         try:
@@ -43,40 +43,37 @@ class Backoff:
 
 
 class RateLimiter(Protocol):
-    """Decides for each item how long its next try waits (client-go TypedRateLimiter)."""
+    """Computes the delay before the next attempt with an item (client-go's TypedRateLimiter)."""
 
     def when(self, item: Hashable) -> float:
-        """Count one more failure of the item; returns the seconds to wait before the next try."""
+        """Count a failure of the item; returns the seconds to wait before the next attempt."""
         ...
 
     def forget(self, item: Hashable) -> None:
-        """The item succeeded or was given up: its next failure counts as the first."""
+        """Note that the item succeeded or was given up: its next failure counts as the first."""
         ...
 
     def num_requeues(self, item: Hashable) -> int:
-        """How often the item has failed since it was last forgotten."""
+        """The number of failures of the item since its last `forget`."""
         ...
 
 
 class ItemExponentialFailureRateLimiter:
-    """Delays that double with each failure of the same item, from `base` to `maximum` seconds.
-
-    Any thread may call it.
-    """
+    """Delays that double with each failure of an item, from `base` to `maximum` seconds. From any thread."""
 
     def __init__(self, base: float = 0.005, maximum: float = 1000.0) -> None:
         self._backoff = Backoff(base, maximum)
         self._lock = threading.Lock()
-        self._failures: dict[Hashable, int] = {}
+        self._failures: dict[Hashable, int] = {}  # by item, since its last `forget`
 
     def when(self, item: Hashable) -> float:
-        """Count one more failure; returns base times 2^(failures before), at most the maximum."""
+        """Count a failure; returns `base` times 2^(earlier failures), at most `maximum`."""
         with self._lock:
             failures = self._failures[item] = self._failures.get(item, 0) + 1
         return self._backoff.delay(failures)
 
     def forget(self, item: Hashable) -> None:
-        """Start over for the item."""
+        """Set the failures of the item to 0."""
         with self._lock:
             self._failures.pop(item, None)
 
@@ -87,10 +84,10 @@ class ItemExponentialFailureRateLimiter:
 
 
 class BucketRateLimiter:
-    """A token bucket over all items: `qps` tokens a second, at most `burst` saved up.
+    """A token bucket for all items: `qps` new tokens each second, at most `burst` tokens in it.
 
-    Each `when` takes a token; if none is left it is borrowed, and the delay is until it has been
-    earned (golang.org/x/time/rate, Reserve). Any thread may call it.
+    Each `when` takes a token. Without a token, the delay lasts until the missing one is there
+    (golang.org/x/time/rate, Reserve). Raises ValueError unless `qps` > 0 and `burst` >= 1. From any thread.
     """
 
     def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Clock) -> None:
@@ -100,11 +97,11 @@ class BucketRateLimiter:
         self._burst = burst
         self._clock = clock
         self._lock = threading.Lock()
-        self._tokens = float(burst)  # below zero: borrowed
-        self._counted_at = clock.monotonic()
+        self._tokens = float(burst)  # negative for tokens that were taken in advance
+        self._counted_at = clock.monotonic()  # when `_tokens` was computed
 
     def when(self, item: Hashable) -> float:  # noqa: ARG002 - one bucket for all of them
-        """Take a token; returns the seconds until it is earned, 0 if one was saved up."""
+        """Take a token; returns the seconds until it is there, 0 if there was one."""
         with self._lock:
             now = self._clock.monotonic()
             self._tokens = min(self._burst, self._tokens + (now - self._counted_at) * self._qps)
@@ -113,15 +110,15 @@ class BucketRateLimiter:
             return max(0.0, -self._tokens / self._qps)
 
     def forget(self, item: Hashable) -> None:
-        """Does nothing: a bucket knows no items, and a token taken stays taken."""
+        """No effect: a bucket has no items, and gives no token back."""
 
     def num_requeues(self, item: Hashable) -> int:  # noqa: ARG002 - as above
-        """Always 0: a bucket knows no items."""
+        """Always 0: a bucket has no items."""
         return 0
 
 
 class MaxOfRateLimiter:
-    """Asks several limiters and waits for the slowest (client-go 248)."""
+    """The longest delay of several limiters (client-go 248). Raises ValueError without limiters."""
 
     def __init__(self, *limiters: RateLimiter) -> None:
         if not limiters:
@@ -129,19 +126,19 @@ class MaxOfRateLimiter:
         self._limiters = limiters
 
     def when(self, item: Hashable) -> float:
-        """Each limiter counts the failure; returns the longest of their delays."""
+        """Let each limiter count the failure; returns the longest delay in seconds."""
         return max([limiter.when(item) for limiter in self._limiters])
 
     def forget(self, item: Hashable) -> None:
-        """Every limiter forgets the item."""
+        """Let each limiter forget the item."""
         for limiter in self._limiters:
             limiter.forget(item)
 
     def num_requeues(self, item: Hashable) -> int:
-        """The highest count among the limiters."""
+        """The highest count of the limiters."""
         return max([limiter.num_requeues(item) for limiter in self._limiters])
 
 
 def default_rate_limiter(*, clock: Clock) -> RateLimiter:
-    """client-go's default for controllers: 5 ms to 1000 s for each item, and 10/s, burst 100, over all."""
+    """client-go's default for controllers: 5 ms to 1000 s for an item; for all 10/s, burst 100."""
     return MaxOfRateLimiter(ItemExponentialFailureRateLimiter(), BucketRateLimiter(clock=clock))

@@ -22,24 +22,26 @@ async def run_workers(
     max_retries: int,
     on_failure: Callable[[K, Exception, float | None], None],
 ) -> None:
-    """Work on the queue with `concurrency` workers; returns when it is shut down and empty.
+    """Call `reconcile` for the items of a queue; returns when the queue is shut down and empty.
 
-    `reconcile` returns nothing, or the seconds after which it wants the same item again; either way the
-    failures of the item are forgotten. When it raises, the item is tried again as the limiter says, up to
-    `max_retries` times, and then given up. `on_failure` is called with each failure: the item, the exception,
-    and the seconds until the next try, None if there is none.
+    - `reconcile`: a coroutine function of an item. It returns None, or the seconds after which the item is
+      queued again; either way the item's failures are forgotten. After an exception the item is queued with
+      the delay of the limiter, up to `max_retries` times, and then given up.
+    - `concurrency`: the number of workers, which are tasks of this loop.
+    - `on_failure`: called for each failure with the item, the exception, and the seconds until the next
+      attempt, None if the item is given up. An exception of `on_failure` ends all workers and is raised.
 
-    No exception of `reconcile` ends a worker. One that is no Exception (a CancelledError that it got from
-    something of its own, SystemExit, KeyboardInterrupt outside of the main thread) is given to `on_failure`
-    as a RuntimeError with that as its cause. Only a cancellation of `run_workers` and a Ctrl-C in the main
-    thread end it before the queue is shut down. A worker whose task was cancelled from elsewhere is
-    replaced, and its item counts as failed. An exception of `on_failure` ends everything, and is raised.
+    No exception of `reconcile` ends a worker. A BaseException that is no Exception (SystemExit, a
+    CancelledError of another task, a KeyboardInterrupt outside of the main thread) is passed to `on_failure`
+    as the cause of a RuntimeError. Only a cancellation of `run_workers` and a Ctrl-C in the main thread end
+    it before the queue is shut down. If other code cancels the task of a worker, another worker takes its
+    place, and its item counts as failed.
     """
     await _Workers(queue, reconcile, max_retries, on_failure).run(concurrency)
 
 
 class _Workers(Generic[K]):
-    """The workers of one call of `run_workers`, and what each of them works on."""
+    """The workers of one call of `run_workers`, and the item of each."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class _Workers(Generic[K]):
         self._reconcile = reconcile
         self._max_retries = max_retries
         self._on_failure = on_failure
-        self._items: dict[asyncio.Task[None] | None, K] = {}  # by the worker that works on it
+        self._items: dict[asyncio.Task[None] | None, K] = {}  # by the task of the worker that has the item
 
     async def run(self, concurrency: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -60,7 +62,7 @@ class _Workers(Generic[K]):
             workers = {group.create_task(self._work()) for _ in range(concurrency)}
             while workers:
                 ended, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-                # One that was not cancelled has left an empty queue, or raised, which the group raises.
+                # A worker that was not cancelled found the queue shut down, or raised; the group raises that.
                 for worker in [worker for worker in ended if worker.cancelled()]:
                     self._lost(worker)
                     workers.add(group.create_task(self._work()))
@@ -89,7 +91,7 @@ class _Workers(Generic[K]):
             del self._items[task]
 
     def _lost(self, worker: asyncio.Task[None]) -> None:
-        """A worker was cancelled, and `run` was not."""
+        """Count the item of a cancelled worker as failed. `run` was not cancelled."""
         _log.warning("a worker of a queue was cancelled by what it called: another one takes its place")
         if worker in self._items:
             self._failed(self._items.pop(worker), asyncio.CancelledError("the worker's task was cancelled"))
