@@ -1,6 +1,8 @@
-"""User functions: how they are called, and where a thread is in one that does not return.
+"""Calls of user code: callbacks, index functions, transforms, filters and hooks.
 
-They must not be asynchronous, and some of their exceptions are failures.
+Such a function must not be asynchronous where no code awaits it (`refuse_async`, `plain`). Most of its
+exceptions are failures of the function; some are meant for the caller (`must_propagate`). If it does not
+return, `user_code_place` finds the line at which its thread is.
 """
 
 import asyncio
@@ -16,25 +18,25 @@ _KINDS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def refuse_async(function: object, role: str) -> None:
-    """Raise TypeError if `function` is asynchronous: it is called where nobody awaits it.
+    """Raise TypeError if `function` is asynchronous, for a function whose result is not awaited.
 
-    `role` says what the function is for, as the subject of a sentence. A function that only returns a
-    coroutine can't be recognised before it is called: `plain` is for those.
+    `role` is the subject of the message, such as "the transform". A plain function that returns a coroutine
+    is recognised only by its result: see `plain`.
     """
-    # An object may be called asynchronously, too; a class is called to make one.
+    # An object may have an asynchronous `__call__`. The `__call__` of a class is that of its instances.
     call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
     if any(kind(each) for kind in _KINDS for each in (function, call)):
         raise TypeError(f"{role} is called where nobody can await it: write `def` instead of `async def`")
 
 
 def plain(result: Any, role: str) -> Any:
-    """The result of a function that must not be asynchronous.
+    """Return `result`, the result of a function that must not be asynchronous.
 
-    Raises TypeError for an awaitable or a generator, which has done nothing yet and counts as true. A
-    coroutine is closed, so that Python does not warn of it.
+    Raises TypeError for an awaitable or a generator: its code has not run yet, and it counts as true. A
+    coroutine is closed, so that Python does not warn about it. `role` is as for `refuse_async`.
     """
     if result is None or result is True or result is False:
-        return result  # what nearly all of them return
+        return result  # the common case
     if isinstance(result, CoroutineType | GeneratorType):
         result.close()
     elif not (isinstance(result, AsyncGeneratorType) or inspect.isawaitable(result)):
@@ -46,16 +48,16 @@ def plain(result: Any, role: str) -> Any:
 
 
 class CallGivenUp(BaseException):
-    """Ends the thread of user code whose call is given up. No `except Exception` stops it."""
+    """Ends a thread that runs user code whose call was given up. No `except Exception` catches it."""
 
 
 def must_propagate(error: BaseException) -> bool:
     """Whether an exception out of a user function is meant for the caller, which has to raise it again.
 
-    True for the cancellation of the running task, for a person's Ctrl-C in the main thread, for the
-    GeneratorExit of a coroutine that is closed, and for CallGivenUp. Everything else is a failure of the
-    function, also a CancelledError that it got from something of its own, SystemExit, and classes that derive
-    from BaseException: let through, they would end the task or thread of the caller, most of them silently.
+    True for the cancellation of the running task, for a Ctrl-C in the main thread, for the GeneratorExit of a
+    coroutine that is closed, and for CallGivenUp. Every other exception is a failure of the function. That
+    includes a CancelledError of another task, SystemExit, and subclasses of BaseException: raised again,
+    these would end the task or thread of the caller, most of them silently.
     """
     match error:
         case asyncio.CancelledError():
@@ -84,14 +86,14 @@ _INSTALLED = "/site-packages/"  # may lie in the folder of the standard library
 
 
 def user_code_place(thread: int | None) -> str:
-    """The function of user code that a thread has called first, as `file:line in name`; empty if in none.
+    """The outermost function of user code in a thread, as `file:line in name`; empty if there is none.
 
-    The line is the one that the function is at. `thread` is the identifier of a thread; from any thread.
+    The line is the present one of that function. `thread` is the identifier of a thread. From any thread.
     """
-    # There is no other way to look at a thread.
+    # Python has no public way to look at the frames of another thread.
     frame = None if thread is None else sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     called: FrameType | None = None
-    while frame is not None:  # outwards: what user code has called in its turn is its own business
+    while frame is not None:  # from the innermost frame outwards
         if _is_user_code(frame.f_code.co_filename):
             called = frame
         frame = frame.f_back

@@ -1,7 +1,6 @@
-"""Time and randomness, passed in.
+"""Clocks: time and randomness as a parameter.
 
-Everything that waits, backs off or stamps takes a `Clock`, so that a test decides how late it is
-and never sleeps.
+All code that waits, backs off or records a time takes a `Clock`, so that tests set the time and never sleep.
 """
 
 import asyncio
@@ -14,14 +13,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time that the machinery lives by."""
+    """A source of time and randomness. `sleep` is for event loops, the rest for any thread."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow; for deadlines and durations."""
+        """Seconds since an arbitrary start, which never decrease; for deadlines and durations."""
         ...
 
     def now(self) -> datetime:
-        """The wall clock as an aware datetime in UTC; for what people read."""
+        """The wall clock as an aware datetime in UTC; for timestamps that people read."""
         ...
 
     def random(self) -> float:
@@ -54,25 +53,25 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests: it moves when it is told to, and wakes whoever slept until then.
+    """A clock for tests: its time changes by `advance` and `set` only.
 
-    `advance` is awaited on the loop of the sleepers; between two wake-ups every other task that can
-    run has run.
+    `advance` is awaited on the loop of the sleeping tasks. It wakes them in the order of their times, and
+    lets every other task run between two of them. `start` is in seconds; `jitter` is the result of `random`.
     """
 
     def __init__(self, *, start: float = 1000.0, jitter: float = 0.0) -> None:
         self._time = start
         self._epoch = datetime(2026, 1, 1, tzinfo=UTC) - timedelta(seconds=start)
         self._jitter = jitter
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap by wake-up time
+        self._order = itertools.count()  # of sleepers with the same wake-up time
 
     def monotonic(self) -> float:
-        """The time it was last told."""
+        """The present time in seconds."""
         return self._time
 
     def now(self) -> datetime:
-        """The manual time as a date: 2026-01-01 at the start."""
+        """The present time as a date: 2026-01-01 at the start."""
         return self._epoch + timedelta(seconds=self._time)
 
     def random(self) -> float:
@@ -80,7 +79,7 @@ class ManualClock:
         return self._jitter
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until `advance` has passed the moment."""
+        """Wait until `advance` has passed the wake-up time."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -89,11 +88,11 @@ class ManualClock:
         await waiter
 
     def set(self, seconds: float) -> None:
-        """Move on without waking anybody: for cores that are asked and do not wait."""
+        """Advance by `seconds` without waking tasks, for code that does not wait."""
         self._time += seconds
 
     async def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, waking sleepers in the order of their moments."""
+        """Advance by `seconds`, and wake sleeping tasks in the order of their wake-up times."""
         end = self._time + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -105,13 +104,13 @@ class ManualClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let every task that can run do so, without time passing."""
+        """Let every task run that can run. The time stays the same."""
         for _ in range(20):
             await asyncio.sleep(0)
 
     @property
     def next_wake(self) -> float | None:
-        """Seconds until the first sleeper's moment; None if nobody sleeps."""
+        """Seconds until the first sleeping task wakes; None if no task sleeps."""
         waiting = [moment for moment, _, waiter in self._sleepers if not waiter.done()]
         return min(waiting) - self._time if waiting else None
 

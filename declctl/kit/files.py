@@ -1,12 +1,11 @@
-"""Files that other people write: read so that no file can hang or fill the process, and asked again later.
+"""Files of users: read with limits on size and time, and checked for changes.
 
-Only regular files are read (links are followed, as a mounted ConfigMap consists of them), none beyond a
-limit. The limits of all files that declctl reads stand here; docs/security.md lists them.
+Only regular files are read, up to a limit. Links are followed, because a mounted ConfigMap consists of them.
+The limits of all files that declctl reads are here; docs/security.md lists them.
 
-`Lookups` remembers what a read has asked of the file system, so that the same can be asked again. A file
-that is missing decides what is read as much as one that is there: a package may come in the place of a
-module, and an optional import may be possible one day. So each question is remembered with its answer, also
-where the answer is that there is nothing.
+`Lookups` records the questions that a read asks of the file system, with the answers, so that a later check
+can ask the same questions. A missing file is an answer, too: it may appear later, such as a package in the
+place of a module, or the module of an optional import.
 """
 
 import errno
@@ -49,9 +48,9 @@ OBJECTS_BYTES: Final = 64 << 20
 """One file of objects for the sandbox, or standard input."""
 
 READ_SECONDS: Final = 20.0
-"""To read manifest, handlers and config files once. A file on a network mount may hang for ever."""
+"""The deadline to read manifest, handlers and config files once. A network mount may hang for ever."""
 
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 20  # bytes of one read
 _KINDS: Mapping[int, str] = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -60,23 +59,23 @@ _KINDS: Mapping[int, str] = {
     stat.S_IFDIR: "a folder",
 }
 _reading: dict[int, str] = {}  # by thread, the file that it reads; written by that thread alone
+# By file, held while `read_in_time` reads it.
 _locks: MutableMapping[Path, threading.Lock] = WeakValueDictionary()
-# for each file: held while read_in_time reads it
-_hung: set[Path] = set()  # files of which a read has timed out in read_in_time, and has not ended yet
+_hung: set[Path] = set()  # files whose read has timed out in `read_in_time`, and has not ended yet
 _guard = threading.Lock()  # for `_locks` and `_hung`
 
 
 def read_file(path: str | os.PathLike[str], *, most: int) -> bytes:
-    """The bytes of a regular file, of `most` at the most.
+    """The content of a regular file of at most `most` bytes.
 
-    Never waits for a writer: what is not a regular file is refused before it is opened. Raises OSError
-    (EINVAL) for such, with EFBIG for a file that is larger, or grows larger while it is read, and
-    whatever else the system says. A file system that hangs is the business of `within`.
+    Raises OSError: EINVAL for anything but a regular file, EFBIG for a file that is larger or grows larger
+    while it is read, and the errors of the system. It never waits for a writer. A file system may hang: see
+    `within`.
     """
     name = os.fspath(path)
     _reading[threading.get_ident()] = name
     try:
-        # Opening a device may already do something; so it is looked at before, and again once it is open.
+        # Checked before it is opened, because opening a device may have an effect; and again when it is open.
         require_regular(name, Path(name).stat())
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
@@ -94,23 +93,23 @@ def read_file(path: str | os.PathLike[str], *, most: int) -> bytes:
 
 
 def require_regular(name: str, found: os.stat_result) -> None:
-    """Raise OSError unless that is a regular file."""
+    """Raise OSError (EINVAL) unless `found` is the state of a regular file."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, and only regular files are read", name)
 
 
 def too_large(name: str, most: int, size: int | None = None) -> OSError:
-    """The error for a file of more than `most` bytes; `size` None where it was not read to its end."""
+    """The error for a file of more than `most` bytes. `size` is None if the file was not read to its end."""
     has = "it has more bytes than" if size is None else f"it has {size:,} bytes, and the limit is"
     return OSError(errno.EFBIG, f"{has} {most:,}" + (", which is the limit" if size is None else ""), name)
 
 
 def within(seconds: float, call: Callable[[], T], *, name: str, file: str | None = None) -> T:
-    """What `call` returns or raises, if it ends within `seconds`.
+    """Call `call` in a daemon thread called `name`; returns its result or raises its exception. Blocks.
 
-    It runs in a daemon thread called `name`. Raises TimeoutError, which names the file that was being read,
-    else `file`, and leaves the thread behind: a read that hangs can't be ended, and nobody waits for it.
+    Raises TimeoutError after `seconds`, which names the file that was being read, otherwise `file`. The
+    thread then goes on by itself, because a read that hangs can't be ended.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -118,7 +117,7 @@ def within(seconds: float, call: Callable[[], T], *, name: str, file: str | None
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the caller
             errors.append(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -132,11 +131,11 @@ def within(seconds: float, call: Callable[[], T], *, name: str, file: str | None
 
 
 def read_in_time(path: Path, call: Callable[[], T], *, name: str) -> T:
-    """What `call` returns, which reads one file, if it ends within READ_SECONDS.
+    """Call `call`, which reads one file, in a thread called `name`; returns its result. Blocks.
 
-    A read that hangs keeps its thread, which is called `name`. Until it ends, further reads of this file
-    raise such a TimeoutError at once: one thread is kept, however often they are repeated. Reads of a file
-    wait for each other.
+    Raises TimeoutError after READ_SECONDS. A read that hangs keeps its thread. Until that thread ends,
+    further reads of the same file raise TimeoutError at once, so that repeated reads keep one thread. Reads
+    of one file wait for each other.
     """
     with _guard:
         lock = _locks.setdefault(path, threading.Lock())
@@ -158,7 +157,8 @@ def read_in_time(path: Path, call: Callable[[], T], *, name: str) -> T:
             return within(READ_SECONDS, read, name=name, file=str(path))
         except TimeoutError:
             with _guard:
-                if not ended.is_set():  # it may have ended just now, or be an answer of the file system
+                # The read may have ended just now; or the file system itself raised TimeoutError.
+                if not ended.is_set():
                     _hung.add(path)
             raise
 
@@ -170,7 +170,7 @@ def unfinished_reads() -> tuple[int, int]:
 
 
 def read_file_in_time(path: Path, *, most: int, name: str) -> bytes:
-    """All bytes of a file, with the refusals of `read_file` and the deadline of `read_in_time`."""
+    """The content of a file, with the errors of `read_file` and the deadline of `read_in_time`. Blocks."""
     return read_in_time(path, lambda: read_file(path, most=most), name=name)
 
 
@@ -179,12 +179,12 @@ def _timed_out(seconds: float, file: str | None) -> TimeoutError:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path as one line that can be printed, logged and encoded; bytes that are no UTF-8 are marked."""
+    """A path as one line that can be printed, logged and encoded. Bytes that are no UTF-8 become marks."""
     return one_line(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def _all(name: str, descriptor: int, most: int) -> bytes:
-    """To the end: files of /proc say that they have no bytes, and others grow meanwhile."""
+    """Read to the end: the size of a file in /proc is 0, and other files may grow meanwhile."""
     pieces: list[bytes] = []
     left = most + 1
     while piece := os.read(descriptor, min(_PIECE, left)):
@@ -201,7 +201,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOO
 
 
 class PathKind(StrEnum):
-    """What is under a path. Links are followed."""
+    """The kind of file at a path. Links are followed."""
 
     NOTHING = "nothing"
     FOLDER = "folder"
@@ -210,9 +210,9 @@ class PathKind(StrEnum):
 
 
 def is_exhausted(error: BaseException | None) -> bool:
-    """Whether the process could not get memory, a descriptor, a thread or a process.
+    """Whether the process has run out of memory, descriptors, threads or processes.
 
-    Such an error says nothing about the file that was to be read.
+    Such an error says nothing about the file that was read.
     """
     if isinstance(error, OSError):
         return error.errno in _EXHAUSTED
@@ -220,52 +220,52 @@ def is_exhausted(error: BaseException | None) -> bool:
 
 
 class _Question(NamedTuple):
-    """`ask` is called with `path` and `most`, the limit on the size of a file."""
+    """One question to the file system."""
 
-    ask: Callable[[Path, int], object]
+    ask: Callable[[Path, int], object]  # asks it, with `path` and `most`
     path: Path
-    most: int = 0
+    most: int = 0  # bytes of a file that is read
 
 
 class Lookups:
-    """Asks the file system, and remembers each question with its first answer.
+    """Asks the file system, and records each question with its first answer.
 
-    An OSError is an answer, too, and is raised, as a rule; one that `is_exhausted` is raised and not
-    remembered. Used by one thread at a time. Every method blocks.
+    An OSError is an answer, too: it is recorded and raised. An error for which `is_exhausted` is true is
+    raised and not recorded. Used by one thread at a time. Every method blocks.
     """
 
     def __init__(self) -> None:
-        self._answers: dict[_Question, object] = {}  # kinds, names, digests of files; errors as text
-        self._around: set[Path] = set()  # the folders in which a changed answer shows
+        self._answers: dict[_Question, object] = {}  # kinds, names, digests of files, and errors as text
+        self._around: set[Path] = set()  # folders that change when an answer changes
 
     def kind(self, path: Path) -> PathKind:
-        """What is under this path: the first answer, however often it is asked."""
+        """The kind of file at a path. The first answer is returned again for the same path."""
         question = _Question(_kind, path)
         known = self._answers.get(question)
         return known if isinstance(known, PathKind) else self._ask(question, _kind)
 
     def real(self, path: Path) -> str:
-        """The path of a folder, whose names are asked, without links."""
+        """The path of a folder with all links resolved. Also call `names` for the folder."""
         return self._ask(_Question(_real, path), _real)
 
     def names(self, folder: Path) -> Sequence[str]:
-        """The names in a folder, in order."""
+        """The names in a folder, sorted."""
         return self._ask(_Question(_names, folder), _names)
 
     def read(self, path: Path, *, most: int) -> bytes:
-        """The bytes of a regular file, of `most` at the most."""
+        """The content of a regular file of at most `most` bytes."""
         return self._ask(_Question(_bytes, path, most), _bytes)
 
     def hold(self) -> bool:
-        """Whether each question has the same answer now."""
+        """Ask every question again: whether all answers are the same."""
         return all(_answer(question) == answer for question, answer in self._answers.items())
 
     def folders(self) -> Sequence[Path]:
-        """The folders that notice if an answer changes: around each path or, if it is missing, above it."""
+        """The folders to watch for changed answers; for a missing folder its nearest existing parent."""
         return sorted({_nearest(folder) for folder in self._around})
 
     def _ask(self, question: _Question, ask: Callable[[Path, int], T]) -> T:
-        if ask is not _real:  # it is asked of folders whose names are asked, too
+        if ask is not _real:  # `names` of the same folder covers it
             self._around.add(question.path if ask is _names else question.path.parent)
         try:
             found = ask(question.path, question.most)
@@ -317,7 +317,7 @@ def _bytes(path: Path, most: int) -> bytes:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder that can be seen."""
+    """Whether there is a folder at a path; False if the file system does not answer."""
     try:
         return _kind(path, 0) is PathKind.FOLDER
     except OSError:
@@ -325,5 +325,5 @@ def is_folder(path: Path) -> bool:
 
 
 def _nearest(folder: Path) -> Path:
-    """This folder or, if it is missing, the nearest around it that is there."""
+    """This folder or, if it is missing, its nearest parent that exists."""
     return next((path for path in (folder, *folder.parents) if is_folder(path)), folder)

@@ -1,7 +1,7 @@
-"""Hosts and URLs: whom a request is meant for, and whether that is this machine.
+"""Hosts and URLs: the parts of an authority, and whether a host is this machine.
 
-A browser can be made to send requests to any address: under a name of the attacker's that points here (DNS
-rebinding), or across pages (a form). Its user sees neither. The headers Host and Origin tell both.
+An attacker can let a browser send requests to this machine, by a host name that resolves to it (DNS
+rebinding) or by a form on another page. The headers Host and Origin show both.
 """
 
 import ipaddress
@@ -16,14 +16,14 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Authority(NamedTuple):
-    """`host[:port]`. The host is in lower case and without brackets; no port is None."""
+    """`host[:port]`, as in a Host header or a URL."""
 
-    host: str
+    host: str  # in lower case, without brackets and without a final dot
     port: int | None
 
 
 def parse_authority(text: str) -> Authority | None:
-    """What a Host header says; None if it is not `host[:port]`."""
+    """The authority of a Host header; None for a text that is not `host[:port]`."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -33,17 +33,17 @@ def parse_authority(text: str) -> Authority | None:
 
 
 def is_same_origin(origin: str, host: Authority) -> bool:
-    """Whether a page of `origin` (a header) was served by `host`, with its port."""
+    """Whether the Origin header of a request names the host and port of its Host header."""
     found = _ORIGIN.fullmatch(origin.lower())
     page = parse_authority(found["authority"]) if found is not None else None
     if found is None or page is None:
-        return False  # `null` among others, as of a page in a sandboxed frame
+        return False  # such as `null`, the origin of a page in a sandboxed frame
     default = _DEFAULT_PORTS[found["scheme"]]
     return (page.host, page.port or default) == (host.host, host.port or default)
 
 
 def is_literal(host: str) -> bool:
-    """Whether a host is an IP address: no name server can point it elsewhere."""
+    """Whether a host is an IP address, which no name server resolves."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -52,7 +52,7 @@ def is_literal(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, so that no other one is on the way; of names, `localhost` alone is.
+    """Whether a host is this machine: a loopback address, or the name `localhost`.
 
     `host` has neither brackets nor a port. An IPv4 address may be written as an IPv6 one.
     """
@@ -66,14 +66,14 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """The URL of a server without the name and password that may stand in it, which are `userinfo`."""
+    """The URL of a server, separated from the credentials that may be part of it."""
 
-    url: str
-    userinfo: str | None
+    url: str  # without credentials, so that it can be shown
+    userinfo: str | None  # `name:password`, unquoted
 
     @classmethod
     def of(cls, text: str) -> "ServerUrl":
-        """Split a URL. A text that is no URL is kept as it is, without userinfo."""
+        """Split a URL. A text that is no URL stays as it is, without userinfo."""
         try:
             parts = urlsplit(text)
         except ValueError:
@@ -83,7 +83,7 @@ class ServerUrl:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS protects what is sent to the server."""
+        """Whether the connection to the server uses TLS."""
         return self.url.lower().startswith("https://")
 
     @property

@@ -1,8 +1,8 @@
-"""The keyed queue: pending work in arrival order, one at a time for each key, bounded by weight.
+"""The keyed queue: pending values in order of arrival, one at a time for each key, bounded by weight.
 
-This is the heart of delivery: what waits for a handler waits here, as a `QueueItem`. The queue decides and
-never waits itself; any thread may call it. What a value means, what it weighs and how two of them merge is
-the caller's business. An epoch says on which side of which reload a value was added.
+Every notification that waits for a handler is a `QueueItem` of such a queue. The queue decides and never
+waits; any thread may call it. The caller defines the weight of a value and the merge of two values. An epoch
+is the time between two reloads: each value belongs to the epoch in which it was added.
 """
 
 import heapq
@@ -22,24 +22,21 @@ T = TypeVar("T")
 
 
 class QueueItem(msgspec.Struct, Generic[T], eq=False):
-    """One pending value on its way. Only the queue changes it; its taker reads it, and may set `retry`.
-
-    `epoch` says before which cut it was added, `attempts` how often it was retried.
-    """
+    """One pending value. Only the queue changes it; a worker reads it, and may set `retry`."""
 
     key: str
     value: T
-    epoch: int
-    weight: int
-    added_at: float
-    attempts: int = 0
-    due: float | None = None  # in back-off until then
-    gone: bool = False  # merged away while it waited: its turn is skipped
-    passed: bool = False  # its turn came while its key was held: it follows when the key is free
-    fixed: bool = False  # seen by a worker: nothing may be merged into it
-    overlooked: bool = False  # out, and not waited for any longer
-    retry: Any = None  # what its taker remembers until it takes it again; the queue does not look at it
-    # The neighbours of its key, none of which is done or gone.
+    epoch: int  # in which the value was added; NO_EPOCH in back-off
+    weight: int  # in the unit of the queue's `weigh`
+    added_at: float  # monotonic seconds
+    attempts: int = 0  # calls of `retry`
+    due: float | None = None  # monotonic seconds of the end of the back-off; None if it is not in back-off
+    gone: bool = False  # merged into another value: its turn is skipped
+    passed: bool = False  # its turn came while its key was held: it is released when the key is free
+    fixed: bool = False  # a worker has taken it: no value may be merged into it
+    overlooked: bool = False  # taken, and not counted as running any longer
+    retry: Any = None  # for the worker, which stores here what the next attempt needs
+    # The previous and the next value of the same key; both are neither done nor gone.
     before: "QueueItem[T] | None" = None
     after: "QueueItem[T] | None" = None
 
@@ -49,23 +46,23 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
 
 @dataclass(frozen=True, slots=True)
 class KeyedQueueStatistics:
-    """What went through: added = taken + waiting to be taken for the first time + merged + dropped.
+    """The figures of a queue: added = taken + waiting for the first time + merged + dropped.
 
-    A value is taken once, however often it is retried, and no longer counts as taken once it is dropped.
+    A value that is retried counts as taken once. A value that is dropped does not count as taken.
     """
 
     added: int
     taken: int
     merged: int
     dropped: int
-    waiting: int
-    running: int
-    backing_off: int
-    weight: int
+    waiting: int  # now, neither running nor in back-off
+    running: int  # taken and not done, now
+    backing_off: int  # now
+    weight: int  # of all pending values, now
 
 
 def passed_behind(holder: QueueItem[T]) -> Iterator[QueueItem[T]]:
-    """The items of a held key whose turn has come already: they follow when the key is free."""
+    """The further items of a held key whose turn has come: they are released when the key is free."""
     item = holder.after
     while item is not None:
         if item.passed:
@@ -73,11 +70,11 @@ def passed_behind(holder: QueueItem[T]) -> Iterator[QueueItem[T]]:
         item = item.after
 
 
-NO_EPOCH = -1  # of what backs off: it belongs to the epoch in which it is due
+NO_EPOCH = -1  # of a value in back-off, which will belong to the epoch in which it is due
 
 
 class EpochCounter:
-    """The count of epochs, which several may share: one step cuts them all, however many they are."""
+    """The number of the present epoch. Queues that share a counter begin a new epoch in one step."""
 
     __slots__ = ("newest",)
 
@@ -85,24 +82,25 @@ class EpochCounter:
         self.newest = newest
 
     def cut(self) -> int:
-        """Begin a new epoch; returns the one that ended. Cannot fail."""
+        """Begin a new epoch; returns the number of the one that ended. Never fails."""
         old = self.newest
         self.newest = old + 1
         return old
 
 
 class Epochs:
-    """Counts what is pending of each epoch, and knows which epoch took over another one's backlog.
+    """Counts the pending values of each epoch, and maps each epoch to the one that took over its backlog.
 
-    Whoever owns it calls it under a lock, and counts in `pending` what it adds to the newest epoch.
+    The owner calls it under a lock, and itself counts in `pending` the values that it adds to the newest
+    epoch.
     """
 
     __slots__ = ("adopted", "counter", "pending")
 
     def __init__(self, epochs: EpochCounter | None = None) -> None:
         self.counter = EpochCounter() if epochs is None else epochs
-        self.pending = defaultdict[int, int](int)  # epoch → added and neither done nor gone
-        self.adopted: dict[int, int] = {}  # epoch → the one that took over its backlog
+        self.pending = defaultdict[int, int](int)  # by epoch: values neither done nor gone; never 0
+        self.adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
 
     def hand_over(self, old: int) -> None:
         """Let the newest epoch take over the backlog of another one."""
@@ -110,18 +108,18 @@ class Epochs:
         if old == newest:
             return
         self.adopted[old] = newest
-        # Epochs of which nothing is pending are forgotten: no item belongs to them.
+        # Epochs without pending values are removed: no item belongs to them.
         self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
 
     def of(self, epoch: int) -> int:
-        """Whose the backlog of an epoch is by now."""
+        """The epoch to which the backlog of an epoch belongs now."""
         adopted = self.adopted
         while epoch in adopted:
             epoch = adopted[epoch]
         return epoch
 
     def leave(self, epoch: int) -> None:
-        """A value is done or gone."""
+        """Count that a value of an epoch is done or gone."""
         left = self.pending[epoch] - 1
         if left:
             self.pending[epoch] = left
@@ -129,33 +127,32 @@ class Epochs:
             del self.pending[epoch]
 
     def move(self, before: int, epoch: int) -> int:
-        """A value goes from one epoch to another; returns the latter."""
+        """Count that a value moves from one epoch to another; returns the other one."""
         self.pending[epoch] += 1
         self.leave(before)
         return epoch
 
 
-_MOST_VANISHED = 64  # turns of values that were merged away, before the row is cleared of them
+_MOST_VANISHED = 64  # gone items in the row of turns, before it is rebuilt without them
 
 
 class KeyedQueue(Generic[T]):
-    """Values in arrival order, one at a time for each key.
+    """Values in order of arrival, one at a time for each key. From any thread; no method waits.
 
-    - Values of one key are handed out in the order they were added, never two at a time.
-    - Values of different keys are handed out in the order they were added, except that a held key
-      lets others pass.
-    - A key is held from `take` until `done`; `retry` keeps holding it until the value is due and
+    - The values of one key are handed out in the order in which they were added, never two at a time.
+    - Values of different keys are handed out in the order in which they were added; a value whose key is held
+      is passed over until the key is free.
+    - A key is held from `take` until `done`. After `retry`, it stays held until the value was due, taken and
       done.
-    - No more than `at_once` are out at the same time, not counting what is overlooked; where it is
-      lowered, nothing is handed out until enough have come back.
-    - Below `limit` (in the unit of `weigh`) nothing is lost or merged. Beyond it, or always when
-      `keyed`, a new value is merged with the one of its key that waits in the same epoch, by
-      `merge(waiting, new, attempted)`, which returns the values that remain: none, one, or both;
-      a value that was attempted and is on its way back can't be merged to nothing.
-    - `cut` starts a new epoch and returns the old one: what was added before it is the old epoch's
-      until it is retried or handed over. What backs off belongs to the epoch in which it is due.
-      This is how a reload finds its consistent cut without touching what waits.
-    - Several queues with one `epochs` counter are cut together, by a step of that.
+    - At most `at_once` values are running at the same time, without the overlooked ones. After a decrease of
+      `at_once`, no value is handed out until enough are done.
+    - Below `limit`, in the unit of `weigh`, no value is merged. Beyond it, and always if `keyed`, a new value
+      is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the values
+      that remain: none, one, or both. A value that was attempted before can't be merged to none.
+    - `cut` begins a new epoch. A waiting value belongs to its epoch until it is retried or handed over; a
+      value in back-off will belong to the epoch in which it is due. So a reload separates old and new values
+      in one step, without touching the queue.
+    - Queues with the same `epochs` counter are cut together.
     """
 
     def __init__(
@@ -176,25 +173,26 @@ class KeyedQueue(Generic[T]):
         self._weigh = weigh
         self._merge = merge
         self._lock = threading.Lock()
-        self._order = itertools.count()
-        self._ready: deque[QueueItem[T]] = (
-            deque()
-        )  # turns in arrival order; some keys may be held, some be gone
-        self._vanished = 0  # how many of them are gone
-        self._released: deque[QueueItem[T]] = deque()  # taken before all turns; their keys are held for them
-        self._held: dict[str, QueueItem[T]] = {}  # key → the one that runs, backs off or is released
-        self._tail: dict[str, QueueItem[T]] = {}  # key → its last one, the only one to be merged into
-        self._due: list[tuple[float, int, QueueItem[T]]] = []
+        self._order = itertools.count()  # of values in back-off that are due at the same time
+        # The row of turns, in order of arrival. The keys of some may be held, and some may be gone.
+        self._ready: deque[QueueItem[T]] = deque()
+        self._vanished = 0  # how many items in `_ready` are gone
+        self._released: deque[QueueItem[T]] = deque()  # handed out before `_ready`; they hold their keys
+        self._held: dict[str, QueueItem[T]] = {}  # by key: the item that runs, backs off or is released
+        self._tail: dict[
+            str, QueueItem[T]
+        ] = {}  # by key: its last item, the only one that may be merged into
+        self._due: list[tuple[float, int, QueueItem[T]]] = []  # a heap of the items in back-off
         self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
-        self._running = self._overlooked = 0  # what is out is one or the other
+        self._running = self._overlooked = 0  # taken and not done; each such item counts as one of both
 
     def add(self, key: str, value: T) -> None:
         """Append a value of `key`."""
         self.add_all([(key, value)])
 
     def add_all(self, values: Sequence[tuple[str, T]]) -> None:
-        """Append many at once, in their order."""
+        """Append several values, in their order."""
         with self._lock:
             now, epochs = self._now(), self._epochs
             epoch, pending = epochs.counter.newest, epochs.pending
@@ -202,7 +200,7 @@ class KeyedQueue(Generic[T]):
             for key, value in values:
                 tail = self._tail.get(key)
                 full = self.keyed or self._weight >= self.limit
-                # Only the last value of a key may take in a newer one: the order of a key is kept.
+                # Only the last value of a key may be merged with a newer one, so that the order is kept.
                 if full and tail is not None and self._merge_into(tail, value, epoch):
                     continue
                 weight = self._weigh(value)
@@ -214,24 +212,24 @@ class KeyedQueue(Generic[T]):
                 self._ready.append(item)
 
     def take(self) -> QueueItem[T] | None:
-        """The next value that may be worked on now, its key held; None if there is none."""
+        """Take the next item, and hold its key; None if no item may be taken now."""
         with self._lock:
             if self._running >= self.at_once:
                 return None
             if self._due:
                 self._wake_due()
-            # What was released waited for its key: its turn in the row has been already.
+            # A released item waited for its key: its turn in the row came before.
             item = self._released.popleft() if self._released else self._next_turn()
             if item is None:
                 return None
-            item.fixed = True  # its worker reads the value: nothing may be merged into it any more
+            item.fixed = True  # the worker reads the value, which must not change any longer
             if item.attempts == 0:
                 self._taken += 1
             self._running += 1
             return item
 
     def done(self, item: QueueItem[T]) -> bool:
-        """The value was dealt with; the next of its key may be taken. Whether one waits for that."""
+        """Note that an item was processed, and free its key; returns whether a further item has that key."""
         with self._lock:
             self._come_back(item)
             self._weight -= item.weight
@@ -239,16 +237,17 @@ class KeyedQueue(Generic[T]):
             return self._release(item)
 
     def drop(self, item: QueueItem[T]) -> bool:
-        """As `done`, for a value that nothing was done with: it counts as dropped, and not as taken."""
+        """As `done`, for an item that was not processed: it counts as dropped, and not as taken."""
         with self._lock:
             self._taken -= 1
             self._dropped += 1
         return self.done(item)
 
     def retry(self, item: QueueItem[T], delay: float) -> None:
-        """Hand the value out again in `delay` seconds. Its key stays held until that has been done.
+        """Hand the item out again in `delay` seconds; its key stays held.
 
-        Until it is due, the value belongs to no epoch; then to the one that is the newest at that moment.
+        Until it is due, the item belongs to no epoch; after that, to the one that is the newest at that
+        moment.
         """
         with self._lock:
             self._come_back(item)
@@ -261,7 +260,7 @@ class KeyedQueue(Generic[T]):
                 self._absorb_newer(item)
 
     def hurry(self, chosen: Callable[[QueueItem[T]], bool]) -> bool:
-        """Make due now what backs off and is `chosen`; whether there was any. O(n) in what backs off."""
+        """End the back-off of the `chosen` items; returns whether there was one. O(n)."""
         now, found = self._now(), False
         with self._lock:
             for at, (due, order, item) in enumerate(self._due):
@@ -273,7 +272,7 @@ class KeyedQueue(Generic[T]):
         return found
 
     def overlook(self, item: QueueItem[T]) -> None:
-        """Wait no longer for one that is out: another may be handed out in its place, but none of its key."""
+        """Do not count a taken item towards `at_once` any longer. Its key stays held."""
         with self._lock:
             if not item.overlooked:
                 item.overlooked = True
@@ -281,39 +280,39 @@ class KeyedQueue(Generic[T]):
                 self._overlooked += 1
 
     def cut(self) -> int:
-        """Start a new epoch for all that share the counter; returns the one that ended. Cannot fail."""
+        """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
         return self._epochs.counter.cut()
 
     def part(self) -> None:
-        """Share the counter with no other queue any longer: its newest epoch is the last."""
+        """Stop sharing the counter: further cuts of the other queues do not concern this one."""
         with self._lock:
             self._epochs.counter = EpochCounter(self._epochs.counter.newest)
 
     def hand_over(self, old: int) -> None:
-        """Give what is left of epoch `old`, except what is running, to the newest epoch."""
+        """Let the waiting items of epoch `old` belong to the newest epoch."""
         with self._lock:
             self._epochs.hand_over(old)
 
     def handed_over(self, epoch: int) -> bool:
-        """Whether that epoch has a backlog that belongs to a newer one."""
+        """Whether an epoch has a backlog that was handed over to a newer one."""
         return epoch in self._epochs.adopted
 
     def epoch_of(self, item: QueueItem[T]) -> int:
-        """The epoch whose target shall work on this item, after hand-overs."""
+        """The epoch whose code has to process an item, after hand-overs."""
         epoch, epochs = item.epoch, self._epochs
         if epoch == NO_EPOCH:
             epoch = epochs.counter.newest
         return epochs.of(epoch) if epochs.adopted else epoch
 
     def outstanding(self, epoch: int) -> int:
-        """How many values of exactly that epoch are neither done nor gone."""
+        """How many values of exactly this epoch are neither done nor gone."""
         with self._lock:
             return self._epochs.pending.get(epoch, 0)
 
     def clear(self) -> int:
-        """Drop all that waits or backs off; returns how many. What is running goes on.
+        """Drop all items that wait or back off; returns how many. Running items stay.
 
-        All of them count as dropped: one that backs off counts as taken no longer.
+        They count as dropped, and an item in back-off does not count as taken any longer.
         """
         with self._lock:
             resting = [*self._released, *(item for _, _, item in self._due)]
@@ -337,13 +336,13 @@ class KeyedQueue(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The newest epoch: what is added now belongs to it."""
+        """The newest epoch, to which a value belongs that is added now."""
         return self._epochs.counter.newest
 
     def next_due(self) -> float | None:
-        """Seconds until the first value in back-off is due; zero if something may be taken now.
+        """Seconds until an item may be taken: 0 if one may be taken now, else until the first back-off ends.
 
-        None if nothing is pending, or if as many are out as may be.
+        None if no item waits or backs off, or if `at_once` items are running.
         """
         with self._lock:
             if self._running >= self.at_once:
@@ -354,18 +353,18 @@ class KeyedQueue(Generic[T]):
 
     @property
     def turns(self) -> int:
-        """How long the row of turns is, with those of values that were merged away."""
+        """The length of the row of turns, with items that are gone."""
         return len(self._ready)
 
     @property
     def remembered_epochs(self) -> frozenset[int]:
-        """The epochs of which values are pending, or whose backlog was handed over."""
+        """The epochs with pending values, and those whose backlog was handed over."""
         with self._lock:
             return frozenset((*self._epochs.pending, *self._epochs.adopted))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, runs or backs off."""
+        """Whether no item waits, runs or backs off."""
         with self._lock:
             return not self._epochs.pending
 
@@ -385,7 +384,7 @@ class KeyedQueue(Generic[T]):
                 weight=self._weight,
             )
 
-    # What follows is called under the lock.
+    # The methods below are called under the lock.
 
     def _come_back(self, item: QueueItem[T]) -> None:
         if item.overlooked:
@@ -405,7 +404,7 @@ class KeyedQueue(Generic[T]):
             self._merged += 1
             self._replace(waiting, remaining[0])
         else:
-            self._merged += 2  # neither of the two will be delivered
+            self._merged += 2  # neither of the two is handed out
             self._vanish(waiting)
         return True
 
@@ -415,7 +414,7 @@ class KeyedQueue(Generic[T]):
         item.value, item.weight = value, weight
 
     def _absorb_newer(self, item: QueueItem[T]) -> None:
-        # Under `keyed` a newer value takes the place and the attempts of the one that failed.
+        # With `keyed`, a newer value takes the place and the attempts of the one that failed.
         while (newer := item.after) is not None:
             remaining = self._merge(item.value, newer.value, True)
             if len(remaining) != 1:
@@ -436,11 +435,11 @@ class KeyedQueue(Generic[T]):
             del self._tail[item.key]
         self._forget(item)
         item.gone = True
-        if self._held.get(item.key) is item:  # its turn had come: it was the next to be taken
+        if self._held.get(item.key) is item:  # it was released, and would have been taken next
             self._released.remove(item)
             del self._held[item.key]
         elif not item.passed:
-            del item.value  # the turn stays in the row for a while, and shall not keep the value alive
+            del item.value  # the item stays in the row for a while, and must not keep the value alive
             self._vanished += 1
             if self._vanished > _MOST_VANISHED and self._vanished * 2 > len(self._ready):
                 self._ready = deque(turn for turn in self._ready if not turn.gone)
@@ -452,7 +451,7 @@ class KeyedQueue(Generic[T]):
             if item.gone:
                 self._vanished -= 1
             elif item.key in self._held:
-                item.passed = True  # the others may go on; it follows when its key is free
+                item.passed = True  # other keys go on; this item is released when its key is free
             else:
                 self._held[item.key] = item
                 return item

@@ -1,6 +1,6 @@
-"""Event loops in threads of their own, one for the machinery and one for asynchronous handlers; and latches.
+"""Event loops in threads of their own, and latches.
 
-A latch opens once: for "synced", "ready" and "stopped".
+A latch opens once, such as for "synced", "ready" or "stopped".
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from declctl.kit.clock import Clock
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 1.0  # between two looks whether a loop that was given something still runs
-BLOCKED_LOOKS = 5  # in a row without an answer: then a loop is blocked
+_LOOK_SECONDS = 1.0  # between two checks of `call_on` whether the loop still runs
+BLOCKED_LOOKS = 5  # calls of `look` in a row without an answer, after which a loop counts as blocked
 
 _YIELD_SECONDS = 0.0005  # longer than a waiting thread takes to wake up
 
 
 def yield_interpreter() -> None:
-    """Give the interpreter to the threads that wait for it: called between two slices of background work.
+    """Release the interpreter lock for other threads, between two slices of background work.
 
-    `time.sleep(0)` takes the lock back before a waiting thread has woken up. On a loop, the same is
+    `time.sleep(0)` would take the lock back before a waiting thread has woken up. On a loop, use
     `await asyncio.sleep(0)`.
     """
     time.sleep(_YIELD_SECONDS)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread; None if none does."""
+    """The loop that runs in this thread; None without one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -41,10 +41,10 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def call_on(loop: asyncio.AbstractEventLoop | None, function: Callable[[], T]) -> T:
-    """What a function returns or raises when it is called on a loop. From any thread.
+    """Call a function on a loop; returns its result or raises its exception. From any thread.
 
-    It is called at once in the thread of that loop, and where the loop does not run (yet, or any more):
-    then there is only one thread to care for. Else the caller waits until the loop has called it.
+    In the thread of the loop it is called at once. So it is if the loop does not run yet, or any longer: then
+    only one thread uses its objects. Otherwise the caller blocks until the loop has called the function.
     Raises RuntimeError if the loop ends before.
     """
     if loop is None or running_loop() is loop or not loop.is_running():
@@ -65,9 +65,9 @@ def call_on(loop: asyncio.AbstractEventLoop | None, function: Callable[[], T]) -
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns or raises, even if whoever awaits it is cancelled meanwhile.
+    """Await `work` to its end, even if the caller is cancelled; returns its result or raises its exception.
 
-    Then the cancellation is raised when the work is over.
+    A cancellation of the caller is raised after the end of `work`, unless `work` itself has failed.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -84,46 +84,46 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 class LoopThread:
     """An event loop that runs in a daemon thread from `start` to `stop`.
 
-    It is a daemon so that a coroutine which never yields cannot keep the process from ending;
-    `stop` cancels what is still running and waits for it, but only for a while.
+    The thread is a daemon, so that a coroutine that blocks the loop can't keep the process alive. `stop`
+    cancels the tasks and waits for the thread, with a timeout.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._answered = True  # set by the loop, cleared by `look`
-        self._unanswered = 0  # looks in a row
+        self._answered = True  # the loop has run since the last `look`; set by the loop, cleared by `look`
+        self._unanswered = 0  # calls of `look` in a row without an answer
 
     def start(self) -> "LoopThread":
-        """Start the thread; returns itself."""
+        """Start the thread; returns this object."""
         self._thread.start()
         return self
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there; its result or its exception is in the future. From any thread."""
+        """Run a coroutine on the loop; returns the future of its result. From any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on this loop's thread."""
+        """Whether the caller runs in the thread of this loop."""
         return threading.current_thread() is self._thread
 
     @property
     def unanswered(self) -> int:
-        """How many looks in a row the loop has not answered."""
+        """The number of calls of `look` in a row that the loop has not answered."""
         return self._unanswered
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a callback or a coroutine has not given the loop back for five looks in a row."""
+        """Whether the loop has not answered five calls of `look` in a row, because a callback blocks it."""
         return self._unanswered >= BLOCKED_LOOKS
 
     def look(self) -> None:
-        """Look whether the loop has answered since the look before, and ask again.
+        """Check whether the loop has run since the last call, and ask it for a further answer.
 
-        Called at a steady pace, by one thread. Looks are counted, and not seconds: a process that was stopped
-        for a while has not blocked its loops.
+        Called at a steady pace by one thread. Calls are counted, and not seconds, because a process that was
+        suspended has not blocked its loops.
         """
         if not self._thread.is_alive():
             self._unanswered = 0
@@ -135,11 +135,11 @@ class LoopThread:
 
     @property
     def thread(self) -> int | None:
-        """The identifier of its thread; None before it has started."""
+        """The identifier of the thread; None before `start`."""
         return self._thread.ident
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """Cancel what runs, end the thread, and say whether it ended within `timeout` seconds."""
+        """Cancel all tasks and end the thread; returns whether it ended within `timeout` seconds. Blocks."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout)
@@ -169,33 +169,33 @@ _log = logging.getLogger("declctl.kit")
 
 
 class Latch:
-    """Open or not; once open it stays open. Asked from any thread, opened and waited for on one loop.
+    """A flag that is set once and then stays open (client-go's HasSyncedChecker).
 
-    `on_open` calls back at once if it is open already, so that nobody can come too late
-    (client-go's HasSyncedChecker). What a callback raises when the latch opens is logged: it harms
-    neither the other callbacks nor whoever opens it.
+    `is_open` may be read from any thread; everything else belongs to one loop. A callback that is added after
+    the opening is called at once. An exception of a callback is logged when the latch opens, and affects
+    neither the other callbacks nor the caller of `open`.
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name = name  # for logs
         self._open = False
-        self._waiters: deque[Callable[[], object]] = deque()
+        self._waiters: deque[Callable[[], object]] = deque()  # callbacks; empty once it is open
 
     def __bool__(self) -> bool:
-        """Refused: `if latch:` looks like a question about the door and is one about the object."""
+        """Raises TypeError: `if latch:` would be true for a latch that is not open."""
         raise TypeError(f"ask latch.is_open, not the latch itself ({self.name})")
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened."""
+        """Whether the latch was opened."""
         return self._open
 
     def open(self) -> None:
-        """Open it and call everybody who waits, once; opening twice is harmless."""
+        """Open the latch and call each callback once. May be repeated."""
         if self._open:
             return
         self._open = True
-        while self._waiters:  # one by one: a callback may let another one be forgotten
+        while self._waiters:  # one by one: a callback may call `forget` for another one
             call = self._waiters.popleft()
             try:
                 plain(call(), "a callback of a latch")
@@ -205,19 +205,19 @@ class Latch:
                 _log.exception("a callback of the latch %s raised", self.name or "without a name")
 
     def on_open(self, call: Callable[[], object]) -> None:
-        """Call `call` when it opens, or now; what it raises now is raised."""
+        """Call `call` when the latch opens; at once, if it is open, and then its exception is raised."""
         if self._open:
             call()
         else:
             self._waiters.append(call)
 
     def forget(self, call: Callable[[], object]) -> None:
-        """Do not call `call` when it opens: nobody waits there any longer."""
+        """Remove a callback; no effect for an unknown one."""
         if call in self._waiters:
             self._waiters.remove(call)
 
     async def wait(self) -> None:
-        """Return when it is open."""
+        """Return when the latch is open."""
         if self._open:
             return
         opened = asyncio.Event()
@@ -229,7 +229,7 @@ class Latch:
 
 
 async def all_open(latches: Iterable[Latch], *, clock: Clock, timeout: float) -> bool:
-    """Return True when all of these are open, or False after `timeout` seconds of the clock."""
+    """Return True when all latches are open, or False after `timeout` seconds of the clock."""
     closed = [latch for latch in latches if not latch.is_open]
     if not closed:
         return True

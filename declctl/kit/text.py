@@ -1,8 +1,8 @@
-"""Foreign text, made fit for a terminal and for a log: nothing in it is obeyed, and no line is forged.
+"""Texts of servers and users, made safe for a terminal and a log.
 
-Others write what is printed: object names and messages of servers, exceptions of handlers, file names.
-Unprintable are control characters (C0 and C1), line and paragraph separators, and what turns the direction of
-writing (`str.isprintable`).
+Object names, messages of servers, exceptions of handlers and file names may have unprintable characters:
+control characters (C0 and C1), line and paragraph separators, and marks of the writing direction
+(`str.isprintable`). These could control a terminal, or forge a line of a log.
 """
 
 import json
@@ -15,49 +15,46 @@ _NOT_PLAIN = re.compile(r"[^\x0a\x20-\x7e]")
 
 
 def visible(text: str) -> str:
-    """The text with a mark for each unprintable character; line ends and tabs stay."""
+    """The text with U+FFFD for each unprintable character; line ends and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else _MARK for c in text)
 
 
 def one_line(text: str) -> str:
-    r"""The text on one line: as `visible`, and each line end as `\n`."""
+    r"""The text as `visible` returns it, with each line end written as `\n`."""
     if text.isprintable():
         return text
     return visible(text.replace("\r\n", "\n")).replace("\n", "\\n")
 
 
 def exception_text(error: BaseException) -> str:
-    """What `str` gives for an exception; for a broken one, whose `str` raises, that it can't be shown.
-
-    Exceptions of user code may be anything.
-    """
+    """The `str` of an exception. If that raises, as in a broken class of user code, a fixed text."""
     try:
-        return "".join([str(error)])  # a plain str: one of a class of its own may be broken, too
+        return "".join([str(error)])  # a plain str, because a subclass of str may be broken, too
     except BaseException:  # noqa: BLE001 - even SystemExit
         return "(its text can't be shown)"
 
 
 def excerpt(text: str, *, most: int) -> str:
-    """The beginning of a text as a part of a sentence: at most `most` characters of it, on one line.
+    """The beginning of a text on one line, as a part of a sentence: at most `most` characters.
 
-    White space, line ends among it, becomes single spaces; other unprintable characters as in `visible`.
+    White space, line ends included, becomes single spaces; other unprintable characters are as in `visible`.
     """
-    beginning = text.lstrip()[: 4 * most]  # of what may be megabytes
+    beginning = text.lstrip()[: 4 * most]  # the text may have megabytes
     return visible(" ".join(beginning.split())[:most].rstrip())
 
 
 def to_json(document: Any, *, indent: int | None = None) -> str:
-    """JSON that can be looked at: letters as they are, what is unprintable as its escape.
+    """JSON for a terminal: printable characters as they are, unprintable ones as escapes.
 
-    What JSON does not know is written as its text.
+    Values of other types than those of JSON are written as their `str`.
     """
     return escaped(json.dumps(document, indent=indent, ensure_ascii=False, default=str))
 
 
 def escaped(document: str) -> str:
-    """JSON, with what is unprintable in its texts as escapes: the same document."""
+    """The same JSON document, with escapes for the unprintable characters of its strings."""
     return document if document.isprintable() else _NOT_PLAIN.sub(_escape, document)
 
 

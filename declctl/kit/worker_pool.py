@@ -1,9 +1,9 @@
-"""Worker pools: the threads or tasks that take items from a `KeyedQueue` and work on them.
+"""Worker pools: threads or tasks that take items from a `KeyedQueue` and work on them.
 
-A pool is the waiting shell around a queue that decides and never waits. `work` deals with one item, ends it
-at the queue (`done`, `drop` or `retry`), and raises nothing; it returns False where its worker was replaced
-meanwhile and has to leave. Two pools may take from one queue, as they do after a reload until the old
-workers have left: the queue hands out no more than it allows.
+The queue decides, and the pool waits. `work` processes one item and calls `done`, `drop` or `retry` of the
+queue. It raises nothing, and returns whether its worker goes on: False if the worker was replaced meanwhile.
+Two pools may take from one queue, as after a reload until the old workers have ended; the queue limits the
+items of both together.
 """
 
 import asyncio
@@ -16,17 +16,15 @@ from declctl.kit.loops import running_loop
 
 T = TypeVar("T")
 
-_LONGEST_WAIT = (
-    30.0  # seconds for what backs off: the clock of the queue may be another one than the threads'
-)
-_ITEMS_PER_TURN = 64  # items that a task works on until the others of its loop may run
+_LONGEST_WAIT = 30.0  # seconds until the queue is checked again, whose clock may differ from the threads' one
+_ITEMS_PER_TURN = 64  # items of an asynchronous worker until other tasks of the loop may run
 
 
 class ThreadWorkerPool(Generic[T]):
-    """`size` daemon threads, each with one item at a time.
+    """`size` daemon threads, each of which works on one item at a time. From any thread.
 
-    `start` makes the threads before they are needed, as a thread that starts holds up its starter; they rest
-    until `wake`. `on_left` is called by each worker, in its thread, when it works no more.
+    `start` makes the threads before they are needed, because starting a thread blocks the caller; they wait
+    until `wake`. Each worker calls `on_left` in its thread when it ends.
     """
 
     def __init__(
@@ -45,11 +43,11 @@ class ThreadWorkerPool(Generic[T]):
         self._work = work
         self._name = name  # of the threads
         self._on_left = on_left
-        self._first: list[threading.Thread] = []  # the threads of `start`, without those that replace one
-        self._ready = ready or threading.Event()  # set: look at the queue, or leave
+        self._first: list[threading.Thread] = []  # those of `start`, without replacements
+        self._ready = ready or threading.Event()  # set when a worker has to check the queue, or to end
 
     def start(self) -> None:
-        """Start the threads. Raises RuntimeError where one can't be started, and lets the others go."""
+        """Start the threads. If one can't be started, dismisses the others and raises RuntimeError."""
         try:
             for _ in range(self.size):
                 self._first.append(self._start())
@@ -58,26 +56,26 @@ class ThreadWorkerPool(Generic[T]):
             raise
 
     def wake(self) -> None:
-        """Something may be ready. From any thread; costs little while all of them work."""
+        """Let the workers check the queue, because an item may be ready. Cheap while all of them work."""
         if not self._ready.is_set():
             self._ready.set()
 
     def replace_one(self) -> None:
-        """Start another worker in the place of a stuck one, which leaves when its call returns."""
+        """Start a worker in the place of a stuck one, which ends when its call returns."""
         if not self.is_dismissed:
             self._start()
             self._ready.set()
 
     def dismiss(self) -> None:
-        """Let each worker leave when its present item is done. Twice is harmless."""
+        """Let each worker end after its present item. May be repeated."""
         self.is_dismissed = True
         self._ready.set()
 
     def cancel(self) -> None:
-        """Nothing: a thread can't be cancelled. It is a daemon, and keeps no process from ending."""
+        """No effect: a thread can't be cancelled. It is a daemon, and does not keep the process alive."""
 
     def join(self) -> None:
-        """Return when the threads of `start` are gone: at once, where all workers have left."""
+        """Block until the threads of `start` have ended; short, if all workers have called `on_left`."""
         for thread in self._first:
             if thread is not threading.current_thread():
                 thread.join()
@@ -91,27 +89,26 @@ class ThreadWorkerPool(Generic[T]):
         queue, ready, wait = self._queue, self._ready, None
         try:
             while not self.is_dismissed:
-                # The wait comes first: until a commit lets these workers in, the items are another pool's.
+                # The wait comes first: before the commit of a reload, the items belong to another pool.
                 ready.wait(wait)
-                ready.clear()  # before the look: whatever is added after it sets the event again
+                ready.clear()  # before `take`: an item that is added after it sets the event again
                 while not self.is_dismissed and (item := queue.take()) is not None:
                     if self.size > 1:
-                        # A colleague may have cleared the event for this item, and sleep through the next.
+                        # This worker has cleared the event for all of them, and there may be further items.
                         ready.set()
                     if not self._work(item):
                         return
                 due = queue.next_due()
                 wait = None if due is None else min(due, _LONGEST_WAIT)
         finally:
-            ready.set()  # for the colleagues: one `dismiss` wakes only the worker that clears the event
+            ready.set()  # for the other workers: `dismiss` sets the event once, and one worker clears it
             self._on_left()
 
 
 class AsyncWorkerPool(Generic[T]):
-    """`size` tasks on a loop, made at the first `wake`: they cost nothing to start and hold up no other.
+    """`size` tasks on a loop, which the first `wake` makes. All methods may be called from any thread.
 
-    `on_left` is called on the loop for each worker that works no more. All methods may be called from any
-    thread.
+    `on_left` is called on the loop for each worker that ends.
     """
 
     def __init__(
@@ -132,15 +129,15 @@ class AsyncWorkerPool(Generic[T]):
         self._name = name  # of the tasks
         self._on_left = on_left
         self._started = False
-        self._sleeping = 0  # workers that wait for the event; read by other threads
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ready = asyncio.Event()
+        self._sleeping = 0  # workers that wait for the event; written on the loop, read by any thread
+        self._tasks: set[asyncio.Task[None]] = set()  # of the workers that have not ended
+        self._ready = asyncio.Event()  # set when a worker has to check the queue, or to end
 
     def start(self) -> None:
-        """Nothing: tasks are made when they are needed."""
+        """No effect: `wake` makes the tasks."""
 
     def wake(self) -> None:
-        """Something may be ready. Costs little while all of them work."""
+        """Let the workers check the queue, because an item may be ready. Cheap while all of them work."""
         if not self._started:
             self._started = True
             self._on_loop(self._start_all)
@@ -148,11 +145,11 @@ class AsyncWorkerPool(Generic[T]):
             self._on_loop(self._ready.set)
 
     def replace_one(self) -> None:
-        """Start another worker in the place of a stuck one, which leaves when its call returns."""
+        """Start a worker in the place of a stuck one, which ends when its call returns."""
         self._on_loop(self._start_one)
 
     def dismiss(self) -> None:
-        """Let each worker leave when its present item is done. Twice is harmless."""
+        """Let each worker end after its present item. May be repeated."""
         self.is_dismissed = True
         self._on_loop(self._ready.set)
 
@@ -161,11 +158,11 @@ class AsyncWorkerPool(Generic[T]):
         self._on_loop(lambda: [task.cancel() for task in self._tasks])
 
     def join(self) -> None:
-        """Nothing: a task that has left is gone."""
+        """No effect: a worker that has called `on_left` has ended."""
 
     def _on_loop(self, call: Callable[[], object]) -> None:
         if self.loop is running_loop():
-            call()  # at once: a handover between threads costs more than a call
+            call()  # `call_soon_threadsafe` would cost more
         elif not self.loop.is_closed():
             self.loop.call_soon_threadsafe(call)
 
@@ -176,7 +173,7 @@ class AsyncWorkerPool(Generic[T]):
     def _start_one(self) -> None:
         task = self.loop.create_task(self._run(), name=self._name)
         self._tasks.add(task)
-        task.add_done_callback(self._left)  # also where it is cancelled before it runs
+        task.add_done_callback(self._left)  # also called for a task that is cancelled before it runs
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -193,12 +190,12 @@ class AsyncWorkerPool(Generic[T]):
                 return
             worked += 1
             if worked % _ITEMS_PER_TURN == 0:
-                await asyncio.sleep(0)  # calls that never wait must not starve the others on this loop
+                await asyncio.sleep(0)  # calls that never wait must not block the loop
 
     async def _sleep(self) -> None:
         self._ready.clear()
         self._sleeping += 1
-        # The queue is asked after the worker counts as sleeping: whatever is added now sets the event.
+        # After the worker counts as sleeping: an item that is added from now on sets the event.
         due = self._queue.next_due()
         timer = None
         if due is not None:

@@ -391,9 +391,9 @@ class Reflector:
         return Watching(self.last_sync_resource_version)
 
     async def prove_continuity(self) -> None:
-        """Prove that the server goes on from what is held; raises HistoryReplaced if it does not.
+        """Prove that the server still has the history of the cache; raises HistoryReplaced if it has not.
 
-        It is called before the cache is relied on after a time without a connection, and not while the
+        It is called after a time without a connection, before the next watch or hand-over, and not while the
         reflector watches. It costs one small LIST, or two. Raises Unreachable where no answer comes. A server
         that refuses the LIST, or whose answer proves nothing, is trusted.
         """
@@ -419,16 +419,18 @@ class Reflector:
         """
         if (health := self._health) is not None:
             health.history_replaced(why)  # calls `_note_rollback` of each watch, of this one as well
-        if self._rollback is None:  # the source has no health, or that has spoken of this rollback before
+        if (
+            self._rollback is None
+        ):  # the source has no monitor, or the monitor has reported this rollback before
             self._note_rollback(why)
         return HistoryReplaced(why)
 
     def _note_rollback(self, why: str) -> None:
-        """Note that the server's history is another one than that of what is held.
+        """Note that the server has another history than the cache.
 
         A watch ends at once. A list that is under way is given up when it is complete (`_replace`).
         """
-        if self._metrics.replaced:  # before the first list nothing is held
+        if self._metrics.replaced:  # before the first list the cache is empty
             self._metrics.rolled_back(why)
         self._rollback = _Rollback(why)
         if self._watchdog is not None:
