@@ -105,11 +105,6 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     @property
-    def is_current(self) -> bool:
-        """Whether the caller runs in the thread of this loop."""
-        return threading.current_thread() is self._thread
-
-    @property
     def unanswered(self) -> int:
         """The number of calls of `look` in a row that the loop has not answered."""
         return self._unanswered

@@ -218,7 +218,6 @@ class SandboxThread:
         self._listen = (host, port)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._churn: asyncio.Task[None] | None = None
         # These two are used on the loop of the sandbox, whichever thread asks; the cast hides nothing but
         # that.
         self.ledger = cast("Ledger", _OnLoop(self._sandbox.ledger, self._call))
@@ -241,7 +240,7 @@ class SandboxThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._run(self._shut())
+            self._run(self._sandbox.stop())
         finally:
             self._end_loop()
 
@@ -297,19 +296,6 @@ class SandboxThread:
     def objects(self, kind: str, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind."""
         return self._call(lambda: self._sandbox.store.objects(kind, namespace))
-
-    def start_churn(self, rate: float) -> None:
-        """Make `rate` changes a second to demo pods until the thread ends."""
-
-        async def begin() -> None:
-            self._churn = asyncio.create_task(self._sandbox.churn(rate), name="sandbox churn")
-
-        self._run(begin())
-
-    async def _shut(self) -> None:
-        if self._churn is not None:
-            self._churn.cancel()
-        await self._sandbox.stop()
 
     def _call(self, call: Callable[[], _T]) -> _T:
         async def on_loop() -> _T:

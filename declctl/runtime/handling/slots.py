@@ -105,11 +105,6 @@ class Slots:
         self._held = False  # workers are not woken: what comes waits
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step cuts them all
 
-    @property
-    def is_held(self) -> bool:
-        """Whether handlers are called for nothing yet."""
-        return self._held
-
     def hold(self) -> None:
         """Call no handler until `let_go`: what happens waits for it. Before the first commit."""
         self._held = True
