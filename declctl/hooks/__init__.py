@@ -1,4 +1,4 @@
-"""The sockets: what a plugin may rely on, and how the host reaches it.
+"""Hooks: the interface of plugins and handler files, and how the process finds and calls them.
 
 Here are the two markers, which a plugin imports; `specs` is the contract. `bundle` reads handler files into
 memory, `parser` finds their imports, and `loader` imports them under private names. `plugins` finds installed

@@ -1,9 +1,8 @@
-"""The gate: the only room with a socket to a cluster.
+"""The transport: the only room with sockets to a cluster.
 
-Where the cluster is, how to log in to it and its TLS come from the official client's asyncio side;
-LIST and WATCH are read here as bytes and given away as records and events. What decides what to
-list, when to watch again or how long to back off does not belong here: a fault is told once, as one
-error, to whoever asked.
+The address of the cluster, the login and TLS come from the asyncio part of the official client. LIST and WATCH
+are read here as bytes and returned as records and events. A fault is raised once, as one error. Decisions what
+to list, when to watch again and how long to back off do not belong here.
 """
 
 from declctl.transport.client import Client

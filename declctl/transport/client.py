@@ -1,6 +1,6 @@
-"""The client: a server found, logged in to, and asked. The only door of this room.
+"""The client: finds a server, logs in, and sends requests.
 
-What is asked of it comes back as values of `objects` or as errors of `declctl.errors`.
+Answers are values of `objects`, faults are errors of `declctl.errors`. Other rooms use this class alone.
 """
 
 import asyncio

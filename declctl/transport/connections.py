@@ -1,4 +1,4 @@
-"""The connections to one server: a pool that strangers can't misuse, and bodies that are read in large parts.
+"""The connections to one server: a pool, and the bodies of answers, read in large parts.
 
 The pool is the official client's. No redirect is followed, no `.netrc` is read, no cookie is kept, and a
 server that sends something while no request waits loses its connection.
