@@ -1,10 +1,10 @@
-"""The only place where the rooms below meet: the process, its generations and their handlers.
+"""The room that joins the others: the process, its generations and their handlers.
 
-`checking` reads a manifest and imports its handlers aside, `caching` keeps what is watched, `handling` is
-what becomes of a change, `reloading` makes generations follow one another; `reporting` and `planning` say
-what is and what would be; `runtime` is the process. What could be tested without two other rooms does not
-belong here.
+`checking` reads a manifest and imports its handlers in a child process. `caching` has the informers, `handling`
+delivers changes to handlers, `reloading` replaces a generation by the next, `reporting` and `planning` describe
+the present state and the next one. `runtime` is the process. Code that can be tested without two other rooms
+does not belong here.
 
-This front is empty on purpose: the process that pre-flights' children come from imports `checking.answering`,
-and must not pay for the rest.
+This file is empty on purpose: the fork server of pre-flights imports `checking.preflight_child`, and must not
+import the rest.
 """

@@ -1,1 +1,1 @@
-"""The caches of a process: an informer for each watch, and what each generation wants of it."""
+"""The caches of a process: an informer for each watch, with the requirements of each generation."""

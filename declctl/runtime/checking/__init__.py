@@ -1,4 +1,5 @@
-"""From files to a plan and code that has been tried: read once, checked, imported in a child process.
+"""From files to a plan and tried code: files are read, checked, and imported in a child process.
 
-It imports nothing, as `runtime` does: the process of the children imports `fork_server` alone.
+This package imports nothing, as `runtime` does, because the fork server of the child processes imports
+`fork_server` alone.
 """

@@ -1,6 +1,7 @@
-"""What `validate` does, and every start and reload before anything else: read, load, plan, and import aside.
+"""The check of a manifest and its handlers: read, load, plan, and import in a child process.
 
-All faults come at once, each with its place: in the manifest, or in a handler file.
+`validate` does only this; every start and reload begins with it. All faults are reported together, each with
+its place in the manifest or in a handler file.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
 _NO_CHILD = "DCL086"
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
-_ADVICE: Mapping[int | None, str] = {  # about files that can't be read
+_ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
     errno.EFBIG: "make it smaller; docs/security.md has the limits",
     errno.ETIMEDOUT: "see whether its file system answers, such as a network mount, and reload again",
     errno.EAGAIN: "raise the limits on processes and memory, or end other processes",
@@ -49,43 +50,38 @@ _ADVICE: Mapping[int | None, str] = {  # about files that can't be read
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Inputs and what is to be said about them.
-
-    Without errors, `inputs` and `declaration` are what will run. `hooks` is what hooks add to the
-    caches, None where nothing was imported. `import_seconds` is how long the import in the child took.
-    `exhausted` is why the process could not read the files, where that says nothing of them (`is_exhausted`).
-    """
+    """The inputs of a generation, and the diagnostics about them."""
 
     diagnostics: tuple[Diagnostic, ...]
-    inputs: Inputs | None = None
-    declaration: Declaration | None = None
-    hooks: FromHooks | None = None
-    import_seconds: float = 0.0
-    exhausted: BaseException | None = None
+    inputs: Inputs | None = None  # None if the manifest or its files have errors
+    declaration: Declaration | None = None  # of the user code in `inputs`
+    hooks: FromHooks | None = None  # that hooks add to the caches; None if nothing was imported
+    import_seconds: float = 0.0  # duration of the import in the child
+    exhausted: BaseException | None = None  # the process could not read any file (`is_exhausted`)
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """The faults that keep it from running."""
+        """The diagnostics that keep the inputs from running."""
         return tuple(d for d in self.diagnostics if d.severity == "error")
 
     def forced(self, number: int) -> "CheckResult":
-        """The same, with the number of the generation of which all code was, or is to be, made anew."""
+        """A copy in which `number` is the generation that made all code anew (`Inputs.forced`)."""
         if self.inputs is None or self.inputs.forced == number:
             return self
         return replace(self, inputs=msgspec.structs.replace(self.inputs, forced=number))
 
     @property
     def has_to_be_imported(self) -> bool:
-        """Whether there is code without known faults, and the manifest wants it imported in a child first."""
+        """Whether there is user code without known errors, and `spec.reload.preflight` is on."""
         if self.inputs is None or self.declaration is None or self.errors:
             return False
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
 def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
-    """Check a manifest and its handlers.
+    """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
-    A file, a folder, or `-`. `in_child` False leaves the import out.
+    Without `in_child` nothing is imported. `children` is the pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest))
     if not in_child:
@@ -99,7 +95,7 @@ def check(manifest: str, *, in_child: bool = True, children: PreflightPool | Non
 
 
 def _linted(checked: CheckResult) -> CheckResult:
-    """With warnings of lint rules, which a child adds where there is one."""
+    """Add the warnings of the lint rules, which otherwise the child adds."""
     if checked.inputs is None:
         return checked
     bundle = checked.inputs.bundle
@@ -109,7 +105,7 @@ def _linted(checked: CheckResult) -> CheckResult:
 
 
 def read_files(files: InputFiles) -> CheckResult:
-    """Read what the files are now, and find what can be found without importing anything."""
+    """Read the files, and find the faults that can be found without an import. Blocks."""
     try:
         inputs = files.read()
     except ManifestErrors as error:
@@ -125,9 +121,9 @@ def read_files(files: InputFiles) -> CheckResult:
 
 
 def import_aside(checked: CheckResult, preflight: Preflight) -> CheckResult:
-    """Import what was read in a child process, and add what is wrong with it. Blocks.
+    """Import the inputs in a child process, and add the faults found there. Blocks.
 
-    Nothing is read again: the bytes that are checked are the bytes that will run.
+    No file is read again: the bytes that are checked are the bytes that will run.
     """
     inputs, declaration = checked.inputs, checked.declaration
     if inputs is None or declaration is None or not checked.has_to_be_imported:
@@ -143,12 +139,12 @@ def import_aside(checked: CheckResult, preflight: Preflight) -> CheckResult:
 
 
 async def import_in_child(checked: CheckResult, children: PreflightPool) -> CheckResult:
-    """`import_aside` in a thread; where nothing is imported, no process is kept for it.
+    """Do `import_aside` in a thread. If nothing is imported, end the process that children come from.
 
-    Cancelling ends the child, and returns when nothing of it is left.
+    A cancellation ends the child, and is raised when the child is gone.
     """
     if not checked.has_to_be_imported:
-        # A manifest with faults is mended soon, and may need the process then.
+        # A manifest with errors is edited again soon, and the process is needed then.
         if not checked.errors:
             await asyncio.to_thread(children.close)
         return checked
@@ -159,16 +155,16 @@ async def import_in_child(checked: CheckResult, children: PreflightPool) -> Chec
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             preflight.give_up()
-            # The thread closes the child: whoever cancels may count on its end.
+            # The thread closes the child: the caller may rely on its end.
             await asyncio.wait([work])
             raise
 
 
 def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Sequence[Diagnostic]:
-    """Faults as located diagnostics, each once: two handlers of one broken file give one."""
+    """The faults as located diagnostics, each once: two handlers of one broken file give one."""
     found: list[Diagnostic] = []
     for fault in faults:
-        # Without a file of its own, a fault stands where the manifest names the code.
+        # A fault without a file is shown where the manifest names the code.
         if fault.file is None:
             found.append(
                 document.fault(
@@ -237,14 +233,11 @@ def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
 
 
 def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
-    """The complete config of each plugin.
-
-    What stands in the manifest, and over it what comes from elsewhere.
-    """
+    """The complete config of each plugin: from the manifest, overlaid with `configFrom`."""
     configs: dict[str, FrozenJson] = {}
     faults: list[Fault] = []
     for plugin in inputs.loaded.controller.plugins:
-        # A config that is no mapping has been reported by the manifest's checks.
+        # The manifest's checks have reported a config that is no mapping.
         config = plugin.config.value()
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
@@ -305,7 +298,7 @@ def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: Ma
 
 
 def _source_line(bundle: Bundle, file: str, line: int) -> str | None:
-    # A diagnostic shows a file as people know it, with the folder before the name in the bundle.
+    # A diagnostic shows the path that the user gave: the folder, then the name in the bundle.
     for name, data in bundle.files.items():
         if file == name or file.endswith(f"/{name}"):
             lines = data.decode("utf-8", "replace").splitlines()

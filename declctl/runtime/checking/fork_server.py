@@ -1,13 +1,15 @@
-"""The process that children of pre-flights are forked from: it has loaded the host, and runs no user code.
+"""The fork server of pre-flights: it has loaded declctl, forks a child for each, and runs no user code.
 
-`python -m declctl.runtime.checking.fork_server`, with a socket as standard input. For each child it is sent
-two sockets: over one the child is asked and answers, over the other its end is asked for and told. A child
-leads a process group; whatever it has started ends with it, and all of them end with whoever started
-this process. The way of `multiprocessing.forkserver`, which knows no groups, loads the main module of
-its user, and is one for the whole process.
+It is started as `python -m declctl.runtime.checking.fork_server`, with a socket as standard input. For each
+child it receives two sockets. The first (talk) carries the declaration and the reports. The second (fate)
+carries the request to end the child, and then its exit status. A child leads a process group, which ends with
+it. All children end with the process that started the server.
 
-No child has a session of its own: Linux shares out processors by sessions first, and one of its own would
-have as large a share as the controller, however nice it is.
+`multiprocessing.forkserver` works alike, but it has no process groups, loads the main module of its user, and
+exists once for the whole process.
+
+A child gets no session of its own. Linux shares the processors among sessions first, so that it would get as
+large a share as the controller, whatever its nice value.
 """
 
 import faulthandler
@@ -25,31 +27,31 @@ from pathlib import Path
 from typing import NoReturn
 
 NEW = b"+"
-"""What is sent with the two sockets of a new child."""
+"""The message that carries the two sockets of a new child."""
 
 STATUS = struct.Struct("!i?")
-"""How a child has ended: its exit status, negative for a signal, and whether that was asked for."""
+"""The end of a child: its exit status (negative for a signal), and whether the end was requested."""
 
 STACK_SIGNAL = signal.SIGUSR2
-"""What makes a child write the stack of its import into its talk socket, as `faulthandler` formats it."""
+"""The signal after which a child writes the stack of its import to its talk socket (`faulthandler`)."""
 
-_NICE = 5  # the server and its children leave the processors to the controller, but never wait for ever
+_NICE = 5  # the controller goes first, but the server and its children never wait for ever
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_ROUNDS = 1000  # of ending orphans, each of which may fork others meanwhile
-_FAILED = 70  # the exit status of a child that failed for a reason of ours (EX_SOFTWARE)
+_MOST_ROUNDS = 1000  # of killing orphans, which may fork others meanwhile
+_FAILED = 70  # the exit status of a child after a fault of declctl (EX_SOFTWARE)
 
 
 @dataclass(eq=False)
 class _Child:
     pid: int  # also the id of its process group
-    fate: socket.socket  # readable once its end is asked for, or the controller is gone
-    unwanted: bool = False  # it was killed because of that
+    fate: socket.socket  # readable when the end is requested, or the controller is gone
+    end_requested: bool = False  # the child was killed because of that
 
 
 class ForkServer:
-    """Forks a child for each pair of sockets that comes over `control`, until that is closed.
+    """Forks a child for each pair of sockets from `control`, until that is closed.
 
-    `answer` is what a child does with the first of them.
+    A child calls `answer` with its talk socket, and ends.
     """
 
     def __init__(self, control: socket.socket, answer: Callable[[socket.socket], None]) -> None:
@@ -57,33 +59,33 @@ class ForkServer:
         self._answer = answer
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
-        # A child's end (SIGCHLD) writes a byte into this pair, which `select` can wait for.
+        # The end of a child (SIGCHLD) writes a byte into this pair, for which `select` can wait.
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
 
     def run(self) -> None:
-        """Serve; when it returns, no child is left."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # select is interrupted only where there is a handler
+        """Serve until `control` is closed and no child is left."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only a signal with a handler interrupts select
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ, None)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        # Without new orders it stays until the last child is reaped, so that its end means their end.
-        wanted = True
-        while wanted or self._children:
+        # After the last request it waits for the last child, so that the end of the server is the end of all.
+        is_open = True
+        while is_open or self._children:
             for key, _ in self._selector.select():
                 if key.fileobj is self._control:
-                    wanted = self._take_order()
+                    is_open = self._take_request()
                 elif key.fileobj is self._woken:
                     self._reap()
                 else:
                     self._end(key.data)
 
-    def _take_order(self) -> bool:
-        """Fork a child; False if there will be no more, and then those that there are come to their end."""
+    def _take_request(self) -> bool:
+        """Fork a child. If `control` is closed instead, end all children and return False."""
         with suppress(ConnectionError):
-            order, descriptors, _, _ = socket.recv_fds(self._control, len(NEW), 2)
-            if order:
+            request, descriptors, _, _ = socket.recv_fds(self._control, len(NEW), 2)
+            if request:
                 self._fork(*(socket.socket(fileno=each) for each in descriptors))
                 return True
         self._selector.unregister(self._control)
@@ -94,7 +96,7 @@ class ForkServer:
     def _fork(self, talk: socket.socket, fate: socket.socket) -> None:
         try:
             pid = os.fork()
-        except OSError:  # no more processes: whoever asked sees that nothing has begun
+        except OSError:  # no more processes: the caller sees closed sockets
             talk.close()
             fate.close()
             return
@@ -117,10 +119,10 @@ class ForkServer:
             self._answer(talk)
             status = 0
         finally:
-            os._exit(status)  # threads and exit functions of user code are nobody's business any longer
+            os._exit(status)  # threads and exit functions of user code are not waited for
 
     def _forget(self, fate: socket.socket) -> None:
-        """What belongs to the server is closed, so that its end can be seen."""
+        """Close the server's sockets: otherwise their ends stay open in this child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -129,12 +131,12 @@ class ForkServer:
             each.close()
 
     def _end(self, child: _Child) -> None:
-        """Somebody has asked for it, or nobody is there any longer."""
+        """Kill a child: its end was requested, or the controller is gone."""
         if child.pid not in self._children:
-            return  # it has ended in this very moment
+            return  # it has ended just now
         with suppress(KeyError):
             self._selector.unregister(child.fate)
-        child.unwanted = True
+        child.end_requested = True
         _kill(child.pid)
 
     def _reap(self) -> None:
@@ -145,20 +147,20 @@ class ForkServer:
             # WNOWAIT leaves the zombie, and with it the id of the group, until the group is killed.
             if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _kill(child.pid)  # whoever is left of its group, while the id is nobody else's
+            _kill(child.pid)  # the rest of its group, while no other group can get the id
             _, status = os.waitpid(child.pid, 0)
             del self._children[child.pid]
             self._end_orphans()
             with suppress(KeyError):
                 self._selector.unregister(child.fate)
             with suppress(ConnectionError), child.fate:
-                child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.unwanted))
+                child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.end_requested))
 
     def _end_orphans(self) -> None:
-        """End what an import has started in groups of its own: as a subreaper this process inherits it.
+        """Kill the processes that an import has started in other groups.
 
-        Each that ends may leave children of its own. An import that goes on beside this one loses what it has
-        cut loose, and nothing else.
+        As a subreaper, this process is their parent now. Their children become its children in the next
+        round. An import beside this one loses the processes that it has detached, and nothing else.
         """
         for _ in range(_MOST_ROUNDS):
             orphans = _children_of_this_process() - self._children.keys()
@@ -173,14 +175,14 @@ class ForkServer:
 
 
 def _children_of_this_process() -> set[int]:
-    """None where the system does not tell (CONFIG_PROC_CHILDREN): then orphans are left to it."""
+    """The process ids; empty if the kernel lacks CONFIG_PROC_CHILDREN: then orphans are left alone."""
     with suppress(OSError, ValueError):
         return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
     return set()
 
 
 def _inherit_orphans() -> None:
-    """Become a subreaper (prctl(2)): what descendants of a child cut loose becomes its child."""
+    """Become a subreaper (prctl(2)): orphaned descendants become children of this process."""
     if sys.platform == "linux":
         import ctypes
 
@@ -189,14 +191,14 @@ def _inherit_orphans() -> None:
 
 
 def _kill(pid: int) -> None:
-    """A child that has been forked this moment leads no group yet, and has started nothing."""
+    """Kill a process group. A child that was forked just now leads no group yet, so kill it alone too."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
 def main() -> None:
-    """Be the server: load what children need, and fork them."""
+    """Run the server: load the modules that children need, and fork children."""
     os.nice(_NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
@@ -204,7 +206,7 @@ def main() -> None:
     from declctl.runtime.checking.preflight_child import answer
 
     gc.collect()
-    gc.disable()  # a collection would touch, and so copy, what all share
+    gc.disable()  # a collection would write to, and so copy, the memory that all children share
     gc.freeze()
     _inherit_orphans()
     ForkServer(control, answer).run()

@@ -1,9 +1,9 @@
-"""What a generation is made of: manifest and handler files, read once, from one real directory.
+"""The inputs of a generation: manifest, handler files and config files, read as one version.
 
-A ConfigMap's folder is swapped by moving one link (`..data`). The link is resolved once, everything
-is read from behind it, and if it moved meanwhile everything is read again: what is staged is never
-half of one version and half of another. So are the files of plugins' configs, which may be in another
-volume, such as a Secret, that is swapped at moments of its own.
+The kubelet replaces the folder of a ConfigMap by moving one link (`..data`). The link is resolved once, and
+all files are read from its target. If the link moves meanwhile, all files are read again, so that no
+generation has files of two versions. The same is done for the config files of plugins, which may be in
+another volume (a Secret) with a link of its own.
 """
 
 import errno
@@ -29,77 +29,72 @@ from declctl.manifest.values import EntryPoint
 
 T = TypeVar("T")
 
-_LINK = "..data"  # what a kubelet swaps
+_LINK = "..data"  # the kubelet moves it
 PARSE_SHARE = 0.9  # of the time for a read
-_ATTEMPTS = 5  # a link that moves more often than this while a few files are read is somebody's mistake
+_ATTEMPTS = 5  # a link that moves more often during one read is a mistake of its owner
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """A manifest without faults, the handler files that it reaches, and their digests.
+    """A manifest without errors, the handler files that it reaches, and their digests."""
 
-    `config_files` are those that plugins' configs name, without those that can't be read; `config_faults`
-    says why they can't. `digest` covers everything that is read, `code` the handler files alone. `modules`
-    has for each module that an entry point names a digest of the files that it is made of. `forced` is the
-    number of the last generation of which all code was made anew although its files had not changed; what
-    code has made before is not that of the same code.
-    """
-
-    loaded: Loaded
-    bundle: Bundle
-    config_files: Mapping[str, bytes]
-    config_faults: Mapping[str, str]
-    digest: str
-    code: str
-    modules: Mapping[str, str]
+    loaded: Loaded  # the manifest
+    bundle: Bundle  # the handler files
+    config_files: Mapping[str, bytes]  # that configs of plugins name, by that name
+    config_faults: Mapping[str, str]  # why the other config files can't be read, by name
+    digest: str  # of all files
+    code: str  # a digest of the handler files
+    modules: Mapping[str, str]  # by module of an entry point, a digest of all files that it imports
+    # The last generation that made all code anew although no file had changed. Caches and indexes that older
+    # code has made are not taken over.
     forced: int = 0
 
 
 class InputFiles:
-    """Reads the manifest that was named on the command line, as often as asked.
+    """Reads the manifest of the command line again and again. Methods are called by any thread.
 
-    Standard input is read once and stays what it was. A read that takes longer than `seconds` fails; each
-    runs in a daemon thread, as a file system that hangs can't be told to stop.
+    Standard input is read once. A read of more than `seconds` fails. Each read has a daemon thread, because a
+    read of a file system that hangs can't be cancelled.
     """
 
     def __init__(self, manifest: str, *, seconds: float = reader.READ_SECONDS) -> None:
-        self.manifest = manifest  # as people know it
+        self.manifest = manifest  # as the user wrote it
         self._at = Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
-        self._reading = threading.Lock()  # an attempt reads while others look whether anything changed
-        self._parse_until = math.inf  # by time.monotonic; of the read under way
-        self._seen: _Seen | None = None
-        self._lookups = Lookups()  # of the last read of handlers and config files, which may have failed
-        # The last without faults, and the environment in which it was read.
+        self._reading = threading.Lock()  # held by the thread that reads or makes a digest
+        self._parse_until = math.inf  # by time.monotonic; of the present read
+        self._seen: _Seen | None = None  # the files of the last digest
+        self._lookups = Lookups()  # of the last read of handlers and config files, even if it failed
+        # The last manifest without errors: its source, the environment then, and the result.
         self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = None
 
     @property
     def root(self) -> Path:
-        """The folder beside whose manifest handler modules are found. Absolute, with its links."""
+        """The folder of the handler modules, beside the manifest. Absolute; links are not resolved."""
         return self._at if self._stdin is None and self._at.is_dir() else self._at.parent
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Those whose changes matter: where files were looked for last, found or not. Blocks."""
+        """The folders in which the last read looked for files, found or not. Blocks."""
         looked_in = self._lookups.folders()
         if self._stdin is not None and not looked_in:
             return ()
         return tuple(dict.fromkeys([self.root, *looked_in]))
 
     def read(self) -> Inputs:
-        """Everything, whole. Blocks.
+        """Read all files as one version. Blocks.
 
-        Raises ManifestErrors with every fault of the manifest, and OSError for files that can't be read, or
-        not in time.
+        Raises ManifestErrors with every error of the manifest, and OSError if a file can't be read, or not in
+        time.
         """
         return self._in_time(self._read_whole)
 
     def digest(self) -> str:
-        """The digest of what is there now, even where it has faults. Blocks.
+        """The digest of the present files, also if they have errors. Blocks.
 
-        For telling whether anything changed: files that are as they were are not parsed again, where nothing
-        has come that was looked for and missing. Raises what says nothing of the files: OSError, RuntimeError
-        or MemoryError where the process can't get what it needs to look (`is_exhausted`).
+        Shows whether a file has changed. Files are parsed again only if one has changed, or a missing one has
+        appeared. Raises OSError, RuntimeError or MemoryError only if the process lacks what it needs to look
+        (`is_exhausted`), which says nothing of the files.
         """
         try:
             return self._in_time(self._digest)
@@ -109,9 +104,9 @@ class InputFiles:
             return f"unreadable: {error}"
 
     def look_for_folders(self) -> tuple[Path, ...]:
-        """Those of `folders` that are there. Blocks; without any if that can't be found out in time.
+        """The `folders` that exist; none if that takes too long. Blocks.
 
-        Raises RuntimeError or MemoryError where no thread can be started for it (`is_exhausted`).
+        Raises RuntimeError or MemoryError if no thread can be started (`is_exhausted`).
         """
         try:
             return self._in_time(lambda: tuple(filter(is_folder, self.folders)))
@@ -121,8 +116,8 @@ class InputFiles:
             return ()
 
     def _in_time(self, work: Callable[[], T]) -> T:
-        """The result of `work`, by one thread at a time: behind one that hangs nobody waits for ever."""
-        # Parsing ends a little earlier than a read is given up: then the file that took the time is named.
+        """The result of `work`; one thread at a time. No caller waits for ever for a thread that hangs."""
+        # Parsing stops a little before the read is given up: so the error names the file that took the time.
         parse_until = time.monotonic() + PARSE_SHARE * self._seconds
 
         def locked() -> T:
@@ -135,7 +130,7 @@ class InputFiles:
             finally:
                 self._reading.release()
 
-        # Its wait for the lock ends with ours, so that no threads pile up behind one that hangs.
+        # The wait for the lock ends with this call, so that threads do not pile up behind one that hangs.
         return reader.within(self._seconds, locked, name="declctl-files", file=self.manifest)
 
     def _read_whole(self) -> Inputs:
@@ -146,8 +141,8 @@ class InputFiles:
             except (ManifestErrors, OSError):
                 if self.real_folder() == behind:
                     raise
-                continue  # the folder was swapped, and what it had is gone: no fault of what is there now
-            # The link did not move: all that was read is of one version.
+                continue  # the link has moved: the error says nothing of the present files
+            # The link did not move: all files are of one version.
             if self.real_folder() == behind:
                 return inputs
         raise OSError(f"{self.manifest} changed while it was read, {_ATTEMPTS} times in a row")
@@ -159,12 +154,12 @@ class InputFiles:
         try:
             behind, source = self.real_folder(), self._source()
         except ManifestErrors as error:
-            # Where the process lacks descriptors or memory, nothing is known of the files.
+            # The process lacks descriptors or memory: nothing is known of the files.
             if error.__cause__ is not None and is_exhausted(error.__cause__):
                 raise error.__cause__ from error
             return f"faulty {error}"
         seen = _Seen(behind, source, self._digest_of(source), self._lookups)
-        # What changed meanwhile may change back: then this is not the digest of what is there.
+        # A file that changed during the read may change back: then the digest is not that of the files.
         if self._is_as(seen):
             self._seen = seen
         return seen.digest
@@ -180,7 +175,7 @@ class InputFiles:
             return f"unreadable: {error}"
 
     def _is_as(self, seen: "_Seen") -> bool:
-        """Whether all that was read is as it was, and what was not there is not there."""
+        """Whether all files are unchanged, and missing files are still missing."""
         try:
             same = self.real_folder() == seen.behind and self._source() == seen.source
         except ManifestErrors:
@@ -199,7 +194,7 @@ class InputFiles:
         return self._stdin or ManifestSource.read(self.manifest, at=self._at)
 
     def _read(self, behind: Path) -> Inputs:
-        # Kept although the read may fail: what was looked for and missing is watched, too.
+        # Set before the read, which may fail: folders of missing files are watched, too.
         self._lookups = lookups = Lookups()
         source = self._source()
         loaded = self._load(source)
@@ -215,7 +210,7 @@ class InputFiles:
         modules: dict[str, str] = {}
         for module in modules_of(loaded.controller):
             modules[module] = digest_of(reached(bundle, module).items())
-        # What is beside the file of the Controller in its folder is not read for it.
+        # Other files in the folder of the Controller's file are no part of it.
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
         config_files = _config_files(loaded.controller)
         named, config_faults = _whole(
@@ -232,14 +227,14 @@ class InputFiles:
         )
 
     def _shown_root(self) -> str:
-        """The folder as people know it."""
+        """The folder as the user wrote it."""
         if self._stdin is not None:
             return reader.shown(self.root)
         named = Path(self.manifest)
         return reader.shown(named if self.root == self._at else named.parent)
 
     def _load(self, source: ManifestSource) -> Loaded:
-        # Each edit of code reads the manifest again, twice. To check what was checked takes some milliseconds
+        # Each edit of code reads the manifest twice. A further check of the same manifest takes milliseconds
         # of the interpreter, in which events are late.
         environ = dict(os.environ)
         if self._loaded is None or self._loaded[:2] != (source, environ):
@@ -247,27 +242,24 @@ class InputFiles:
         return self._loaded[2]
 
     def _place(self, root: Path, name: str, lookups: Lookups) -> Path:
-        """Where a config's file is: behind the link or, where that doesn't have it, seen from the folder."""
+        """The path of a config file: at the link's target or, if it is not there, in the folder."""
         inside = root / name
-        # A swapped volume has its files behind the link; a file beside it, or above it, has only the folder.
+        # A mounted volume has its files behind the link; other files are only in the folder.
         is_inside = ".." not in inside.parts and lookups.kind(inside) is not PathKind.NOTHING
         return inside if is_inside else self.root / name
 
 
 class _Seen(NamedTuple):
-    """What was there when a digest was found.
+    """The files of which a digest was made."""
 
-    `behind` is the real folder of the bundle; `lookups` has all that was asked for handlers and configs.
-    """
-
-    behind: Path
+    behind: Path  # the real folder of the bundle
     source: ManifestSource
     digest: str
-    lookups: Lookups
+    lookups: Lookups  # of handlers and config files, with their results
 
 
 def _whole(places: Mapping[str, Path], lookups: Lookups) -> tuple[Mapping[str, bytes], Mapping[str, str]]:
-    """What files hold, all of one moment; and of those that can't be read, why."""
+    """The contents of files as of one moment, and why the others can't be read."""
     for _ in range(_ATTEMPTS):
         behind = [_resolved(path) for path in places.values()]
         found: dict[str, bytes] = {}
@@ -288,7 +280,7 @@ def _resolved(path: Path) -> Path:
     """The real place of a path; raises OSError, also for links that lead to each other."""
     try:
         return path.resolve()
-    except RuntimeError as error:  # how Python 3.11 says it
+    except RuntimeError as error:  # Python 3.11 raises this for a loop of links
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
@@ -317,7 +309,7 @@ def _config_files(controller: ControllerSpec) -> list[str]:
 
 
 def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:
-    """A digest of names with what stands under them, for the Python that runs."""
+    """A digest of named contents, which also depends on the Python version."""
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
     for name, data in parts:
         digest.update(f"{name}\0{len(data)}\0".encode())

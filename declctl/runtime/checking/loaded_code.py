@@ -1,9 +1,9 @@
-"""The user code of one generation: declared, imported, resolved, checked, and ready to be called.
+"""The user code of one generation: declared, imported, checked, and ready to be called.
 
-A declaration is everything that is needed to import the handlers somewhere else; a fault is what went wrong
-there, with its place in the manifest or in a handler file. Both are values that cross processes, so that a
-child process can load the same code first. All faults are found at once; with any, there is nothing to run.
-`RegistrationWatch` notes what an import registers in the process beyond its own modules.
+A `Declaration` has everything that is needed to import the user code. A `Fault` has its place in the manifest
+or in a handler file. Both are values that cross processes, so that a child process can load the same code
+first. `load_code` finds all faults at once, and returns no code if one is an error. `RegistrationWatch` notes
+the logging handlers and exit functions that an import registers in the process.
 """
 
 import atexit
@@ -40,49 +40,40 @@ IndexFunction = Callable[[ObjectView], Iterable[str]]
 
 
 class DeclaredEntry(msgspec.Struct, frozen=True):
-    """One place of the manifest that names code.
-
-    `resource` is the one it serves, empty for life-cycle steps.
-    """
+    """One place of the manifest that names code."""
 
     use: Use
-    name: str
-    resource: str
+    name: str  # of the handler, index or resource
+    resource: str  # that the code serves; empty for life-cycle steps
     entry_point: str | None
-    plugin: str | None
+    plugin: str | None  # instead of an entry point
     path: ManifestPath
 
 
 class DeclaredPlugin(msgspec.Struct, frozen=True):
-    """One installed plugin that the manifest lists.
-
-    `config` is JSON text, complete with what comes from elsewhere.
-    """
+    """One installed plugin that the manifest lists."""
 
     name: str
-    version: str | None
+    version: str | None  # the required version
     disable_on_error: bool
-    config: str
+    config: str  # JSON text, with the values of `configFrom`
     path: ManifestPath
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """All user code that a generation is made of.
+    """All user code of a generation, to be imported in this process or another."""
 
-    `root` and `folder` are the bundle's; the latter in bytes, as names of files may be no text. With
-    `examined`, names and distributions of installed plugins, a child looks at these and nothing else.
-    """
-
-    root: str
-    folder: bytes
+    root: str  # of the bundle
+    folder: bytes  # of the bundle; in bytes, as file names may be no text
     files: dict[str, bytes]
     entries: tuple[DeclaredEntry, ...]
     plugins: tuple[DeclaredPlugin, ...]
+    # Names and distributions of installed plugins. If given, a child imports these and nothing else.
     examined: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_user_code(self) -> bool:
-        """Whether there is any code to import."""
+        """Whether there is code to import."""
         return bool(self.entries or self.plugins)
 
     @property
@@ -92,35 +83,28 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class FromHooks(msgspec.Struct, frozen=True):
-    """What hooks add to the caches beside the manifest.
+    """The indexes and transforms that hooks add to those of the manifest."""
 
-    By resource, the names of index functions, and the names of those who transform its objects.
-    """
-
-    indexers: dict[str, tuple[str, ...]] = {}
-    transforms: dict[str, tuple[str, ...]] = {}
+    indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
+    transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something wrong with user code.
-
-    It stands in `file` if that is given, else at `path` in the manifest; with `key` at the key there, not
-    at its value.
-    """
+    """An error in user code, or a warning about it."""
 
     code: str
     message: str
-    path: ManifestPath
+    path: ManifestPath  # in the manifest; shown if there is no `file`
     suggestion: str | None = None
     file: str | None = None
     line: int | None = None
     column: int | None = None
-    key: bool = False
+    key: bool = False  # the place is the key at `path`, not the value
     severity: Literal["error", "warning"] = "error"
 
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
-        """From the error that a room raised, and the place that led there."""
+        """The fault of an error; `path` is the place in the manifest that names the code."""
         message = error.message
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
@@ -128,7 +112,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
-        """From a finding of a lint rule: a warning."""
+        """The warning of a finding of a lint rule."""
         return cls(
             finding.code,
             finding.message,
@@ -153,14 +137,10 @@ class ListedPlugin(msgspec.Struct, frozen=True):
 
 
 class Registrations(msgspec.Struct, frozen=True):
-    """What an import has registered in the process that does not show whose it is.
+    """Registrations in the process during an import. They do not show which code made them."""
 
-    `handlers` are of the root logger. `at_exit` says that functions were registered with `atexit`, which can
-    be counted, and not looked at.
-    """
-
-    handlers: tuple[weakref.ref[logging.Handler], ...] = ()
-    at_exit: bool = False
+    handlers: tuple[weakref.ref[logging.Handler], ...] = ()  # of the root logger
+    at_exit: bool = False  # functions were registered with `atexit`, which only counts them
 
     @property
     def attached(self) -> list[logging.Handler]:
@@ -170,45 +150,42 @@ class Registrations(msgspec.Struct, frozen=True):
 
 
 class RegistrationWatch:
-    """Finds out what is registered from now on until `registrations`. Others may register, too."""
+    """Notes registrations from its making to `registrations`, also those of other code."""
 
     def __init__(self) -> None:
-        self._handlers = tuple(logging.getLogger().handlers)
-        self._at_exit = _registered_at_exit()
+        self._handlers = tuple(logging.getLogger().handlers)  # at the begin
+        self._at_exit = _registered_at_exit()  # at the begin
 
     def registrations(self) -> Registrations:
-        """What has come since."""
+        """The registrations since the begin."""
         new = [handler for handler in logging.getLogger().handlers if handler not in self._handlers]
         return Registrations(tuple(map(weakref.ref, new)), _registered_at_exit() > self._at_exit)
 
 
 def _registered_at_exit() -> int:
-    """How many functions Python calls at its end; 0 where it does not say so."""
+    """The number of functions that Python calls at exit; 0 if this Python does not count them."""
     count = getattr(atexit, "_ncallbacks", None)
     return count() if count is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedIndexer:
-    """An index function, and where it comes from."""
+    """An index function with its origin."""
 
     name: str
-    origin: str
+    origin: str  # an entry point or the name of a plugin
     function: IndexFunction
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """An installed plugin as a generation has it.
-
-    `state` is Ready, or Disabled with the reason, and perhaps with what to do about it.
-    """
+    """An installed plugin in a generation."""
 
     name: str
     version: str
-    state: str
-    reason: str | None = None
-    suggestion: str | None = None
+    state: str  # READY or DISABLED
+    reason: str | None = None  # why it is disabled
+    suggestion: str | None = None  # what to do about that
 
     def document(self) -> dict[str, str | None]:
         """As `status` shows it."""
@@ -216,44 +193,38 @@ class LoadedPlugin:
 
 
 class LoadedCode:
-    """All user code that a generation calls.
-
-    `versions` are those of its installed plugins, as one text.
-    """
+    """All user code that a generation calls. It is built once, and read by any thread."""
 
     def __init__(self, namespace: GenerationNamespace, table: GenerationPlugins) -> None:
         self._namespace = namespace
         self._table = table
-        self._steps: dict[str, list[Implementation]] = {}  # of the manifest, by the hook they stand for
-        # By the handler's name.
+        self._steps: dict[str, list[Implementation]] = {}  # of `spec.lifecycle`, by their hook
+        # By the name of the handler.
         self.targets: dict[str, EventTarget] = {}
         self.configs: dict[str, Mapping[str, Any]] = {}  # of handlers that are plugins
         self.filters: dict[str, Predicate] = {}
-        # By the plugin's name, also of plugins that could not be loaded.
+        # By the name of the plugin, also of plugins that could not be loaded.
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
-        # By the resource's name: from the manifest and from hooks.
-        self.transforms: dict[str, Transform] = {}  # several are one, in the order of the manifest
+        # By the name of the resource: from the manifest and from hooks.
+        self.transforms: dict[str, Transform] = {}  # several are composed, in the order of the manifest
         self.indexers: dict[str, list[LoadedIndexer]] = {}
-        self.from_hooks = FromHooks()  # which of those are from hooks
+        self.from_hooks = FromHooks()  # those of them that are from hooks
         self.plugins: list[LoadedPlugin] = []  # in the order of the manifest
         self.registrations = Registrations()  # by its import
-        self.installed: dict[str, tuple[object, str]] = {}  # ready plugins, each with its version and config
+        self.installed: dict[str, tuple[object, str]] = {}  # ready plugins: object, version with config
 
     @property
     def versions(self) -> str:
-        """Names, versions and configs of the plugins that are ready.
-
-        With the code, what decides what an index means.
-        """
+        """Names, versions and configs of the ready plugins, as one text for a digest."""
         return ";".join(f"{name} {stamp}" for name, (_, stamp) in self.installed.items())
 
     @property
     def disabled(self) -> Sequence[LoadedPlugin]:
-        """The plugins that could not be loaded, and are left out (`onError: Disable`)."""
+        """The plugins that could not be loaded and are left out (`onError: Disable`)."""
         return [plugin for plugin in self.plugins if plugin.state == DISABLED]
 
     def same_plugins(self, other: "LoadedCode") -> frozenset[str]:
-        """The installed plugins that both have as one object, of one version and with one config."""
+        """The installed plugins that both share as one object, with the same version and config."""
         theirs = other.installed
         return frozenset(
             name
@@ -262,7 +233,7 @@ class LoadedCode:
         )
 
     def reconfigured(self, other: "LoadedCode") -> frozenset[str]:
-        """The installed plugins that both have as one object, of another version or with another config."""
+        """The installed plugins that both share as one object, with another version or config."""
         same, theirs = self.same_plugins(other), other.installed
         return frozenset(
             name
@@ -271,26 +242,26 @@ class LoadedCode:
         )
 
     def lifecycle(self, hook: str) -> tuple[Implementation, ...]:
-        """Who implements a life-cycle hook.
+        """The implementations of a life-cycle hook, in the order of their calls.
 
-        Plugins and handler files in manifest order, then the manifest's own steps.
+        Plugins and handler files come first, in manifest order; then the steps of `spec.lifecycle`.
         """
         return (*self._table.of(hook), *self._steps.get(hook, ()))
 
     def add_step(self, hook: str, implementation: Implementation) -> None:
-        """Add a step of the manifest's own life cycle."""
+        """Add a step of `spec.lifecycle`."""
         self._steps.setdefault(hook, []).append(implementation)
 
     def share(self) -> None:
-        """Let processes that its code starts import its modules. Blocks."""
+        """Make its modules importable in processes that its code starts. Blocks."""
         self._namespace.share()
 
     def trace(self) -> CodeTrace:
-        """What tells later whether its code is gone."""
+        """A trace that shows later whether the code was freed."""
         return self._namespace.trace()
 
     def close(self) -> None:
-        """Forget the modules of the generation."""
+        """Remove the modules of the generation from the process."""
         self._namespace.close()
 
 
@@ -300,10 +271,10 @@ def load_code(
     number: int,
     at: Callable[[int], object] = lambda _: None,
 ) -> tuple[LoadedCode | None, Sequence[Fault]]:
-    """Import and check everything that is declared; `at` is told the number of each entry before.
+    """Import and check the declared code for generation `number`. Blocks.
 
-    Returns nothing but the faults if there are errors among them. Between two entries, the threads of the
-    events get the interpreter.
+    Returns None and the faults if one of them is an error. `at` is called with the index of each entry before
+    its import. Between two entries the interpreter lock is yielded.
     """
     builder = _Builder(declaration, number)
     builder.plugins()
@@ -311,7 +282,7 @@ def load_code(
         yield_interpreter()
         at(index)
         builder.entry(entry)
-    # Last: it asks the plugins and files that entries have added to the table.
+    # Last: the entries have added plugins and files to the table.
     builder.hooks_of_resources()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.loaded_code.close()
@@ -325,7 +296,7 @@ class _Builder:
         self._namespace = GenerationNamespace(number, declaration.bundle)
         self._table = GenerationPlugins(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
-        self._disabled: dict[str, str] = {}  # plugin → why
+        self._disabled: dict[str, str] = {}  # plugin → reason
         self.loaded_code = LoadedCode(self._namespace, self._table)
         self.faults: list[Fault] = []
 
@@ -352,13 +323,13 @@ class _Builder:
                 self.loaded_code.plugins.append(LoadedPlugin(declared.name, version, READY))
 
     def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
-        """A fault, or a warning where the manifest says `onError: Disable`: then nothing of it is called."""
+        """Report a plugin as an error or, with `onError: Disable`, as a warning, and leave it out."""
         fault = Fault.of(error, (*declared.path, "name"))
         if declared.disable_on_error:
             left_out = f"{fault.message}; it is left out (onError: Disable), and its handlers are not called"
             fault = msgspec.structs.replace(fault, message=left_out, severity="warning")
         self.faults.append(fault)
-        # Handlers that name the plugin find it here, and are loaded with nothing to call.
+        # Handlers that name a disabled plugin are loaded without a function to call.
         self._disabled[declared.name] = error.message
         self._table.discard(declared.name)
         self.loaded_code.plugins.append(
@@ -370,7 +341,7 @@ class _Builder:
         plugin = load(found)
         # Python imports a distribution once: after an upgrade, the older version may still be loaded.
         require_loaded(found, declared.version)
-        version = loaded_version(found)  # a newer one may be installed by now: it needs a new process
+        version = loaded_version(found)  # an installed newer one needs a new process
         self._table.add_plugin(declared.name, plugin)
         for implementation in self._table.of("declctl_config_schema", [declared.name]):
             schema = _called(implementation, {}, code=_PLUGIN_FAILED)
@@ -405,13 +376,13 @@ class _Builder:
                 self.loaded_code.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
                 return
             if name not in self._table.names():
-                return  # its fault has been told where the plugin is listed
+                return  # its fault is reported where the manifest lists the plugin
             self.loaded_code.configs[entry.name] = self.loaded_code.plugin_configs.get(name, {})
         else:
             text = str(entry.entry_point)
             name = self._table.add_entry(text, self._namespace.resolve(text))
         self.loaded_code.targets[entry.name] = self._table.target(name)
-        # Hooks on a resource are called once for each plugin, however many handlers it has there.
+        # Resource hooks are called once for each plugin, also if it has several handlers for the resource.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
             serving.append(name)
@@ -429,7 +400,7 @@ class _Builder:
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():
             path = next((e.path for e in self._declaration.entries if e.resource == resource), ())
-            # The transform of the manifest stands first: hooks get what it leaves.
+            # The transform of the manifest comes first: hooks receive its result.
             for implementation in self._table.of("declctl_transform", names):
                 self._compose(resource, _transform_of(implementation, resource))
                 _append(self.loaded_code.from_hooks.transforms, resource, implementation.plugin)

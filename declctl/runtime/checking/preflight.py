@@ -1,8 +1,7 @@
-"""Pre-flight: what is declared is imported in a child process first, with a time limit.
+"""Pre-flight: the declared user code is first imported in a child process, with a time limit.
 
-`list_plugins` asks the same way whether installed plugins can be used, for `declctl plugins list`: a plugin
-that hangs, ends the process or crashes when it is imported is one line of the list, and takes neither the
-others nor the command line down.
+`list_plugins` imports installed plugins the same way, for `declctl plugins list`. A plugin whose import
+hangs, exits or crashes is one line of the list, and ends neither the others nor the command.
 """
 
 import re
@@ -24,15 +23,15 @@ _ENDED = "DCL044"
 _TOO_LONG = "DCL045"
 _FRAME = re.compile(rb'  File "(.*)", line (\d+) in ')
 _HOST = str(Path(__file__).parents[2])
-_SECONDS = 10.0  # for all plugins, and a little for each besides
-_SECONDS_EACH = 0.5
+_SECONDS = 10.0  # time limit of `list_plugins` for all plugins
+_SECONDS_EACH = 0.5  # added for each plugin
 
 
 class _ImportReport(msgspec.Struct):
-    at: int | None = None  # the entry that is being imported
-    faults: list[Fault] | None = None  # the last word
-    hooks: FromHooks | None = None  # with it, unless there are faults
-    seconds: float = 0.0  # with it: how long the import took
+    at: int | None = None  # the index of the entry that is being imported
+    faults: list[Fault] | None = None  # only in the last report, as are the fields below
+    hooks: FromHooks | None = None  # None if there are errors
+    seconds: float = 0.0  # duration of the import
 
 
 class _Frame(NamedTuple):
@@ -43,45 +42,42 @@ class _Frame(NamedTuple):
 
 
 class PreflightResult(NamedTuple):
-    """What a pre-flight has found: what is wrong, or else what hooks add to the caches.
-
-    `seconds` is how long the import took, without the start of the process; 0 if it did not end.
-    """
+    """The result of a pre-flight."""
 
     faults: Sequence[Fault]
-    hooks: FromHooks | None = None
-    seconds: float = 0.0
+    hooks: FromHooks | None = None  # that hooks add to the caches; None if there are errors
+    seconds: float = 0.0  # duration of the import, without the start of the process; 0 if it did not end
 
 
 class Preflight:
-    """One pre-flight. `begin` gives it a child, and raises OSError if no process can be started."""
+    """One pre-flight. `begin` starts a child, and raises OSError if no process can be started."""
 
     def __init__(self, begin: Callable[[], PreflightProcess]) -> None:
         self._begin = begin
         self._child: PreflightProcess | None = None  # the last one; written by `run`'s thread
         self._given_up = threading.Event()
-        self._stack: Sequence[_Frame] = ()  # of an import that did not end well, the innermost first
+        self._stack: Sequence[_Frame] = ()  # of an import that did not complete, the innermost frame first
 
     def run(self, declaration: Declaration, *, timeout: float) -> PreflightResult:
-        """Build the declaration's plugin table in a child process; returns what was found.
+        """Import the declared code in a child process. Blocks for `timeout` seconds and a little at most.
 
-        Blocks, but whatever the child does, for no more than `timeout` seconds and a little. If the
-        child ends before it has begun, another takes its place. Raises OSError if no process can be started.
+        If the child ends before it has begun, another takes its place. Raises OSError if no process can be
+        started.
         """
         report, ending = self._ask(declaration, timeout)
-        # It was killed before it began, maybe with the process it was forked from: the code is not to blame.
+        # The child was killed before it began, maybe with its server: the code is not to blame.
         if report is None and not ending.closed:
             report, ending = self._ask(declaration, timeout)
         return _result_of(declaration, report, ending, timeout, self._stack)
 
     def give_up(self) -> None:
-        """Nobody wants to know any longer: `run` returns soon; from any thread."""
+        """End the child, so that `run` returns soon. From any thread."""
         self._given_up.set()
         if self._child is not None:
             self._child.close()
 
     def _ask(self, declaration: Declaration, timeout: float) -> tuple[_ImportReport | None, Ending]:
-        """What the child has said last, None if it never began, and how it has ended."""
+        """The combined reports of a new child (None if it never began), and its end."""
         asked = msgspec.json.encode(declaration)
         child = self._child = self._begin()
         # `give_up` may have come before there was a child to close.
@@ -96,13 +92,13 @@ class Preflight:
 
 
 def _last(lines: Sequence[bytes]) -> _ImportReport | None:
-    """All reports in one; None without any."""
+    """All reports combined; None without reports."""
     last: _ImportReport | None = None
     for line in lines:
         try:
             report = msgspec.json.decode(line, type=_ImportReport)
         except msgspec.MsgspecError:
-            break  # cut off where the process ended
+            break  # cut off when the process ended
         if report.at is None and last is not None:
             report.at = last.at
         last = report
@@ -127,12 +123,12 @@ def _result_of(
 
 
 def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], when: str) -> Fault:
-    """The fault at the handler's line that ran at the end; in other code, with that line named."""
+    """The fault at the line of the handler files that ran at the end; else other code is named."""
     is_compiling = any(frame.file == parser.__file__ for frame in stack)
     if is_compiling:
         message = f"{fault.message}; a large source was being compiled {when}"
         fault = structs.replace(fault, message=message, suggestion=parser.TooCostly.suggestion)
-    # The innermost line of the user's own files is where to look; code that it calls is named otherwise.
+    # The innermost line of the handler files is the useful one; without one, other code is named.
     own = {declaration.bundle.display(path) for path in declaration.files}
     inside = next((frame for frame in stack if frame.file in own), None)
     if inside is not None:
@@ -145,7 +141,7 @@ def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], wh
 
 
 def how_it_ended(status: int | None) -> str:
-    """The status of a process, as of `subprocess`, in words."""
+    """The status of a process, as in `subprocess`, in words."""
     if status is None:
         return "nobody knows how"
     return f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -166,11 +162,11 @@ class _ListingReport(msgspec.Struct):
 def list_plugins(
     begin: Callable[[], PreflightProcess], *, seconds: float = _SECONDS
 ) -> Sequence[ListedPlugin]:
-    """Every installed plugin, examined in children that `begin` gives. Blocks.
+    """Every installed plugin, imported in children that `begin` starts. Blocks.
 
-    If a child does not come to its end, the plugin that it was importing is quarantined, and another child
-    goes on with the plugins after it. A child has `seconds`, and half a second more for each plugin.
-    Raises OSError if no process can be started.
+    If a child does not complete, the plugin that it was importing is quarantined, and another child goes on
+    with the plugins after it. A child has `seconds`, and half a second more for each plugin. Raises OSError
+    if no process can be started.
     """
     waiting, found = list(installed()), list[ListedPlugin]()
     while waiting:
@@ -197,7 +193,7 @@ def list_plugins(
 
 
 def _listed(lines: Sequence[bytes]) -> list[ListedPlugin]:
-    """What a child has said of plugins, in their order; a stack that a crash wrote is left out."""
+    """The plugins that a child has reported, in their order, without the stack that a crash writes."""
     found: list[ListedPlugin] = []
     for line in lines:
         try:

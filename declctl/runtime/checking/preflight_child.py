@@ -1,10 +1,8 @@
-"""What a child of a pre-flight does: it imports what is declared, and tells what is wrong with it.
+"""The work of a pre-flight child: import the declared code, and report its faults.
 
-It reads the sources first, for what an import does that no reload undoes (`lint`).
-
-A child of `declctl plugins list` does the same with installed plugins.
-
-The fork server loads this module, and with it all that a child needs.
+Before that, the lint rules read the sources for effects of an import that no reload undoes. A child of
+`declctl plugins list` does the same with installed plugins. The fork server loads this module, and with it
+everything that a child needs.
 """
 
 import os
@@ -25,19 +23,19 @@ from declctl.runtime.checking.loaded_code import Declaration, Fault, ListedPlugi
 
 
 def answer(talk: socket.socket) -> None:
-    """Read a time limit and a declaration, build its plugin table, and write reports, a line each.
+    """Read a time limit (seconds) and a declaration, import its code, and write reports, a line each.
 
-    Without a declaration nobody wants to know. The limit (seconds) ends the process, whatever it is at.
+    Without a declaration it returns at once. After the time limit, the process is killed.
     """
     with talk.makefile("rb") as asked:
         limit, declared = asked.readline(), asked.read()
     if not declared:
         return
-    # The alarm ends the child also where the controller, which would end it, is gone.
+    # The alarm ends the child also if the controller is gone, which otherwise would end it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     declaration = msgspec.json.decode(declared, type=Declaration)
-    # From here on, what happens to it is the doing of the imported code.
+    # From this report on, a failure of the child is a failure of the imported code.
     talk.sendall(msgspec.json.encode({"pid": os.getpid()}) + b"\n")
 
     if declaration.examined:
@@ -47,7 +45,7 @@ def answer(talk: socket.socket) -> None:
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
-    # Modules that are loaded now are the host's; what comes after them is the doing of the import.
+    # Modules that are loaded now belong to declctl; later ones come from the import.
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
@@ -57,8 +55,8 @@ def answer(talk: socket.socket) -> None:
     findings += ordinary_modules(declaration.bundle, known)
     warnings = [Fault.of_finding(finding) for finding in findings]
     hooks = loaded_code.from_hooks if loaded_code is not None else None
-    told = {"faults": [*warnings, *faults], "hooks": hooks, "seconds": seconds}
-    talk.sendall(msgspec.json.encode(told) + b"\n")
+    report = {"faults": [*warnings, *faults], "hooks": hooks, "seconds": seconds}
+    talk.sendall(msgspec.json.encode(report) + b"\n")
 
 
 def _examine(names: Sequence[tuple[str, str]], send: Callable[[bytes], object]) -> None:
@@ -75,7 +73,7 @@ def _examine(names: Sequence[tuple[str, str]], send: Callable[[bytes], object]) 
 
 
 def _examined(plugin: InstalledPlugin) -> ListedPlugin:
-    """What a generation would say to it."""
+    """Load a plugin as a generation does; a failure is reported as Quarantined."""
     table = GenerationPlugins(Bundle("", {}))
     try:
         table.add_plugin(plugin.name, load(plugin))

@@ -1,1 +1,1 @@
-"""What a manifest would change in a process that runs, and what it would cost: `declctl plan`."""
+"""The comparison of a manifest with a running process, and its costs: `declctl plan`."""

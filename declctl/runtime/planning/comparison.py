@@ -1,9 +1,8 @@
-"""What `declctl plan` says: the steps to a manifest, and what they would cost.
+"""The comparison of `declctl plan`: the steps from one manifest to another, and their costs.
 
-Pure: nothing is started, and no server is asked. Objects that an edit takes away from a living handler
-(Deleted, OutOfScope) are counted in the caches of the process that runs, by what the old and the new manifest
-select. What only the API server or the user's code can say is not guessed: the plan says why there is no
-number.
+Pure: starts nothing, and sends no request to a server. Objects that leave the scope of a handler (Deleted,
+OutOfScope) are counted in the caches of the running process, by the selectors of both manifests. If only the
+API server or user code knows a number, the comparison says why there is none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,49 +23,47 @@ from declctl.runtime.reloading.stage import code_of, recoded
 
 
 class ObjectSelection(NamedTuple):
-    """Cached objects of a resource: of a namespace (None: of all), and of a label and a field selector."""
+    """A selection of the cached objects of a resource."""
 
     resource: str
-    namespace: str | None = None
-    labels: str = ""
-    fields: str = ""
+    namespace: str | None = None  # None: of all namespaces
+    labels: str = ""  # label selector
+    fields: str = ""  # field selector
 
 
 MatchCounter = Callable[[ObjectSelection], int | None]
-"""How many cached objects are selected; None if it can't be told."""
+"""Returns the number of selected objects in the caches; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfScope:
-    """How many objects leave what a handler hears of; None where that is not known, and why.
+    """The objects that leave the scope of a handler."""
 
-    `objects=None` with an empty `unknown`: no running process was asked.
-    """
-
-    objects: int | None
-    unknown: str = ""
+    objects: int | None  # the number; None if it is not known
+    unknown: str = ""  # why it is not known; empty if there is no running process to count in
 
 
 def out_of_scope(
     old: PlanSnapshot, new: PlanSnapshot, handler: str, *, known: int | None, matching: MatchCounter | None
 ) -> OutOfScope:
-    """Counts the objects that a handler, which is in both manifests, will get as Deleted (OutOfScope).
+    """Count the objects that a handler of both manifests will receive as Deleted (OutOfScope).
 
-    Namespaces, selectors, or its filter are narrower now. `known` is how many objects there are now.
+    The reason is a narrower namespace, selector or filter. `known` is the number of objects in its caches.
     """
     was, now = old.handlers[handler], new.handlers[handler]
     if matching is None or known is None:
         return OutOfScope(None)
-    # The handler does not ask for what would be delivered.
+    # The handler does not receive Deleted.
     if ChangeType.DELETED not in now.events:
         return OutOfScope(0)
     before, after = old.resources[was.resource], new.resources[now.resource]
-    # Objects that the API server no longer sends are judged here by the new field selector.
+    # A narrower field selector is applied here to the cached objects, as the API server will apply it.
     narrower = {watch.field_selector for watch in before.watches} != {
         watch.field_selector for watch in after.watches
     }
     if narrower and (path := _not_cached(before, after, transformed=before.name in old.transformed)):
         return OutOfScope(None, f"{path} is not in the cache as the API server has it")
+    # Two counts for the filters: objects that passed the old one, and those that pass both.
     heard, stays = _labels(was.filter), _labels(was.filter, now.filter)
     counts = [
         matching(ObjectSelection(before.name, namespace, _joined(labels, stays), fields))
@@ -80,7 +77,7 @@ def out_of_scope(
     if len(found) < len(counts):
         return OutOfScope(None, "the running process does not tell how many of its cached objects match")
     *staying, all_heard = found
-    # Watches of a resource may overlap, so that more seem to stay than there are.
+    # Watches of a resource may overlap: then the sum counts objects twice.
     gone = max(0, all_heard - sum(staying))
     asked = _functions(was, now)
     if asked and (gone or judges_otherwise(old, new, handler)):
@@ -89,10 +86,10 @@ def out_of_scope(
 
 
 def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
-    """Whether the two filters may judge one object differently.
+    """Whether the filters of a handler in both manifests may judge one object differently.
 
-    `changedPaths` is left out: it compares two states. A function counts as another one with any handler
-    file, as at a reload.
+    `changedPaths` does not count: it compares two states of an object. A function counts as changed if any
+    handler file has changed, as at a reload.
     """
     was, now = old.handlers[handler].filter, new.handlers[handler].filter
     before, after = (_judging(each) for each in (was, now))
@@ -104,7 +101,7 @@ def _judging(judge: FilterSpec | None) -> tuple[str, object]:
 
 
 def _functions(*handlers: HandlerPlan) -> tuple[str, ...]:
-    """The functions of their filters, each once."""
+    """The entry points of the handlers' filters, each once."""
     found = (each.filter.entry_point for each in handlers if each.filter is not None)
     return tuple(dict.fromkeys(str(entry) for entry in found if entry is not None))
 
@@ -114,19 +111,19 @@ def _labels(*filters: FilterSpec | None) -> str:
 
 
 def _joined(*selectors: str) -> str:
-    """A label selector for what all of these select."""
+    """A label selector for the objects that all of these select."""
     return ",".join(dict.fromkeys(filter(None, selectors)))
 
 
 def _not_cached(before: ResourcePlan, after: ResourcePlan, *, transformed: bool) -> str:
-    """The first field that a new selector reads and that cached objects may not have; empty for none."""
+    """The first field of a new field selector that cached objects may lack; empty if they lack none."""
     watch = before.watches[0]
     dropped = [FieldPath.parse(path).steps for path in watch.transform.drop_fields]
     changed = transformed or watch.transform.entry_point is not None
     selectors = (FieldSelector.parse(each.field_selector) for each in after.watches)
     for path in (path for selector in selectors for path, _, _ in selector.conditions):
         steps = FieldPath.parse(path).steps
-        # Every record has these, whatever is dropped.
+        # Every record has these fields, also if they are dropped from the object.
         if steps in (("metadata", "name"), ("metadata", "namespace")):
             continue
         cut = any(steps[: len(each)] == each for each in dropped)
@@ -137,11 +134,11 @@ def _not_cached(before: ResourcePlan, after: ResourcePlan, *, transformed: bool)
 
 @dataclass(frozen=True, slots=True)
 class PlannedResource:
-    """One resource: what its objects cost, and how many there are, if that is known."""
+    """One resource of the new manifest."""
 
     plan: ResourcePlan
-    costs: Sequence[Cost]
-    objects: int | None = None
+    costs: Sequence[Cost]  # for each object
+    objects: int | None = None  # the number of objects, if it is known
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -156,18 +153,13 @@ class PlannedResource:
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplay:
-    """A handler that hears objects which are there already; how many is None if it is not known.
-
-    `only_differences` says that it hears those that differ from what it was told before. `out_of_scope` of
-    these leave what the handler hears of, and are told as Deleted; None if that is not known, and
-    `not_counted` says why where a process was asked.
-    """
+    """A handler that receives objects that are already cached."""
 
     handler: str
-    objects: int | None
-    only_differences: bool = False
-    out_of_scope: int | None = None
-    not_counted: str = ""
+    objects: int | None  # the number of objects in its caches; None if it is not known
+    only_differences: bool = False  # it receives only objects that differ from those it has received before
+    out_of_scope: int | None = None  # of these, the number that it receives as Deleted; None if not known
+    not_counted: str = ""  # why `out_of_scope` is not known, if there is a running process
 
     def __str__(self) -> str:
         known = "the cache" if self.objects is None else f"~{self.objects:,} objects"
@@ -190,11 +182,11 @@ class PlannedReplay:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
-    """A handler that goes while changes wait for it; it has `seconds` to be through with them."""
+    """A handler that is removed while changes wait for it."""
 
     handler: str
-    waiting: int
-    seconds: float
+    waiting: int  # changes
+    seconds: float  # to process them (`drainTimeout`); the rest is dropped
 
     def __str__(self) -> str:
         changes = "1 change waits" if self.waiting == 1 else f"{self.waiting:,} changes wait"
@@ -208,26 +200,21 @@ class PlannedRemoval:
 
 @dataclass(frozen=True, slots=True)
 class PlanComparison:
-    """The whole of it. `listed` are the watches that are begun: one LIST and one WATCH each.
+    """The result of `declctl plan`."""
 
-    `kept` goes on untouched. `hooks_known` is False where handlers were not imported, so that their hooks
-    may cost more than is told. `import_seconds` is how long importing the handlers in a child process took; a
-    reload pays that twice.
-    """
-
-    name: str
+    name: str  # of the Controller
     steps: Sequence[Step]
-    listed: Sequence[WatchKey]
+    listed: Sequence[WatchKey]  # the new watches: one LIST and one WATCH each
     resources: Sequence[PlannedResource]
-    hooks_known: bool
+    hooks_known: bool  # False: handlers were not imported, so that costs of their hooks may be missing
     replays: Sequence[PlannedReplay] = ()
-    kept: Sequence[Step] = ()
+    kept: Sequence[Step] = ()  # the parts that go on unchanged
     removals: Sequence[PlannedRemoval] = ()
-    import_seconds: float = 0.0
+    import_seconds: float = 0.0  # duration of the import in a child process; a reload imports twice
 
     @property
     def restart_required(self) -> tuple[str, ...]:
-        """What takes effect in a new process only, as a person reads it."""
+        """The steps that only a new process takes, as texts."""
         return tuple(
             f"{step.subject} ({step.detail})" if step.detail else step.subject
             for step in self.steps
@@ -236,7 +223,7 @@ class PlanComparison:
 
     @property
     def objects_listed(self) -> int | None:
-        """About how many objects are listed; None if it is not known of any resource."""
+        """The approximate number of objects that are listed; None if it is not known of any resource."""
         listed = set(self.listed)
         known = [
             resource.objects
@@ -271,28 +258,28 @@ def compare_plans(
     objects: Mapping[str, int] | None = None,
     matching: MatchCounter | None = None,
 ) -> PlanComparison:
-    """The steps from one manifest without errors, or from nothing, or from what runs, to another.
+    """Compare a manifest without errors with another one, with a running process, or with nothing.
 
-    `objects` has how many there are of a resource; what runs says that itself. `matching` counts cached
-    objects of what runs.
+    `objects` has the number of objects by resource; a running process knows it itself. `matching` counts
+    cached objects of the running process.
     """
     new = _side(checked)
     living: Sequence[CacheIdentity]
     if isinstance(against, RunningPlan):
         plan_of_new = masked(against.scoped(new.plan))
-        # The process knows kinds without namespaces, and has digests in the place of configs of plugins.
+        # The running process knows which kinds have no namespaces, and has digests for configs of plugins.
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
         living = [cache.identity for cache in against.caches]
     else:
-        # Compared with nothing: the same manifest before anything was written into it.
+        # Nothing to compare with: an empty manifest of the same name and settings.
         nothing = replace(new.plan, watches=(), resources=(), handlers=(), plugins=())
         old = _side(against) if against is not None else PlanSnapshot(nothing, "")
         living = old.all_identities()
-    # Without an import it is not known which resources hooks transform: taken for unchanged.
+    # Without an import it is not known which resources hooks transform: that counts as unchanged.
     if checked.hooks is None:
         new = replace(new, transformed=old.transformed)
     steps = (*_changes(against, old, new), *_restarts(against, new))
-    # Of another kind under the same name it is not known how many there are.
+    # If a name stands for another kind now, the number of its objects is not known.
     counts = {name: count for name, count in (objects or {}).items() if not _is_other_kind(old, new, name)}
     return PlanComparison(
         name=new.plan.name,
@@ -325,7 +312,7 @@ def _step(step: Step) -> dict[str, str]:
 def _changes(
     against: CheckResult | RunningPlan | None, old: PlanSnapshot, new: PlanSnapshot
 ) -> Iterator[Step]:
-    """The steps; what needs a new process is judged by what the running one was started with."""
+    """The steps. A running process needs a restart for settings that differ from those at its start."""
     if not isinstance(against, RunningPlan):
         yield from changes(old, new)
         return
@@ -334,25 +321,25 @@ def _changes(
 
 
 def _restarts(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> tuple[Step, ...]:
-    """What only a new process does for the plugins of a manifest: it has others loaded than are installed."""
+    """The plugins of the manifest of which the process has loaded another version than is installed."""
     if not isinstance(against, RunningPlan):
         return ()
-    wanted = {f"plugin {plugin.name}" for plugin in new.plan.plugins}
-    return tuple(step for step in against.restarts if step.subject in wanted)
+    plugins = {f"plugin {plugin.name}" for plugin in new.plan.plugins}
+    return tuple(step for step in against.restarts if step.subject in plugins)
 
 
 def _removals(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> Iterator[PlannedRemoval]:
-    """The handlers that are not there any more, and what waits for them in the process that runs."""
+    """The handlers that are removed while changes wait for them in the running process."""
     if isinstance(against, RunningPlan):
         for name in against.side.handlers:
-            # On another kind it is a new handler with the old name: its queue goes with the old one.
+            # With another kind it is a new handler under the old name: the old queue is removed.
             goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
             if goes and against.waiting.get(name):
                 yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)
 
 
 def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequence[str]:
-    """The handlers that hear the cache again, as their code is another one."""
+    """The handlers that receive the cache again because their code has changed."""
     assert checked.inputs is not None
     if isinstance(against, RunningPlan):
         before = against.handler_code
@@ -370,9 +357,10 @@ def _replays(
     recoded: Sequence[str],
     matching: MatchCounter | None,
 ) -> Iterator[PlannedReplay]:
-    """The handlers that are new hear all of a cache, those whose cache is another one what differs.
+    """The handlers that receive cached objects.
 
-    Those that want a replay hear all of it with other code. One that goes to another kind is new.
+    A new handler receives all objects; so does one on another kind, and a `recoded` one (`replay:
+    OnCodeChange`). A handler with other caches or another filter receives the differences.
     """
     added = {step.subject for step in steps if step.kind is StepKind.ADD}
     moved = {step.subject for step in steps if step.kind is StepKind.REHOME}
@@ -382,7 +370,7 @@ def _replays(
             if handler.initial_sync is InitialSync.DELIVER:
                 yield PlannedReplay(name, count)
         elif name in recoded:
-            # Other code hears everything, so what differs is part of it.
+            # It receives everything, so differences are part of that.
             yield PlannedReplay(name, count)
         elif subject in moved or f"resource {handler.resource}" in moved or judges_otherwise(old, new, name):
             known = objects.get(old.handlers[name].resource)
@@ -393,13 +381,13 @@ def _replays(
 
 
 def _is_other_kind(old: PlanSnapshot, new: PlanSnapshot, resource: str) -> bool:
-    """Whether the objects of a resource of that name are others."""
+    """Whether a name of a resource stands for another kind in the new manifest."""
     before, after = old.resources.get(resource), new.resources.get(resource)
     return before is not None and after is not None and _group_kind(before) != _group_kind(after)
 
 
 def _hears_other_kind(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
-    """Whether a handler that goes on by its name hears of other objects."""
+    """Whether a handler of both manifests receives objects of another kind in the new one."""
     before, after = old.handlers.get(handler), new.handlers.get(handler)
     if before is None or after is None:
         return False
@@ -411,7 +399,7 @@ def _group_kind(resource: ResourcePlan) -> tuple[str, str]:
 
 
 def notable_costs(checked: CheckResult) -> Sequence[str]:
-    """What decodes every object, a line each: `pods: index byTeam decodes every object, …`."""
+    """The parts that decode every object, a line each: `pods: index byTeam decodes every object, …`."""
     return [
         f"{resource.name}: {cost.subject} {cost.text()}"
         for resource in _side(checked).plan.resources
@@ -421,7 +409,7 @@ def notable_costs(checked: CheckResult) -> Sequence[str]:
 
 
 def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequence[Cost]:
-    """Of what is done with each object that comes in, and of the filters of those who listen."""
+    """The costs of each object of a resource, and of the filters of its handlers."""
     listening = [handler for handler in of.handlers if handler.resource == resource.name]
     filters = [cost for handler in listening for cost in filter_costs(handler, resource)]
     return (*costs(resource, hooks), *filters)

@@ -1,7 +1,7 @@
-"""What a manifest costs in decoding: which of its indexes, dropped fields and transforms read whole objects.
+"""The decoding costs of a manifest: which indexes, dropped fields, transforms and filters read whole objects.
 
-The price of a field path is measured, not looked up in rules that could be out of date: a projection, made as
-the caches make it, decodes a sample object. Times are estimates for a pod of 4.5 KB on one core.
+The price of a field path is measured: a projection, made as the caches make it, decodes a sample object. So
+it can't differ from the code. Times are estimates for a pod of 4.5 KB on one core.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ Json = dict[str, Any]
 
 
 class Price(StrEnum):
-    """What is done with each object that comes in."""
+    """The work for each object that is received."""
 
-    IN_RECORD = "InRecord"  # it stands in every record anyway
-    PROJECTED = "Projected"  # read out once, with the identity
-    HELD = "Held"  # read out of the object that is kept decoded
-    CUT = "Cut"  # cut out of the bytes
-    DECODES = "Decodes"
-    REWRITES = "Rewrites"  # decoded, changed, written again
-    COMPARES = "Compares"  # two texts are read, and what differs in them is decoded
-    VIEWS = "Views"  # a function is asked, and decodes what it reads
+    IN_RECORD = "InRecord"  # none: every record has the field
+    PROJECTED = "Projected"  # the field is decoded with the metadata
+    HELD = "Held"  # none: the object is kept decoded (`mode: Objects`)
+    CUT = "Cut"  # the field is cut out of the bytes
+    DECODES = "Decodes"  # the object is decoded
+    REWRITES = "Rewrites"  # the object is decoded, changed and encoded
+    COMPARES = "Compares"  # two texts are compared, and their differences decoded
+    VIEWS = "Views"  # a function is called, and decodes the fields that it reads
 
 
 _ABOUT: Mapping[Price, tuple[float, str]] = {  # microseconds each, and in words
@@ -52,23 +52,23 @@ _NOTABLE = (Price.DECODES, Price.REWRITES)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one part of a resource costs. `subject` is such as `index byTeam`."""
+    """The cost of one part of a resource. An example of `subject` is `index byTeam`."""
 
     subject: str
     price: Price
 
     @property
     def microseconds(self) -> float:
-        """About how long it takes for each object."""
+        """The approximate time for each object."""
         return _ABOUT[self.price][0]
 
     @property
     def is_notable(self) -> bool:
-        """Whether it is more than reading a few bytes."""
+        """Whether whole objects are decoded."""
         return self.price in _NOTABLE
 
     def text(self, objects: int | None = None) -> str:
-        """In words; `objects` is how many there are, if that is known."""
+        """The cost in words. `objects` is their number, if it is known."""
         words = _ABOUT[self.price][1]
         if not self.is_notable:
             return words
@@ -88,15 +88,15 @@ class Cost:
 
 
 def costs(resource: ResourcePlan, hooks: FromHooks | None = None) -> Sequence[Cost]:
-    """What each index, dropped field and transform of a resource costs for each object.
+    """The cost of each index, dropped field and transform of a resource for each object.
 
-    `hooks` is what plugins and handler classes add, if that is known.
+    `hooks` are those that plugins and handler classes add, if they are known.
     """
     return (*_indexes(resource, hooks or FromHooks()), *_changes(resource, hooks or FromHooks()))
 
 
 def filter_costs(handler: HandlerPlan, resource: ResourcePlan) -> Sequence[Cost]:
-    """What a handler's filter costs for each change that is delivered; nothing without one."""
+    """The costs of a handler's filter for each delivered change; empty without a filter."""
     spec, mode, found = handler.filter, resource.watches[0].cache, list[Cost]()
     if spec is None:
         return found
@@ -116,7 +116,7 @@ def _indexes(resource: ResourcePlan, hooks: FromHooks) -> Iterator[Cost]:
     mode = resource.watches[0].cache
     paths = [FieldPath.parse(each.field_path) for each in resource.indexers if each.field_path is not None]
     for each in resource.indexers:
-        # A function may read anything; a field path is tried out.
+        # A function may read the whole object; a field path is tried out.
         price = Price.DECODES
         if each.field_path is not None:
             price = _price_of_reading(FieldPath.parse(each.field_path), paths)
@@ -146,7 +146,7 @@ class _Decoded(Exception):
 
 
 class _Sealed:
-    """A codec whose frames nobody can open."""
+    """A codec that raises `_Decoded` when a frame is decoded."""
 
     def encode(self, plain: bytes) -> bytes:
         return plain
@@ -162,7 +162,7 @@ def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
     projection = Projection(api_version="v1", kind="Object", paths=paths, codec=_Sealed())
     record = projection.record(_object_with(path))
     assert record is not None
-    # The codec refuses to open the frame, so a field that needs it gives itself away.
+    # The codec refuses to decode the frame: so the read shows whether the field needs that.
     try:
         record.field(path)
     except _Decoded:
@@ -172,8 +172,8 @@ def _price_of_reading(path: FieldPath, paths: Iterable[FieldPath]) -> Price:
 
 def _price_of_dropping(path: FieldPath) -> Price:
     projection = Projection(api_version="v1", kind="Object", drop_fields=[path])
-    # Bytes can be cut out without decoding for some types of a value, and not for others.
-    values: Sequence[Any] = ("x", ["x"], {"x": "x"})  # the type that the kind has there is not known
+    # Values of some types can be cut out of the bytes without decoding, and others not.
+    values: Sequence[Any] = ("x", ["x"], {"x": "x"})  # the type of the field in this kind is not known
     for value in values:
         projection.record(_object_with(path, value))
     decoded = projection.statistics().decoded_whole
@@ -181,7 +181,7 @@ def _price_of_dropping(path: FieldPath) -> Price:
 
 
 def _object_with(path: FieldPath, value: Any = "x") -> bytes:
-    """An object that has a value at a path."""
+    """An encoded object with a value at a path."""
     inside = value
     for step in reversed(path.steps):
         before = [None] * step if isinstance(step, int) else []

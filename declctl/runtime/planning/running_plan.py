@@ -1,7 +1,7 @@
-"""What a running process says of itself so that a manifest can be compared with it: `GET /plan`.
+"""The plan of a running process, with which a manifest can be compared: the document of `GET /plan`.
 
-It is the plan that runs, which caches there are, and what needs a new process; of the configs of plugins it
-has a digest, as there may be secrets in them.
+It has the plan of the active generation, the caches, and the plugins that need a new process. For configs of
+plugins it has digests, as they may contain secrets.
 """
 
 import hashlib
@@ -25,38 +25,38 @@ from declctl.runtime.reloading.stage import code_of, outdated, snapshot
 
 
 class RunningCache(msgspec.Struct, frozen=True):
-    """One cache that is filled, or lingers, and how many objects it holds."""
+    """One cache, which may linger, and the number of its objects."""
 
     identity: CacheIdentity
     objects: int
 
 
 class RunningPlan(msgspec.Struct, frozen=True):
-    """A generation, as far as another manifest is compared with it."""
+    """The parts of a generation that are compared with another manifest."""
 
     generation: int
     code: str  # a digest of the handler files
-    plan: Plan  # with digests in the place of the configs of plugins
+    plan: Plan  # with digests in place of the configs of plugins
     transformed: tuple[str, ...]  # the resources whose objects a hook transforms
-    cluster_scoped: tuple[tuple[str, str], ...]  # API version and kind of what has no namespaces
+    cluster_scoped: tuple[tuple[str, str], ...]  # API version and kind of kinds without namespaces
     caches: tuple[RunningCache, ...]
     objects: Mapping[str, int]  # cached objects by the name of the resource
     handler_code: Mapping[str, str] = {}  # by handler, a digest of its code
-    modules: Mapping[str, str] = {}  # by module that an entry point names, a digest of its files
-    restarts: tuple[Step, ...] = ()  # plugins of which another version is installed than is loaded
-    waiting: Mapping[str, int] = {}  # by handler, the changes that wait for it
-    # The name and the admin address with which the process was started; a reload does not change them.
+    modules: Mapping[str, str] = {}  # by module of an entry point, a digest of its files
+    restarts: tuple[Step, ...] = ()  # plugins whose installed version is not the loaded one
+    waiting: Mapping[str, int] = {}  # by handler, the number of changes that wait for it
+    # The name and the admin address at the start of the process; a reload does not change them.
     began_as: str | None = None
     listens_at: Address | None = None
 
     @property
     def side(self) -> PlanSnapshot:
-        """What is compared."""
+        """The snapshot for the comparison."""
         return PlanSnapshot(self.plan, self.code, frozenset(self.transformed), self.modules)
 
     @property
     def first_plan(self) -> Plan:
-        """The plan, with what the process was started with where a reload doesn't change that."""
+        """The plan, with the name and the admin address of the start, which reloads do not change."""
         address = self.listens_at or self.plan.admin.bind_address
         return replace(
             self.plan,
@@ -65,7 +65,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
         )
 
     def scoped(self, plan: Plan) -> Plan:
-        """Another plan, without the namespaces of kinds that have none."""
+        """Another plan, in which cluster-scoped kinds have no namespaces."""
         resources = tuple(
             resource.without_namespaces() if _kind(resource) in self.cluster_scoped else resource
             for resource in plan.resources
@@ -79,14 +79,14 @@ class RunningPlan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunningSnapshot:
-    """A generation at one moment. It is taken on the machinery loop; `plan` may be called in any thread."""
+    """A generation at one moment. Taken on the machinery loop; its methods may be called by any thread."""
 
     known: RunningPlan
     bundle: Bundle
     plugins: Sequence[LoadedPlugin]
 
     def plan(self) -> RunningPlan:
-        """All of it. Parses the handler files, and looks at which plugins are installed."""
+        """The complete plan. Blocks: parses the handler files, and looks for installed plugins."""
         return msgspec.structs.replace(
             self.known,
             handler_code=code_of(self.known.plan, self.bundle),
@@ -94,16 +94,16 @@ class RunningSnapshot:
         )
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The complete plan as JSON has it. Blocks as `plan`."""
         return self.plan().document()
 
 
 def running_snapshot(
     generation: Generation, caches: Iterable[ManagedInformer], waiting: Mapping[str, int], *, first: Plan
 ) -> RunningSnapshot:
-    """What is told of a generation, of every cache of its process, and of what waits for its handlers.
+    """Take a snapshot of a generation, of all `caches`, and of the changes that wait for its handlers.
 
-    `first` is the plan that the process was started with. On the machinery loop.
+    `first` is the plan at the start of the process. Called on the machinery loop.
     """
     known = msgspec.structs.replace(
         _known(generation, caches),
@@ -115,7 +115,7 @@ def running_snapshot(
 
 
 def read_running_plan(document: object) -> RunningPlan:
-    """What a process has said; raises UsageError if it is of another version."""
+    """Read the document of a running process; raises UsageError if the process has another version."""
     try:
         return msgspec.convert(document, RunningPlan)
     except msgspec.ValidationError as fault:
@@ -128,12 +128,13 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
     side, used = snapshot(generation), dict[CacheIdentity, CacheIdentity]()
     for requirement in generation.requirements:
         used |= zip(requirement.identities, side.identities(requirement.plan), strict=True)
-    # A cache knows the digest of its transform's code; a manifest is compared by its files' digest.
+    # A cache identity has a digest of the transform's code; a manifest is compared by the digest of its
+    # files.
     found = [
         RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
         for cached in caches
     ]
-    # Resources may share caches, so that one cache counts for several of them.
+    # Resources may share caches: one cache counts for several of them.
     objects = {each.identity: each.objects for each in found}
     return RunningPlan(
         generation=generation.number,
@@ -165,7 +166,7 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
 
 
 def masked(plan: Plan) -> Plan:
-    """The plan with a digest in the place of each plugin's config."""
+    """The plan with a digest in place of each plugin's config."""
     plugins = tuple(replace(plugin, config=_digest(plugin.config)) for plugin in plan.plugins)
     return replace(plan, plugins=plugins)
 

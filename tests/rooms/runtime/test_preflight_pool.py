@@ -335,7 +335,7 @@ def test_all_end_where_the_controller_was_killed(bundle, tmp_path, hangs) -> Non
 def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundle, monkeypatch) -> None:
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
     monkeypatch.setattr(preflight_pool, "ORPHAN_SECONDS", 0.0)
-    monkeypatch.setattr(preflight_pool, "LAST_WORDS_SECONDS", 60.0)  # nothing is ended from here meanwhile
+    monkeypatch.setattr(preflight_pool, "EXIT_SECONDS", 60.0)  # nothing is ended from here meanwhile
     bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     checked = _checked(bundle)
     monkeypatch.setattr(preflight_pool.PreflightProcess, "close", lambda _: None)
