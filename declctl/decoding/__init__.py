@@ -1,4 +1,4 @@
-"""Decoding: bytes of an API server to records, and the fields of an object that somebody needs. No I/O."""
+"""Decoding: from the bytes of an API server to records. No I/O."""
 
 from declctl.decoding.decoders import Transform
 from declctl.decoding.envelopes import ItemCutter

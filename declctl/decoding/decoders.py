@@ -1,17 +1,17 @@
-"""Decoders of one object: the fast way by compiled field paths, the slow way as a whole.
+"""Decoders of one object: by compiled field paths, or as a whole.
 
-msgspec skips what a struct does not name, so that reading three fields of a 4 KB object costs little more
-than finding its end. `PartialDecoder` reads the metadata and the values at some paths.
+msgspec skips the fields that a struct does not name. So reading three fields of a 4 KB object costs little
+more than finding its end. `PartialDecoder` reads the metadata and the values at some paths.
 
-`FieldCutter` drops fields without decoding and encoding the rest. An unescaped quote begins or ends a JSON
-string. So `"name":` after a brace or a comma is the key of a field, whatever strings hold, and a value that
-is followed by a comma or a brace is a whole one. A partial decoder tells the values of the fields, then they
-are cut out. Each cut takes out one whole field of some object. So where the decoder finds none of them
-afterwards, and there were as many cuts as fields, those were the right ones.
+`FieldCutter` drops fields without decoding and encoding the others. In JSON, an unescaped quote begins or
+ends a string. So `"name":` after a brace or a comma is always the key of a field, and a value before a comma
+or a brace is always complete. A partial decoder reads the values of the fields, and then each field is cut
+out of the text. Each cut removes one whole field of some object. If there were as many cuts as fields, and
+the decoder finds none of the fields afterwards, the right ones were cut.
 
-`WholeObjects` is for objects that the compiled decoder can't read, or that have a transform. They are decoded
-whole, changed by the transform of the user, which is checked and counted, or kept as they came. An object is
-refused only if it has no name.
+`WholeObjects` is for objects that the compiled decoder can't read, and for projections with a transform. It
+decodes an object as a whole and applies the transform, or keeps the object as it came. An object is refused
+only if it has no name.
 """
 
 import operator
@@ -30,12 +30,12 @@ from declctl.objects.frame import UNREADABLE, Frame, KubeObject
 from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed, revision_of
 from declctl.objects.resource import key_of
 
-_MOST = 50_000  # entries; beyond it a table starts anew rather than grow for ever
+_MOST = 50_000  # entries of a table; beyond it the table is cleared
 _Getter = Callable[[Any], Any]
 MANAGED_FIELDS_NAME = b"managedFields"
 MANAGED_FIELDS_KEY = b'"managedFields":'
 _BACKSLASH = b"\\"
-ESCAPED_LETTER = b"\\u00"  # how a letter may be written that could be written as it is; nobody does
+ESCAPED_LETTER = b"\\u00"  # begins an escape of a letter, with which no API server writes a name
 _COMMA = ord(",")
 _BEFORE_A_KEY = b"{,"
 _AFTER_A_VALUE = b",}"
@@ -45,30 +45,28 @@ MANAGED_FIELDS = FieldPath.parse("metadata.managedFields")
 
 
 class InternTables:
-    """The tables of one projection; used by one thread.
-
-    `known_labels` and `known_values` look without adding: what was seen first, None if it was not.
-    """
+    """The tables by which equal labels and values share one object in memory. Used by one thread."""
 
     def __init__(self) -> None:
         self._labels: dict[bytes, bytes] = {}
         self._values: dict[tuple[Projected, ...], tuple[Projected, ...]] = {}
+        # The shared object, or None; without adding one.
         self.known_labels = self._labels.get
         self.known_values = self._values.get
 
     def labels(self, raw: bytes) -> bytes:
-        """These labels, as the bytes that were seen first; raises MalformedAnswer if they are no JSON."""
+        """The shared bytes of these labels; raises MalformedAnswer if they are no JSON."""
         known = self._labels.get(raw)
         if known is None:
             if not raw.isascii():
-                decoded(raw)  # a decoder that skips a value does not look at its encoding
+                decoded(raw)  # to check the encoding, which a decoder ignores in a value that it skips
             if len(self._labels) >= _MOST:
                 self._labels.clear()
             known = self._labels[raw] = raw
         return known
 
     def values(self, values: tuple[Projected, ...]) -> tuple[Projected, ...]:
-        """These values, as the tuple that was seen first."""
+        """The shared tuple of these values."""
         known = self._values.setdefault(values, values)
         if len(self._values) > _MOST:
             self._values.clear()
@@ -87,10 +85,10 @@ class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
 
 
 class PartialDecoder:
-    """Reads metadata and the scalars at some paths out of the bytes of an object.
+    """Reads the metadata and the scalars at some paths out of the JSON of an object.
 
-    Paths that no struct can name (an index, a wildcard over a map, a path through `metadata`) are
-    left out of `positions`: whoever needs them decodes the object.
+    Paths that no struct can read (with an index, with a wildcard over a map, below `metadata`) are not in
+    `positions`: their values need the decoded object.
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
@@ -101,30 +99,30 @@ class PartialDecoder:
         metadata = ("metadata", PartialMetadata, PartialMetadata())
         attributes = [values.attributes(steps) for steps in paths_of_values]
         firsts = [first for first, *_ in attributes]
-        # One call reads the metadata and all paths as far as their first wildcard; the metadata is
-        # named twice because attrgetter returns a tuple for two names at least.
+        # One call reads the metadata and all paths up to their first wildcard. The metadata is named twice,
+        # because attrgetter returns a tuple only for several names.
         self._read = operator.attrgetter("metadata", "metadata", *firsts)
         self._decode = PathStruct(paths_of_values, more=[metadata]).decode
         self._read_values = _tuple_of(firsts)
         self._decode_values = values.decode
-        # One getter for the elements of each list on the way; None where the elements are the values.
+        # One getter for the elements of each list on a path; None if the elements are the values.
         self._rests = [[operator.attrgetter(a) if a else None for a in rest] for _, *rest in attributes]
 
     def decode(self, raw: bytes) -> tuple[PartialMetadata, tuple[Projected, ...]]:
-        """Metadata and one value for each path, in the order of `positions`.
+        """The metadata, and one value for each path in the order of `positions`.
 
-        Raises msgspec.ValidationError when the object has another shape than the paths expect,
-        msgspec.DecodeError when it is no JSON, RecursionError when it is nested too deep.
+        Raises msgspec.ValidationError for an object of another shape than the paths expect,
+        msgspec.DecodeError for bytes that are no JSON, RecursionError for an object that is nested too deep.
         """
         found = self._read(self._decode(raw))
         values: tuple[Any, ...] = found[2:]
-        for value in values:  # not in a function of its own: every event comes by here
+        for value in values:  # inline: each event runs this
             if value is not None and type(value) is not str:
                 return found[0], self._leaves(values)
         return found[0], values
 
     def values(self, raw: bytes) -> tuple[Projected, ...]:
-        """The values alone, in three quarters of the time."""
+        """The values without the metadata, in three quarters of the time."""
         values = self._read_values(self._decode_values(raw))
         for value in values:
             if value is not None and type(value) is not str:
@@ -136,9 +134,9 @@ class PartialDecoder:
 
 
 def projectable_paths(paths: Iterable[FieldPath]) -> Sequence[FieldPath]:
-    """Those of some paths that a `PartialDecoder` of them reads."""
+    """The paths that a `PartialDecoder` of these paths can read."""
     projected = [path for path in paths if _is_projectable(path)]
-    # One field can't be a value for one path and an object for another: the longer path is read by decoding.
+    # A field can't be a value for one path and an object for another: the longer path is left out.
     apart = set(outermost(path.steps for path in projected))
     return [
         path
@@ -160,7 +158,7 @@ def _tuple_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _is_projectable(path: FieldPath) -> bool:
     if path.steps[0] == "metadata":
-        return False  # labels and identity are in every record; the rest of it is seldom indexed
+        return False  # records have labels and identity; the rest of the metadata is seldom indexed
     previous_was_wildcard = False
     for step in path.steps:
         if isinstance(step, int):
@@ -174,7 +172,7 @@ def _is_projectable(path: FieldPath) -> bool:
 
 
 def _take_for_both(paths: Sequence[tuple[Step, ...]]) -> bool:
-    """Whether two of the paths take the same place for an object and for a list."""
+    """Whether a place is an object for one of the paths and a list for another."""
     return any(_parts_at_a_list(one, other) for one, other in combinations(paths, 2))
 
 
@@ -196,9 +194,9 @@ def _leaf(found: Any, rest: Sequence[_Getter | None]) -> Projected:
 
 
 def cut_field(raw: bytes, key: bytes, value: bytes) -> bytes | None:
-    """JSON without its first field that has this key and value; None if it has none that is so spelled.
+    """JSON without its first field with this key and value; None if no field is spelled like this.
 
-    `key` has its quotes and its colon. What is cut is always one whole field, of whatever object.
+    `key` has its quotes and its colon. The field may belong to any object within the JSON.
     """
     at = raw.find(key)
     while at > 0:
@@ -214,32 +212,32 @@ def cut_field(raw: bytes, key: bytes, value: bytes) -> bytes | None:
 
 
 def cut_managed_fields(raw: bytes, value: bytes) -> tuple[bytes, bool] | None:
-    """`raw` without its first field `managedFields` of this value, and whether it is surely the right one.
+    """`raw` without its first field `managedFields` with this value, and whether it is surely the right one.
 
-    None where the bytes can't be told for certain. It is surely the one of the metadata if no other
-    field can be: none is spelled the same, none is spelled with escapes.
+    None if there is no such field. It is surely the field of the metadata if the rest has no other field with
+    this name, and no escape by which the name could be spelled.
     """
     cut = cut_field(raw, MANAGED_FIELDS_KEY, value)
     if cut is None:
         return None
-    # Backwards, because bytes.rfind is twice as fast on needles of this length.
+    # `rfind`, which is twice as fast as `find` for texts of this length.
     return cut, cut.rfind(MANAGED_FIELDS_NAME) < 0 and (
         cut.find(_BACKSLASH) < 0 or cut.rfind(ESCAPED_LETTER) < 0
     )
 
 
 class FieldCutter:
-    """Drops the fields at some paths; exactly those that `FieldPath.remove_from` removes.
+    """Drops the fields at some paths from JSON, exactly those that `FieldPath.remove_from` removes.
 
-    It is compiled for paths that end in a name and have names and `[*]` before it.
+    It works for paths of names and `[*]` that end in a name; for any other paths `cut` returns None.
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
         self._paths = tuple(paths)
         dropped = outermost(path.steps for path in self._paths)
         self._decode: Callable[[bytes], Any] | None = None
-        self._readers: list[tuple[bytes, _Values]] = []  # the key of each field, with its quotes and colon
-        self._names: tuple[bytes, ...] = ()
+        self._readers: list[tuple[bytes, _Values]] = []  # by field: its key with quotes and colon, its values
+        self._names: tuple[bytes, ...] = ()  # of the fields, with quotes
         if all(map(_is_cuttable, dropped)) and not _take_for_both(dropped):
             names = [_spelled(cast("str", steps[-1])) for steps in dropped]
             self._names = tuple(dict.fromkeys(names))
@@ -253,8 +251,8 @@ class FieldCutter:
     def cut(self, raw: bytes) -> bytes | None:
         """The JSON object without the fields; the same bytes if it has none of them.
 
-        None where that can't be told without decoding it: where fields are spelled as no API server
-        spells them, or are found twice, or the way to them has another shape than the paths.
+        None if the object has to be decoded for that: a name is spelled with escapes, a field is found twice,
+        or the object has another shape than the paths.
         """
         if self._decode is None:
             return None
@@ -269,12 +267,12 @@ class FieldCutter:
             return None
 
     def changes(self, path: FieldPath) -> bool:
-        """Whether another value may be found at `path` when the fields are dropped."""
+        """Whether dropping the fields may change the value at `path`."""
         return any(all(map(_may_meet, dropped.steps, path.steps)) for dropped in self._paths)
 
     def _surely_without(self, raw: bytes) -> bool:
-        # Backwards, because bytes.rfind is twice as fast on needles of this length. Only a backslash can
-        # spell a name in another way.
+        # `rfind`, which is twice as fast as `find` for texts of this length. Any other spelling of a name has
+        # a backslash.
         for name in self._names:
             if raw.rfind(name) >= 0:
                 return False
@@ -293,12 +291,12 @@ class FieldCutter:
 
 
 def _may_meet(one: Step, other: Step) -> bool:
-    # Elements behind one that is dropped move up.
+    # After an element of a list is dropped, the ones behind it have other indices.
     return one == other or one is ALL or other is ALL or (isinstance(one, int) and isinstance(other, int))
 
 
 def _is_cuttable(steps: Sequence[Step]) -> bool:
-    """Whether a struct can name the way to a field, and the field has a name."""
+    """Whether a struct can read the field at these steps, and the last step is a name."""
     names = [step for step in steps if step is not ALL]
     in_a_row = any(a is ALL and b is ALL for a, b in pairwise(steps))
     return (
@@ -326,20 +324,20 @@ def _spelled(name: str) -> bytes:
 
 
 class TransformRunner:
-    """Applies a transform, or none. `dropped` and `failed` count objects that are not to be cached.
+    """Applies a transform, or none, and counts the objects that are left out of the cache.
 
-    Raises TypeError for a transform that is asynchronous.
+    Raises TypeError for an asynchronous transform.
     """
 
     def __init__(self, transform: Transform | None) -> None:
         refuse_async(transform, "the transform")
         self.transform = transform
-        self.dropped = self.failed = 0
-        self.last_fault: str | None = None
+        self.dropped = self.failed = 0  # objects for which it returned None, and on which it failed
+        self.last_fault: str | None = None  # a sentence
 
     def apply(self, obj: KubeObject, name: str) -> bytes | None:
-        """The JSON of what the cache shall hold; None to drop the object."""
-        # The result is written at once, so that what is no JSON is the transform's fault as well.
+        """The JSON of the transformed object; None to leave the object out of the cache."""
+        # Encoded here, so that a value that is no JSON counts as a failure of the transform.
         if self.transform is None:
             return msgspec.json.encode(obj)
         try:
@@ -348,7 +346,7 @@ class TransformRunner:
                 self.dropped += 1
                 return None
             written = msgspec.json.encode(result)
-        except BaseException as fault:  # the user's function; the object is dropped, counted and told
+        except BaseException as fault:  # user code: the object is left out, counted and reported
             if must_propagate(fault):
                 raise
             raised = f"{type(fault).__name__} on {name}: {exception_text(fault)}"
@@ -358,16 +356,15 @@ class TransformRunner:
         return written
 
     def failure(self, message: str) -> None:
-        """An object can't be transformed: it is dropped, counted and told."""
+        """Count an object that can't be transformed, and keep the reason."""
         self.failed += 1
         self.last_fault = message
 
 
 class WholeObjects:
-    """Reads one object at a time by decoding all of it.
+    """Makes records by decoding whole objects: removes `drop_fields`, then applies `transforming`.
 
-    `drop_fields` are removed, then `transforming` is applied. `objects` counts those that became
-    records, `decoded` those of them that were decoded whole.
+    Used by one thread.
     """
 
     def __init__(
@@ -382,18 +379,15 @@ class WholeObjects:
         self._interned = interned
         self._drop_fields = drop_fields
         self._transforming = transforming
-        # An object of which the rest is unknown may be kept only where nothing has to be taken out of it
-        # but what a cache can do with.
+        # An unreadable object may be kept as it came only if nothing but managed fields would be removed.
         self._changes = transforming.transform is not None or any(p != MANAGED_FIELDS for p in drop_fields)
-        self.objects = self.decoded = 0
-        self.decode_warning = (
-            ""  # of the last object that could be read in part only; whoever reads it takes it
-        )
+        self.objects = self.decoded = 0  # records that were made, and those of them that were decoded
+        self.decode_warning = ""  # of the last object, if only its metadata could be read
 
     def read(self, raw: bytes) -> Record | None:
-        """The record of an object; None where the transform dropped it, or failed on it.
+        """The record of an object; None if the transform dropped it or failed on it.
 
-        Raises MalformedAnswer if it has no name.
+        Raises MalformedAnswer if the object has no name.
         """
         try:
             obj = named_object(raw)
@@ -417,9 +411,9 @@ class WholeObjects:
         )
 
     def kept_raw(self, raw: bytes, fault: Exception) -> Record | None:
-        """The record of an object of which only the metadata can be read.
+        """The record of an object of which only the metadata can be read, with a decode warning.
 
-        None where it has to be changed first. Raises MalformedAnswer if it has no name.
+        None if the object would have to be changed. Raises MalformedAnswer if it has no name.
         """
         identity = identity_of(raw)
         name = str(identity["name"])
@@ -436,11 +430,11 @@ class WholeObjects:
         )
 
     def gone(self, raw: bytes) -> Record:
-        """What is left to tell of an object that the transform dropped: its identity."""
+        """The record of an object that the transform dropped: its identity, and an empty frame."""
         return self._record_of(identity_of(raw), labels={}, values=(), frame=b"{}")
 
     def take_decode_warning(self) -> str:
-        """What was odd about the last object; empty if nothing was."""
+        """Return the decode warning of the last object, empty if there is none, and clear it."""
         decode_warning, self.decode_warning = self.decode_warning, ""
         return decode_warning
 

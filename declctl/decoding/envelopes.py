@@ -1,17 +1,17 @@
-"""What objects come in: a LIST and its items, the lines of a WATCH, the kind that is written on each object.
+"""Envelopes of objects: a LIST and its items, the events of a WATCH, and the kind of each object.
 
-The items of a LIST are read one after the other, also while the answer still comes. Finding the end of an
-item must be cheaper than decoding it, and exact. So the place where the next item may begin is searched
-for, by the bytes with which the first one began; and what stands before it is decoded. No proper part of a
-JSON object is an object, nor are two of them: what the decoder accepts is the item. What it does not accept
-is measured by its brackets, which is slow and happens to items that are broken, or that hold something that
-begins as they do.
+The items of a LIST are read one by one while the answer arrives. Finding the end of an item has to be exact
+and cheaper than decoding it. So the next position is searched at which the bytes are those with which the
+first item began, and the bytes before it are decoded. Neither a proper part of a JSON object nor a sequence
+of two is an object: if the decoder accepts the bytes, they are the item. Otherwise the end of the item is
+found by its brackets. That is slow, and happens to broken items, and to items that contain the beginning of
+an item.
 
-The last item, and what stands around the items, are left to the decoder of whole answers; so is everything
-where the bytes are not written as API servers write them.
+The last item and the text around the items are decoded with the rest of the answer. So is the whole answer,
+if it is not written as API servers write it.
 
-What is held is limited, what passes is not: an item may have `answers.OBJECT_BYTES`, and a list that can't
-be cut `answers.LIST_BYTES`.
+The size of a list is not limited. An item may have `answers.OBJECT_BYTES`, and a list that can't be read item
+by item `answers.LIST_BYTES`.
 """
 
 import re
@@ -38,8 +38,8 @@ from declctl.objects.record import EventType, ListPage, Record, WatchEvent
 CHANGES = {str(kind): kind for kind in (EventType.MODIFIED, EventType.ADDED, EventType.DELETED)}
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _OPENED = re.compile(rb'\{"type":"([A-Z]+)","object":(.*)\}\s*', re.DOTALL)
-_WITHOUT_KIND = b'{"metadata":'  # how the items of a list begin
-_SHOWN = 120  # characters of a name that a server made up
+_WITHOUT_KIND = b'{"metadata":'  # the beginning of items without a kind
+_SHOWN = 120  # characters of a kind or version in messages
 
 
 class UnexpectedKind(NamedTuple):
@@ -50,11 +50,11 @@ class UnexpectedKind(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How a line begins, what it tells, and where its object begins."""
+    """The beginning of a line of a WATCH, as API servers write it."""
 
     prefix: bytes
-    change: EventType
-    start: int
+    change: EventType  # the type of the event
+    start: int  # where the object begins
 
 
 class _Page(msgspec.Struct):
@@ -84,14 +84,15 @@ _KIND = msgspec.json.Decoder(_Kind)
 
 
 class Envelopes:
-    """Opens them for one kind.
+    """Reads the envelopes of objects of one kind. Used by one thread.
 
-    `openings` are how lines begin that tell of a change of an object of that kind.
+    `openings` are the beginnings of events with an object of this kind.
     """
 
     def __init__(self, api_version: str, kind: str) -> None:
         self._own = (api_version, kind)
-        # Go writes a type's fields in their order, and those of a custom resource by name.
+        # Go writes the fields of a built-in type in their declared order, and those of a custom resource by
+        # name.
         as_type = b'{"kind":"%b","apiVersion":"%b"' % (kind.encode(), api_version.encode())
         by_name = b'{"apiVersion":"%b","kind":"%b"' % (api_version.encode(), kind.encode())
         self._items = (_WITHOUT_KIND, as_type, by_name)
@@ -102,35 +103,35 @@ class Envelopes:
         ]
 
     def opening(self, line: bytes) -> Opening | None:
-        """How this line of a WATCH begins, if it is one of the openings."""
-        # A handful of comparisons, and only where a line begins otherwise than the one before.
+        """The opening with which a line of a WATCH begins; None for any other line."""
+        # At most six comparisons, and only for a line that begins otherwise than the one before.
         return next((opening for opening in self.openings if line.startswith(opening.prefix)), None)
 
     def line(self, line: bytes) -> tuple[str, bytes]:
-        """The type and the object of any line of a WATCH; raises MalformedAnswer if it is no event."""
+        """The type and the object of a line of a WATCH; raises MalformedAnswer if it is no event."""
         try:
             event = _EVENT.decode(line)
         except UNREADABLE as fault:
             found = _OPENED.fullmatch(line) if isinstance(fault, RecursionError) else None
             if found is not None:
-                return found[1].decode(), found[2]  # nested too deep even to be skipped
+                return found[1].decode(), found[2]  # the object is nested too deep for msgspec to skip it
             message = f"a line of a WATCH is no event: {fault}; it begins with {line[:120]!r}"
             raise MalformedAnswer(message) from fault
         return event.type, bytes(event.object)
 
     def page(self, body: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
-        """The metadata of a LIST and its items; raises MalformedAnswer if it isn't one."""
+        """The metadata and the items of a LIST; raises MalformedAnswer for any other answer."""
         try:
             page = _PAGE.decode(body)
         except msgspec.ValidationError as fault:
             raise _no_list(fault, body) from fault
         except UNREADABLE as fault:
-            if len(body) > answers.OBJECT_BYTES:  # looking for the item at fault would take minutes
+            if len(body) > answers.OBJECT_BYTES:  # splitting it at its brackets would take minutes
                 raise _no_list(fault, body) from fault
-            # One broken object must not hide all others: the list is taken apart at its brackets.
+            # One broken object must not hide the others: the list is split at its brackets.
             page = _one_by_one(body, fault)
         if page.kind == "Table" or (page.items is None and not page.kind.endswith("List")):
-            # Taken for an empty list, it would empty the cache.
+            # Used as an empty list, it would empty the cache.
             raise MalformedAnswer(
                 f"the answer to a LIST is a {page.kind[:_SHOWN] or 'thing'} that holds no objects; "
                 f"it begins with {body[:120]!r}"
@@ -138,15 +139,15 @@ class Envelopes:
         return page.metadata, map(bytes, page.items or ())
 
     def unexpected_kind_of_item(self, raw: bytes) -> UnexpectedKind | None:
-        """The same of an item of a list, in which objects of most kinds don't say their kind."""
+        """As `unexpected_kind`, for an item of a list. Nearly all items have no kind or the expected one."""
         return None if raw.startswith(self._items) else self.unexpected_kind(raw)
 
     def unexpected_kind(self, raw: bytes) -> UnexpectedKind | None:
-        """What is wrong with the kind of an object; None where it is the expected one, or isn't said."""
+        """The kind of an object if it is not the expected one; None if it is that one or missing."""
         try:
             found = _KIND.decode(raw)
         except UNREADABLE:
-            return None  # reading the object will tell what is wrong with it
+            return None  # reading the object will raise the error
         if found.kind in ("", self._own[1]) and found.apiVersion in ("", self._own[0]):
             return None
         api_version, kind = self._own
@@ -156,9 +157,9 @@ class Envelopes:
 
 
 def event_without_object(kind: str, raw: bytes) -> WatchEvent:
-    """The event of a line that tells of no object: a bookmark.
+    """The event of a line without a changed object: a bookmark.
 
-    An ERROR is raised as the StatusError that it carries; anything else raises MalformedAnswer.
+    Raises the StatusError of an ERROR event, and MalformedAnswer for any other type.
     """
     if kind not in ("BOOKMARK", "ERROR"):
         raise MalformedAnswer(f"a WATCH has an event of the unknown type {kind[:120]!r}")
@@ -175,7 +176,7 @@ def event_without_object(kind: str, raw: bytes) -> WatchEvent:
 
 
 def _one_by_one(body: bytes, fault: Exception) -> _Page:
-    """A list that can't be decoded because of one of its items."""
+    """A list of which an item can't be decoded, split at its brackets."""
     try:
         metadata = decoded(member(body, "metadata"))
         kind = _said(body, "kind")
@@ -186,7 +187,7 @@ def _one_by_one(body: bytes, fault: Exception) -> _Page:
 
 
 def _said(body: bytes, name: str) -> object:
-    """The value of a field, the empty string where it is not there."""
+    """The value of a field; an empty string if it is missing."""
     try:
         value = member(body, name)
     except ValueError:
@@ -198,14 +199,14 @@ def _no_list(fault: Exception, body: bytes) -> MalformedAnswer:
     return MalformedAnswer(f"the answer to a LIST is no list: {fault}; it begins with {body[:120]!r}")
 
 
-_MOST_REASONS = 1000  # of what was skipped; a list of empty braces would hold a hundred bytes for each
+_MOST_REASONS = 1000  # sentences about skipped items; the further items share one
 _LIKE_OTHERS = "an object can't be used, as many before it"
 
 
 class ListItems:
-    """The items of one answer. Made by `Projection.items`.
+    """Collects the records of one LIST answer. `Projection.items` makes it; used by one thread at a time.
 
-    Items may be read while the answer still comes; `page` reads those that are left in it.
+    Items may be read while the answer arrives; `page` reads the remaining ones.
     """
 
     def __init__(
@@ -219,9 +220,9 @@ class ListItems:
         self._kept_raw: list[str] = []
 
     def read(self, raw: bytes) -> None:
-        """Read one item. Raises MalformedAnswer for one that nobody can store, which is then not counted.
+        """Read one item, which has to be exactly one JSON object.
 
-        What is accepted is one whole object: neither a part of one nor more than one.
+        Raises MalformedAnswer for any other bytes, and for an object without a name; nothing is counted then.
         """
         if (unexpected_kind := self._envelopes.unexpected_kind_of_item(raw)) is not None:
             self._skip(unexpected_kind.reason)
@@ -233,28 +234,28 @@ class ListItems:
             self._records.append(record)
 
     def read_or_skip(self, raw: bytes) -> None:
-        """The same; an item that nobody can store is skipped."""
+        """As `read`; an item that can't be stored is skipped, with the reason."""
         try:
             self.read(raw)
         except MalformedAnswer as fault:
             self._skip(str(fault))
 
     def _skip(self, reason: str) -> None:
-        # The first reasons help; a million of them would only fill the memory.
+        # The first reasons help; a million reasons would fill the memory.
         self._skipped.append(reason if len(self._skipped) < _MOST_REASONS else _LIKE_OTHERS)
 
     def page(self, body: bytes) -> ListPage:
-        """The page, where `body` is the answer without the items that were read already.
+        """The complete page. `body` is the answer without the items that were read already.
 
-        Raises MalformedAnswer if it is no list, or if none of its objects can be used.
+        Raises MalformedAnswer if the answer is no list, or if none of its objects can be used.
         """
         metadata, items = self._envelopes.page(body)
         for raw in items:
             self.read_or_skip(raw)
         if self._skipped and not self._records:
-            # Taken for an empty list, it would empty the cache.
+            # Used as an empty list, it would empty the cache.
             raise MalformedAnswer(f"no object of a LIST can be used; the first: {self._skipped[0]}")
-        # A foreign server may write anything here; only a number says how much is to come.
+        # A server may write any value here; only a number is used.
         remaining = metadata.get("remainingItemCount")
         return ListPage(
             self._records,
@@ -267,16 +268,16 @@ class ListItems:
 
 
 _ITEMS = b'"items":['
-# As far into an item as all items of a list are the same: what is longer is found faster.
+# The beginning of an item that all items of a list have in common; a longer text is found faster.
 _BEGIN = re.compile(rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*",)*"metadata":\{(?:"name":")?|\{"[^"\\]*":')
 _LONGEST_BEGIN = 1024  # bytes
 
 
 class ItemCutter:
-    """Feed it the body of a LIST, let it `cut` now and then, and ask it for the `page`.
+    """Reads the body of a LIST item by item: `feed` it the parts, `cut` now and then, and take the `page`.
 
-    It holds what has come since the last cut. The page is the same however the body was cut into
-    parts, and the same as if it had been decoded whole.
+    It keeps the bytes since the last item that was cut. The page does not depend on the size of the parts,
+    and is the same as that of the whole body. Used by one thread at a time.
     """
 
     def __init__(
@@ -285,27 +286,28 @@ class ItemCutter:
         self._items = items
         self._longest = longest  # bytes of one item
         self._most = most  # bytes of a list that can't be cut
-        self._head = b""  # what stands before the items, once they have begun
-        self._body = bytearray()  # what comes after what was cut
-        self._separator = b""
-        self._searched = 0
-        self._needed = 0  # bytes of the body that are needed to make sense of it
-        self._cutting = True
-        self._scan: BracketScan | None = None  # of the item at the beginning, while its end is looked for
+        self._head = b""  # the text before the items; empty until the first item was found
+        self._body = bytearray()  # the bytes that were not cut
+        self._separator = b""  # the text between two items and the beginning of each; empty as `_head`
+        self._searched = 0  # the bytes of the body in which the separator was searched
+        self._needed = 0  # bytes of the body until which `cut` does not try again
+        self._cutting = True  # False if the list is not written as API servers write it
+        self._scan: BracketScan | None = None  # of the first item, until its end has arrived
 
     @property
     def held(self) -> int:
-        """Bytes that have come and were not cut."""
+        """The number of bytes that were not cut."""
         return len(self._body)
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes of the body."""
+        """Append the next bytes of the body."""
         self._body += part
 
     def cut(self) -> None:
-        """Read the items that are complete, but for the last one.
+        """Read the complete items, except the last one.
 
-        Raises MalformedAnswer for an item, or a list that can't be cut, that is too long to be held.
+        Raises MalformedAnswer for an item that is too long, and for a long list that can't be read item by
+        item.
         """
         body = self._body
         if self._cutting and len(body) >= self._needed and (self._separator or self._begin()):
@@ -323,11 +325,11 @@ class ItemCutter:
             )
 
     def page(self) -> ListPage:
-        """The page, when everything is here; raises MalformedAnswer where there is none to be had."""
+        """The page, after the last bytes; raises MalformedAnswer as `ListItems.page`."""
         return self._items.page(self._head + self._body)
 
     def _begin(self) -> bool:
-        """Find where the items begin; False if that is not here, or nowhere."""
+        """Find the beginning of the items; False if it has not arrived yet, or if there is none."""
         body = self._body
         at = body.find(_ITEMS, self._searched) + len(_ITEMS)
         if at < len(_ITEMS):
@@ -346,7 +348,7 @@ class ItemCutter:
         return True
 
     def _cut_items(self) -> int:
-        """Read items from the beginning of the body; returns where the first one begins that was not read."""
+        """Read items from the beginning of the body; returns the position of the first unread one."""
         body, separator, read = self._body, self._separator, self._items.read
         at, searched = 0, self._searched
         if self._scan is not None:
@@ -371,9 +373,10 @@ class ItemCutter:
         return at
 
     def _cut_by_brackets(self, at: int) -> int:
-        """The same for items that do not begin as the first one did; at least half of an item stays.
+        """As `_cut_items`, by brackets, for items that do not begin as the first one did.
 
-        Slow, and only for lists that nobody has seen yet: without it they would be held whole.
+        It is slow, and prevents that a list of such items is kept as a whole. It ends when the rest is
+        shorter than half of the longest item.
         """
         while self._cutting and len(self._body) - at > self._longest // 2:
             after = self._measure(at)
@@ -384,7 +387,7 @@ class ItemCutter:
         return at
 
     def _measure(self, at: int) -> int | None:
-        """Read the item that begins at `at` by its brackets; where the next one begins, None if not here.
+        """Read the item at `at` by its brackets; returns the position of the next one, None without it.
 
         Raises MalformedAnswer for an item that is too long.
         """
@@ -399,7 +402,7 @@ class ItemCutter:
             raise self._unusable(at, f"is longer than {answers.in_mebibytes(self._longest)}")
         if end is None or end + 2 > len(body):
             self._scan = None if end is not None else scan
-            # A string without an end is scanned from its beginning: not before twice as much of it is here.
+            # A string without an end is scanned again from its beginning, so only after its size has doubled.
             self._needed = min(held + held - scan.scanned, self._longest + 1)
             return None
         self._scan = None
@@ -419,7 +422,7 @@ class ItemCutter:
 
 
 def _is_head(head: bytes) -> bool:
-    # It could also be the begin of some items further down.
+    # The text could also be the beginning of an `items` field within an object.
     try:
         body = decoded(head + b"]}")
     except MalformedAnswer:

@@ -1,16 +1,14 @@
-"""Projections: here the bytes of an API server are decoded.
+"""Projections: the decoders of one resource.
 
-A projection is compiled from what the manifest declares. It reads the envelope, the identity, the labels
+A projection is compiled from the declarations of a manifest. It reads the envelope, the identity, the labels
 and the projected field paths of an object in one partial decode, and keeps the object itself as a frame.
 
-The fast path reads the object as nearly all of them are, in one function. An object that differs in any way
-is left to `Projection`, which reads it as carefully as it takes; the record that both make of an object is
-the same. An object that the compiled decoder does not expect (a null where a map should be, a field of
-another type) is decoded whole instead: it is never refused.
+The fast path (`fast_reader`) is one function for nearly all objects. The slow path of `Projection` reads
+every other object; both make the same record of an object. An object of a shape that the compiled decoder
+does not expect, such as null in the place of a map, is decoded as a whole; it is never refused.
 
-`RecordRemaker` makes records anew out of their own frames, as if another projection had read the object. So a
-cache takes other fields out of its objects, drops more of them, or keeps them another way, without another
-LIST.
+`RecordRemaker` converts records to another projection from their own frames. So a cache can project other
+paths, drop further fields, or keep its objects in another form, without another LIST.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,24 +55,24 @@ from declctl.objects.record import (
 from declctl.objects.resource import PARTIAL_OBJECT_METADATA, GroupVersionKind
 
 _FIELD = MANAGED_FIELDS_KEY + b"["
-_MARK = b"-0e-0"  # a value that nobody writes
+_MARK = b"-0e-0"  # valid JSON that no API server writes
 _MARKED_FIELD = MANAGED_FIELDS_KEY + _MARK
 _RAW_MARK, _NOTHING = msgspec.Raw(_MARK), msgspec.Raw()
 
 FastReader = Callable[[bytes, int, int, Known], Record | None]
-"""Reads the object that is `text[start:stop]`; None if it is not as usual. `known` is as for a projection."""
+"""Reads the object `text[start:stop]`; None leaves it to the slow path. `known` is as in `record`."""
 
 
-# In one function, because for each object a call costs as much as what would be called.
+# One function, because for each object a call would cost as much as the called code.
 def fast_reader(  # noqa: C901
     partial: PartialDecoder, interned: InternTables, layout: Layout, *, drops_managed_fields: bool
 ) -> FastReader:
-    """The reader of objects of which nothing but `managedFields` is dropped, and nothing is transformed.
+    """The fast path of a projection without a transform that drops no field but `managedFields`.
 
-    `managedFields` are taken out before anything is decoded: they need not even be skipped. In their
-    place stands a mark, and where the decoder finds that in the metadata, it was those of the metadata.
-    What was taken for their value ends at the first bracket that closes. Where that one closes a list in
-    the list, or is in a string, what is left has a bracket or a quote too many, and can't be decoded.
+    It cuts the value of `managedFields` out before decoding, because even skipping it costs time, and puts a
+    mark in its place. If the decoder finds the mark in the metadata, the right field was cut. The value is
+    taken to end at the first closing bracket. If that bracket closes an inner list, or is within a string,
+    then the rest has a bracket or a quote too many, and can't be decoded; the slow path reads the object.
     """
     decode = partial.decode
     encode = layout.codec.encode
@@ -107,7 +105,7 @@ def fast_reader(  # noqa: C901
         key = f"{namespace}/{name}" if namespace else name
         revision = f"{uid}{REVISION_BREAK}{version}"
         if known is not nothing_known:
-            # A relist of what has not changed neither compresses the object again nor holds it twice.
+            # An unchanged object in a relist is neither compressed again nor kept twice.
             held = known(key)
             if held is not None and held.revision == revision and held.layout is layout:
                 return held
@@ -115,7 +113,7 @@ def fast_reader(  # noqa: C901
             plain = around
         elif head.endswith(b","):
             plain = head[:-1] + tail
-        # The field that was cut out stood first, so the comma after it goes with it.
+        # The field was the first one of its object: the comma after it is removed, too.
         elif head.endswith(b"{") and tail.startswith(b","):
             plain = head + tail[1:]
         else:
@@ -137,26 +135,28 @@ _LABELS = FieldPath.parse("metadata.labels")
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatistics:
-    """How many objects were decoded, how many of them whole, and how many the transform took out.
+    """The figures of a projection so far."""
 
-    `frames` are those of its codec, which it may share with the projections before and after it.
-    """
-
-    objects: int
-    decoded_whole: int
-    dropped: int
-    failed: int
-    last_fault: str | None
-    frames: FrameStatistics
+    objects: int  # records that were made, or returned again for unchanged objects
+    decoded_whole: int  # records whose object was decoded as a whole
+    dropped: int  # objects that the transform left out
+    failed: int  # objects on which the transform failed
+    last_fault: str | None  # the last such failure, as a sentence
+    frames: FrameStatistics  # of the codec, which several projections may share
 
 
 class Projection:
-    """The decoder of one resource. One thread uses it; the records it makes may go anywhere.
+    """The decoder of one resource. Used by one thread at a time; its records may be used by any.
 
-    `paths` are projected, `drop_fields` are removed before the frame is made, `transform` is the
-    user's own (it receives and returns a dict, or None to drop the object from the cache; when it
-    raises, the object is dropped and counted). `metadata_only` says that the server sends
-    PartialObjectMetadata; with a MetadataCodec they are read as objects of the kind all the same.
+    - `api_version`, `kind`: of the objects. Objects of other kinds are skipped.
+    - `paths`: the field paths to project.
+    - `drop_fields`: removed before the frame is made; by default `metadata.managedFields`.
+    - `transform`: a function of the user that receives a dictionary and returns one, or None to leave the
+      object out of the cache. If it raises, the object is left out and counted. Raises TypeError for an
+      asynchronous one.
+    - `codec`: makes the frames; by default a FrameCodec.
+    - `metadata_only`: the server sends PartialObjectMetadata. With a MetadataCodec they are read as objects
+      of `kind`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Projection:
         codec: Codec | None = None,
         metadata_only: bool = False,
     ) -> None:
-        teach_yaml()  # before anybody reads, and writes as YAML, an object of it
+        teach_yaml()  # before user code can write an object of this projection as YAML
         self._partial = PartialDecoder(dict.fromkeys(paths))
         self.layout = Layout(
             api_version=api_version, kind=kind, positions=self._partial.positions, codec=codec or FrameCodec()
@@ -180,14 +180,16 @@ class Projection:
         self._transforming = TransformRunner(transform)
         others = [path for path in drop_fields if path != MANAGED_FIELDS]
         self._cutter = FieldCutter(others) if others else None
-        # What is indexed is what is left: fields that lie in a dropped one are read after the cut.
+        # Values are those after the cut: if a dropped field affects a path, all values are read again.
         self._reads_again = self._cutter is not None and any(
             self._cutter.changes(path) for path in (_LABELS, *self._partial.positions)
         )
         self._metadata_only = metadata_only
         sent = PARTIAL_OBJECT_METADATA if metadata_only else GroupVersionKind.of(api_version, kind)
         self._envelopes = Envelopes(sent.api_version, sent.kind)
-        self._opening = self._envelopes.openings[0]  # how the last line began: the next one does, too
+        self._opening = self._envelopes.openings[
+            0
+        ]  # of the last line: the next one nearly always has the same
         self._interned = InternTables()
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
@@ -214,7 +216,7 @@ class Projection:
     def events(
         self, lines: Iterable[bytes], *, known: Known = nothing_known
     ) -> tuple[list[WatchEvent], ApiError | None]:
-        """Decode lines of a WATCH; the events before the first fault, and the fault.
+        """Decode lines of a WATCH, without their newlines; returns the events before the first fault, and it.
 
         `known` is as in `record`, for the objects of a streaming list.
         """
@@ -223,8 +225,8 @@ class Projection:
         prefix, change, start = self._opening
         try:
             for line in lines:
-                # What every API server writes is recognised by its first and last bytes and never parsed
-                # as an envelope; everything else takes the long way.
+                # A line as API servers write it is recognised by its first and last bytes. Its envelope is
+                # not parsed; every other line is left to the slow path.
                 if not line.startswith(prefix):
                     prefix, change, start = self._opening = self._envelopes.opening(line) or self._opening
                 record = None
@@ -242,8 +244,7 @@ class Projection:
     def event(self, line: bytes, *, known: Known = nothing_known) -> WatchEvent:
         """Decode one line of a WATCH, without its newline.
 
-        An ERROR event is raised as the StatusError that it carries; a line that is no event raises
-        MalformedAnswer.
+        Raises the StatusError of an ERROR event, and MalformedAnswer for a line that is no event.
         """
         events, fault = self.events((line,), known=known)
         if fault is not None:
@@ -251,11 +252,11 @@ class Projection:
         return events[0]
 
     def record(self, raw: bytes, *, known: Known = nothing_known) -> Record | None:
-        """The record of one object; None where the transform dropped it.
+        """The record of one object; None if the transform dropped it or failed on it.
 
-        `known` tells what the cache holds of a key: an object that has not changed since is given
-        back as that record, so that a relist neither compresses it again nor holds it twice. Raises
-        MalformedAnswer if the object has no name.
+        `known` returns the cached record of a key. If the object has the same version, that record is
+        returned, so that an unchanged object of a relist is neither compressed again nor kept twice. Raises
+        MalformedAnswer for an object without a name.
         """
         if self._fast_reader is not None:
             record = self._fast_reader(raw, 0, len(raw), known)
@@ -285,7 +286,7 @@ class Projection:
         ):
             self._objects += 1
             return held
-        # A transform takes a dictionary, so that the object is decoded whole.
+        # A transform needs a dictionary, so the object is decoded as a whole.
         if self._transforming.transform is not None:
             return self._whole.read(raw)
         if self._drop_managed and meta.managedFields:
@@ -311,11 +312,11 @@ class Projection:
         )
 
     def page(self, body: bytes, *, known: Known = nothing_known) -> ListPage:
-        """Decode a LIST answer; raises MalformedAnswer if it isn't one. `known` is as in `record`."""
+        """Decode the answer to a LIST; raises MalformedAnswer if it is no list. `known` is as in `record`."""
         return self.items(known=known).page(body)
 
     def items(self, *, known: Known = nothing_known) -> ListItems:
-        """Reads the items of one LIST answer as they are cut out of it; `known` is as in `record`."""
+        """A reader for the items of one LIST answer, one by one; `known` is as in `record`."""
         return ListItems(self._envelopes, partial(self.record, known=known), self._whole)
 
     def statistics(self) -> ProjectionStatistics:
@@ -339,7 +340,7 @@ class Projection:
         try:
             record = self._slow_record(raw, known)
         except MalformedAnswer:
-            return self._event_in_envelope(line, known)  # the object is not the last field of the event
+            return self._event_in_envelope(line, known)  # maybe the object is not the last field of the event
         if record is None or self._whole.decode_warning:
             return self._event_of(change, record, raw)
         return WatchEvent(change, record)
@@ -354,7 +355,7 @@ class Projection:
 
     def _event_of(self, change: EventType, record: Record | None, raw: bytes) -> WatchEvent:
         if record is None:
-            # The transform dropped it: whatever the cache holds of it has to go.
+            # The transform dropped the object: a cached state of it has to be removed.
             change, record = EventType.DROPPED, self._whole.gone(raw)
         return WatchEvent(change, record, decode_warning=self._whole.take_decode_warning())
 
@@ -380,9 +381,9 @@ _BEGINNINGS = (
 
 
 class MetadataCodec:
-    """Frames of metadata, which do not say that they are of the kind PartialObjectMetadata.
+    """Makes frames of metadata without `kind` and `apiVersion`, which are those of PartialObjectMetadata.
 
-    So an object is read as one of its own kind, which every reader of a layout is told.
+    So an object is read with the kind of its layout.
     """
 
     def __init__(self) -> None:
@@ -408,7 +409,7 @@ def _without_kind(plain: bytes) -> bytes:
     try:
         obj = msgspec.json.decode(plain)
     except UNREADABLE:
-        return plain  # whoever reads it is told why
+        return plain  # `Record.read` raises the error for each reader
     if obj.get("kind") == _KIND:
         obj = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")}
     return msgspec.json.encode(obj)
@@ -418,11 +419,11 @@ _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
 
 
 class RecordRemaker:
-    """Makes records of `layout` out of records of other layouts of the same kind. One thread uses it.
+    """Converts records of other layouts of the same kind to `layout`, a `Remake`. Used by one thread.
 
-    What is in a frame has been transformed, so that nothing is transformed again; `drop_fields` are
-    dropped. Of records of the layout `alike` the frames are kept as they are: they are those that
-    `layout` would have. If all that it has at hand stands in them, nothing is decoded.
+    The object in a frame was transformed before, so no transform is applied. `drop_fields` are dropped.
+    Records of the layout `alike` keep their frames, because `layout` would make the same ones. If they have
+    the values of all paths of `layout`, too, no object is decoded.
     """
 
     def __init__(
@@ -431,7 +432,7 @@ class RecordRemaker:
         self.layout = layout
         self._alike = alike
         places = [None if alike is None else alike.positions.get(path) for path in layout.positions]
-        # Where the values stand in records that are alike, if all of them do.
+        # The positions of the values in records of the layout `alike`; None if a value is missing there.
         self._places = None if alike is None or None in places else [at for at in places if at is not None]
         self._drop_fields = tuple(drop_fields)
         self._reads = _projection(layout, layout.codec, self._drop_fields)
@@ -440,15 +441,15 @@ class RecordRemaker:
         self._looks = _projection(layout, _NoFrames(), ())
 
     def __call__(self, record: Record) -> Record:
-        """The record anew: the same object in the same state.
+        """Convert a record. Object and version stay the same.
 
-        Raises CacheError if its frame can't be read, or if a field has to be dropped from an object that
+        Raises CacheError if the frame can't be read, or if a field has to be dropped from an object that
         can't be decoded.
         """
         return self._anew(record, None)
 
     def many(self, records: Sequence[Record]) -> Sequence[Record]:
-        """All of these anew; raises as for one."""
+        """Convert many records; raises CacheError as for one."""
         plain = decompressed(records) if self._places is None else [None] * len(records)
         return [self._anew(record, each) for record, each in zip(records, plain, strict=True)]
 
@@ -468,21 +469,21 @@ class RecordRemaker:
         except Exception as fault:
             raise CacheError(f"{record.key} can't be made anew: {fault}") from fault
         if labels == record.labels_json:
-            labels = record.labels_json  # which others share
-        # Its identity is that which the server gave it, whatever a transform has left of that in the frame.
+            labels = record.labels_json  # the bytes that equal labels share
+        # The identity is the one that the server sent: a transform may have removed it from the frame.
         return Record(record.key, record.revision, labels, values, frame, self.layout)
 
     def _values(self, plain: Any) -> tuple[Projected, ...]:
         try:
             values = self._partial.values(plain)
-        except UNREADABLE:  # an object of another shape, or none at all
+        except UNREADABLE:  # the object has another shape, or can't be decoded
             return self._read(bytes(plain), self._looks, ())[1]
         return self._interned.values(values)
 
     def _read(self, plain: bytes, by: Projection, drop_fields: Iterable[FieldPath]) -> _Parts:
         try:
             made = by.record(plain)
-        except MalformedAnswer:  # a transform has taken its name away, or it was dropped
+        except MalformedAnswer:  # the name was removed by a transform, or dropped
             return self._nameless(json_object(plain), by.layout.codec, drop_fields)
         if made is None:
             raise CacheError(by.statistics().last_fault or "it can't be decoded")
@@ -498,7 +499,7 @@ class RecordRemaker:
 
 
 class _NoFrames:
-    """The codec of a projection whose frames nobody wants."""
+    """The codec of a projection whose frames are not used."""
 
     def encode(self, plain: bytes) -> bytes:  # noqa: ARG002 - a Codec's
         return b""

@@ -1,14 +1,13 @@
-r"""Answers of a server: how large they may be, how their JSON is read, and what a Status says.
+r"""Answers of a server: limits on their size, the decoding of their JSON, and the errors of a Status.
 
-Every limit on what is held of an answer stands here. A limit is for what has to be held before it can be
-used, never for what is used as it comes: a LIST of a gigabyte is read item by item, and its size is not
-limited. etcd takes requests of 1.5 MiB by default, and up to some 3 MiB where it is configured so; JSON may
-need six bytes for one of them (`\u0001`).
+All limits on answers are here. A limit applies to data that has to be in memory before it can be used. A LIST
+is read item by item, so its size is not limited. etcd accepts requests of 1.5 MiB by default, and of some 3
+MiB if it is configured so; JSON may need six bytes for one byte of them (`\u0001`).
 
-Each fault in the JSON of another program becomes one error, which shows the beginning of the text. A
-decoder refuses a list of a thousand objects because one of them is nested too deep. Such a document is cut
-by its brackets: nothing recurses and nothing is decoded, brackets are counted, strings are skipped. That is
-some hundred times slower than decoding, and is done only where decoding has failed.
+Each fault in JSON becomes an error that shows the beginning of the text. msgspec refuses a list of a thousand
+objects if one of them is nested too deep. Such a document is split at its brackets instead: brackets are
+counted and strings are skipped, without recursion. That takes some hundred times as long as decoding, and is
+done only after decoding has failed.
 """
 
 import re
@@ -27,27 +26,27 @@ BODY_BYTES = 128 * 1024 * 1024
 """A whole answer that is neither a LIST nor a WATCH of a source: discovery, one object, OpenAPI."""
 
 LIST_BYTES = 256 * 1024 * 1024
-"""A LIST that is not written as API servers write it, so that it is decoded when all of it is here."""
+"""A LIST in another format than that of API servers, which is decoded as a whole."""
 
 ERROR_BYTES = 1024 * 1024
-"""The body of an answer that is no success; what is longer is cut."""
+"""The body of an answer that is no success; the rest is dropped."""
 
 CHUNK_HEADER_BYTES = 4096
 """The size and the extensions of one chunk (RFC 9112, 7.1); servers write ten bytes."""
 
 MESSAGE_CHARACTERS = 4096
-"""The message of a Status, as errors and logs show it; what is longer is cut."""
+"""The message of a Status in errors and logs; the rest is dropped."""
 
 RETRY_AFTER_SECONDS = 300.0
-"""The longest wait that a server may ask for (Retry-After); one that asks for more is asked again then."""
+"""The longest wait that a server may ask for (Retry-After); after it the request is repeated anyway."""
 
 
 def in_mebibytes(count: int) -> str:
-    """A limit, as messages write it: `32 MiB`."""
+    """A number of bytes for messages, such as `32 MiB`."""
     return f"{count // (1024 * 1024)} MiB" if count >= 1024 * 1024 else f"{count} bytes"
 
 
-# Possessive: a string without an end is not searched backwards, which would hold each of its escapes.
+# Possessive quantifiers: without them, a string without an end would be searched backwards at each escape.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _KEY = re.compile(rb'\s*"([^"\\]*)"\s*:\s*')  # names that matter here have no escapes
 _STRING, _COMMA = b'",'
@@ -61,9 +60,9 @@ def elements(raw: bytes) -> Iterator[bytes]:
 
 
 def member(raw: bytes, name: str) -> bytes:
-    """The value of a JSON object's field.
+    """The JSON of a field of a JSON object.
 
-    Raises ValueError if there is none, or if the brackets do not match.
+    Raises ValueError if there is no such field, or if the brackets do not match.
     """
     found: bytes | None = None
     for part in _parts(raw, b"{"):
@@ -76,21 +75,21 @@ def member(raw: bytes, name: str) -> bytes:
 
 
 def end_of(raw: bytes | bytearray, start: int) -> int | None:
-    """Where the object or array that begins at `start` ends; None where its end is not there."""
+    """The end of the object or array that begins at `start`; None if `raw` does not have its end."""
     return BracketScan().end_of(raw, start)
 
 
 class BracketScan:
-    """Finds the end of one object or array that comes in parts, and scans nothing twice."""
+    """Finds the end of one object or array that arrives in parts. No byte is scanned twice."""
 
     def __init__(self) -> None:
-        self.scanned = 0  # bytes from its beginning
-        self._depth = 0
+        self.scanned = 0  # bytes from the beginning of the object
+        self._depth = 0  # open brackets after these bytes
 
     def end_of(self, raw: bytes | bytearray, start: int) -> int | None:
-        """Where it ends, if it begins at `start`; None where its end is not there.
+        """The end of the object that begins at `start`; None if it has not arrived yet.
 
-        Raises ValueError for one that nests deeper than any API server reads.
+        Raises ValueError for nesting that no API server reads.
         """
         depth = self._depth
         for token in _TOKEN.finditer(raw, start + self.scanned):
@@ -106,13 +105,13 @@ class BracketScan:
                     return token.end()
             elif mark == _STRING and token.end() - at == 1:
                 self.scanned, self._depth = at - start, depth
-                return None  # a string has no end
+                return None  # within a string
         self.scanned, self._depth = len(raw) - start, depth
         return None
 
 
 def _parts(raw: bytes, opener: bytes) -> Iterator[bytes]:
-    """What stands between the outermost commas."""
+    """The texts between the outermost commas of an object or array that begins with `opener`."""
     depth = start = 0
     if raw.lstrip()[:1] != opener:
         raise ValueError(f"it does not begin with {opener.decode()}")
@@ -141,12 +140,12 @@ def _parts(raw: bytes, opener: bytes) -> Iterator[bytes]:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value, or an empty mapping where it is none."""
+    """The value, or an empty mapping if it is no mapping."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def decoded(raw: bytes) -> Any:
-    """What these bytes are; raises MalformedAnswer if they are no JSON."""
+    """The value of JSON; raises MalformedAnswer for bytes that are no JSON."""
     try:
         return msgspec.json.decode(raw)
     except UNREADABLE as fault:
@@ -154,7 +153,7 @@ def decoded(raw: bytes) -> Any:
 
 
 def json_object(raw: bytes) -> KubeObject:
-    """The JSON object that these bytes are; raises MalformedAnswer if they are something else."""
+    """The value of a JSON object; raises MalformedAnswer for anything else."""
     obj = decoded(raw)
     if not isinstance(obj, dict):
         raise MalformedAnswer(f"an object is no JSON object; it begins with {raw[:120]!r}")
@@ -162,7 +161,7 @@ def json_object(raw: bytes) -> KubeObject:
 
 
 def named_object(raw: bytes) -> KubeObject:
-    """The same; raises MalformedAnswer if it has no name, too."""
+    """The value of a JSON object with a name; raises MalformedAnswer for anything else."""
     obj = json_object(raw)
     if not mapping(obj.get("metadata")).get("name"):
         raise no_name(raw)
@@ -170,9 +169,9 @@ def named_object(raw: bytes) -> KubeObject:
 
 
 def identity_of(raw: bytes) -> Mapping[str, Any]:
-    """The metadata of an object of which the rest may be unreadable.
+    """The metadata of an object whose other fields may be unreadable.
 
-    Raises MalformedAnswer if they are unreadable, too, or have no name.
+    Raises MalformedAnswer if the metadata is unreadable, too, or has no name.
     """
     try:
         found = json_object(raw).get("metadata")
@@ -188,12 +187,12 @@ def identity_of(raw: bytes) -> Mapping[str, Any]:
 
 
 def no_json(raw: bytes, fault: Exception) -> MalformedAnswer:
-    """The error of bytes that can't be decoded."""
+    """The error for bytes that can't be decoded."""
     return MalformedAnswer(f"an object is no JSON: {fault}; it begins with {raw[:120]!r}")
 
 
 def no_name(raw: bytes) -> MalformedAnswer:
-    """The error of an object that nobody can store."""
+    """The error for an object without a name, which can't be stored."""
     return MalformedAnswer(f"an object has no metadata.name; it begins with {raw[:120]!r}")
 
 
@@ -201,10 +200,10 @@ _REASON_CHARACTERS = 120
 
 
 def status_error(status: Mapping[str, Any], *, retry_after: float | None = None) -> Exception:
-    """The StatusError that a Status object tells of; fields of another type than metav1's are ignored.
+    """The StatusError of a Status object. Fields of another type than in metav1 are ignored.
 
-    `retry_after` is what a header asked for, in seconds; it counts more than the Status. A longer wait
-    than `RETRY_AFTER_SECONDS` becomes that, and the message says so.
+    `retry_after` is the wait of the header in seconds, which takes precedence over the one of the Status. A
+    wait is shortened to `RETRY_AFTER_SECONDS`, and then the message says so.
     """
     details = status.get("details")
     details = cast("Mapping[str, Any]", details) if isinstance(details, Mapping) else {}
@@ -222,7 +221,7 @@ def status_error(status: Mapping[str, Any], *, retry_after: float | None = None)
 
 
 def _bounded(asked: Any) -> tuple[float | None, str]:
-    """The wait in seconds, and what to say of one that is not kept; NaN and nonsense are no wait."""
+    """The wait in seconds, None without a valid number, and a remark for the message if it was shortened."""
     if not isinstance(asked, int | float) or not asked > 0:
         return None, ""
     longest = RETRY_AFTER_SECONDS
@@ -241,5 +240,6 @@ def _causes(details: Mapping[str, Any]) -> Iterator[str]:
     causes = details.get("causes")
     for cause in cast("list[Any]", causes) if isinstance(causes, list) else ():
         if isinstance(cause, Mapping):
-            told = cast("Mapping[str, Any]", cause)
-            yield from (text for text in (told.get("reason"), told.get("message")) if isinstance(text, str))
+            fields = cast("Mapping[str, Any]", cause)
+            texts = (fields.get("reason"), fields.get("message"))
+            yield from (text for text in texts if isinstance(text, str))

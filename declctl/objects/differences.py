@@ -1,13 +1,13 @@
-"""Differences of two states of an object: at field paths, and between a shared object and its frame.
+"""Differences between two states of an object: at field paths, and between a shared object and its frame.
 
-`ChangedPaths` says whether something at or below some field paths has changed. It decodes as little as
-possible: labels stand in every record, equal texts are equal objects, and of two texts that differ only the
-values at the paths are compared. The order of keys, spacing and escapes never count. A value that can't be
-read counts as changed, so that the handler is called and sees the object itself.
+`ChangedPaths` compares the values at and below some field paths. It decodes as little as possible: labels are
+compared in the records, equal JSON texts are equal objects, and of different texts only the values at the
+paths are decoded. The order of keys, white space and escapes have no effect. An unreadable value counts as
+changed, so that the handler is called for the object.
 
-`MutationDetector` finds what readers have changed in objects that they share (client-go's
-MutationDetector). Only held objects are shared, and only code that reaches past a view can change one. With
-frames every reader has a copy of its own, and nothing can be spoilt.
+`MutationDetector` finds changes that readers made to shared objects (client-go's MutationDetector). Only held
+objects are shared, and only code that bypasses the view can change one. With frames every reader decodes a
+copy of its own.
 """
 
 import marshal
@@ -26,17 +26,17 @@ from declctl.objects.frame import FILLED_IN, UNREADABLE, HeldObject, ObjectCodec
 from declctl.objects.record import Record
 from declctl.objects.resource import key_of
 
-_UNNAMEABLE = frozenset('"\\')  # no field of a struct can be called so
-_Tree = dict[str, Any]  # step → the tree below it, None where a place ends
+_UNNAMEABLE = frozenset('"\\')  # characters that a field name of a struct can't have
+_Tree = dict[str, Any]
 _Steps = tuple[Step, ...]
-_Places = dict[_Steps, list[_Steps]]  # a place that is cut out of a text → what is looked for in there
+_Places = dict[_Steps, list[_Steps]]  # by place that a struct can read: the paths within it
 
 
 class ChangedPaths:
-    """Some field paths, compiled; any thread may ask it.
+    """Compares two records at some field paths. From any thread.
 
-    A path that lies below another adds nothing. Labels are compared as records have them: none at all,
-    null and an empty map are the same. `[*]` over a map means its values, in the order of their keys.
+    A path below another one has no effect. Missing labels, null and an empty map are equal. `[*]` over a map
+    stands for its values, in the order of their keys.
     """
 
     def __init__(self, paths: Iterable[FieldPath]) -> None:
@@ -49,16 +49,16 @@ class ChangedPaths:
 
     @property
     def reads(self) -> bool:
-        """Whether texts are looked at; without, the labels of the records say everything."""
+        """Whether the JSON of objects has to be read; False if all paths are labels."""
         return bool(self._others)
 
     @property
     def decodes(self) -> bool:
-        """Whether both objects are decoded whole as soon as anything in them has changed."""
+        """Whether two different objects have to be decoded as a whole, because a struct can't read a path."""
         return bool(self._decoded)
 
     def differ(self, old: Record, new: Record) -> bool:
-        """Whether something at or below one of the paths is not the same in both; never raises."""
+        """Whether a value at or below one of the paths differs between two records. Never raises."""
         if old is new:
             return False
         if self._labels_differ(old, new):
@@ -84,7 +84,7 @@ class ChangedPaths:
                 parts = zip(self._read(before), self._read(after), self._places.values(), strict=True)
                 if any(one != other and _part_differs(one, other, sought) for one, other, sought in parts):
                     return True
-            except msgspec.ValidationError:  # another shape than the paths expect: null in place of a map
+            except msgspec.ValidationError:  # another shape than the paths expect, such as null for a map
                 return _differ_decoded(self._others, old, new)
             except UNREADABLE:
                 return True
@@ -92,7 +92,7 @@ class ChangedPaths:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two decoded values are the same JSON: unlike in Python, true is not 1."""
+    """Whether two decoded values are equal JSON. Unlike in Python, true is not equal to 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         mine, theirs = cast("_Tree", one), cast("_Tree", other)
         return mine.keys() == theirs.keys() and all(same_json(v, theirs[k]) for k, v in mine.items())
@@ -111,7 +111,7 @@ def _label(steps: _Steps) -> str | None:
 
 
 def _places(given: Iterable[_Steps]) -> tuple[_Places, list[_Steps]]:
-    """Where paths can be cut out of a text, and those for which it can't; no place lies in another."""
+    """The places that a struct can read, none within another; and the paths that it can't read."""
     cut = {steps: _named(steps) for steps in given}
     decoded = [steps for steps, name in cut.items() if not name]
     places: _Places = {}
@@ -122,7 +122,7 @@ def _places(given: Iterable[_Steps]) -> tuple[_Places, list[_Steps]]:
 
 
 def _named(steps: _Steps) -> _Steps:
-    """The first steps, as far as they can be fields of structs; none for what a text may leave out."""
+    """The first steps of a path that can be fields of structs; empty for a field that JSON may lack."""
     if steps[0] in FILLED_IN:
         return ()
     for at, step in enumerate(steps):
@@ -132,14 +132,14 @@ def _named(steps: _Steps) -> _Steps:
 
 
 def _reader(places: Iterable[_Steps]) -> Callable[[bytes], tuple[msgspec.Raw, ...]]:
-    """What stands in a text at each place, as it is written there; empty where nothing does.
+    """A function that returns the JSON at each place of an object; empty for a missing value.
 
-    Raises msgspec.ValidationError for an object of another shape, and what decoding raises.
+    The function raises msgspec.ValidationError for an object of another shape, and the errors of decoding.
     """
     places = list(places)
     struct = PathStruct(places, leaf=msgspec.Raw, missing=msgspec.Raw())
     getters = [struct.attributes(steps)[0] for steps in places]
-    # The first is named twice: attrgetter returns a tuple for two names at least.
+    # The first name is given twice, because attrgetter returns a tuple only for several names.
     values = operator.attrgetter(getters[0], *getters)
     return lambda text: values(struct.decode(text))[1:]
 
@@ -150,7 +150,7 @@ def _part_differs(one: msgspec.Raw, other: msgspec.Raw, sought: Iterable[_Steps]
 
 
 def _decoded(part: msgspec.Raw) -> list[Any]:
-    """The value, if it is there."""
+    """A list of the one value; empty if it is missing."""
     return [msgspec.json.decode(part)] if bytes(part) else []
 
 
@@ -163,7 +163,7 @@ def _differ_decoded(paths: Iterable[_Steps], old: Record, new: Record) -> bool:
 
 
 def _found(values: list[Any], steps: _Steps) -> list[Any]:
-    """What stands at a path below some values, in an order that the order of keys does not change."""
+    """The values at a path below some values, in an order that does not depend on the order of keys."""
     for at, step in enumerate(steps):
         if isinstance(step, Wildcard):
             values = [inner for value in values for inner in _inside(value)]
@@ -180,8 +180,8 @@ def _inside(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-_TOLD = 3  # differences of one object that are told; the others are counted
-_LONGEST = 60  # characters of a value
+_MOST_SHOWN = 3  # differences of one object; further ones are counted
+_LONGEST = 60  # characters of a shown value
 _EXACT = 2  # the last version of marshal's format that depends on the values alone
 _JSON = (dict, list, str, int, float, bool, type(None))
 _SECRET = ("v1", "Secret")
@@ -191,11 +191,11 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place that was changed; `before` and `after` are in words, and hidden for Secrets."""
+    """One change within an object."""
 
     path: str
-    before: str
-    after: str
+    before: str  # the value as JSON, shortened; hidden for Secrets
+    after: str  # as `before`
 
     def __str__(self) -> str:
         return f"{self.path} was {self.before} and became {self.after}"
@@ -203,43 +203,43 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """An object that a reader has changed. `differences` has the first of them, `more` counts the others."""
+    """A shared object that a reader has changed."""
 
     kind: str
     key: str
-    differences: tuple[Difference, ...]
-    more: int = 0
+    differences: tuple[Difference, ...]  # the first ones
+    more: int = 0  # the number of further differences
 
     @property
     def places(self) -> str:
-        """Which object, and where in it; without the values, for those who may not see objects."""
-        return self._told(", ".join(each.path for each in self.differences))
+        """The object and the changed paths, without values, for users who may not see objects."""
+        return self._sentence(", ".join(each.path for each in self.differences))
 
     def __str__(self) -> str:
-        return self._told("; ".join(map(str, self.differences)))
+        return self._sentence("; ".join(map(str, self.differences)))
 
-    def _told(self, what: str) -> str:
+    def _sentence(self, what: str) -> str:
         return f"{self.kind} {self.key}: {what}" + (f" (and {self.more} more)" if self.more else "")
 
 
 class MutationDetector:
-    """Looks at the objects of one codec in turn, and puts right what was changed. Used by one thread.
+    """Compares the shared objects of a codec with their frames, and restores changed ones.
 
-    What was changed is found wherever it is still held: in the cache, or by a change that waits for a
-    handler. Whoever reads the object afterwards has it as the server sent it; who holds a view from
-    before keeps what that shows. `count` is the number of changed objects so far, `last` the last.
+    It covers every object that is alive: in the cache, or in a notification that waits for a handler. Later
+    readers see the object as the server sent it. A view from before shows the changed state. Used by one
+    thread.
     """
 
     def __init__(self, codec: ObjectCodec) -> None:
         self._codec = codec
-        self._round: list[weakref.ref[HeldObject]] = []
-        self.count = 0
-        self.last: Mutation | None = None
+        self._round: list[weakref.ref[HeldObject]] = []  # objects that this round has not compared yet
+        self.count = 0  # changed objects so far
+        self.last: Mutation | None = None  # the last change that was found
 
     def look(self, most: int) -> list[Mutation]:
-        """Compare the next `most` objects with what they were; what was changed.
+        """Compare the next `most` objects; returns the changes.
 
-        Fewer are compared at the end of a round; the next call begins another.
+        At the end of a round fewer are compared; the next call begins a new round.
         """
         found: list[Mutation] = []
         if not self._round:
@@ -257,13 +257,13 @@ class MutationDetector:
         return found
 
     def look_at_all(self) -> list[Mutation]:
-        """Compare every object that is held."""
+        """Compare every object that is alive; returns the changes."""
         self._round = []
         return self.look(len(self._codec.alive()) or 1)
 
     @property
     def at_end_of_round(self) -> bool:
-        """Whether everything has been looked at that was there when the round began."""
+        """Whether all objects of the present round were compared."""
         return not self._round
 
     def _compare(self, held: HeldObject, body: dict[str, Any]) -> Mutation | None:
@@ -279,23 +279,23 @@ class MutationDetector:
         return Mutation(
             self._codec.kind,
             _key(pristine),
-            tuple(differences[:_TOLD]),
-            max(len(differences) - _TOLD, 0),
+            tuple(differences[:_MOST_SHOWN]),
+            max(len(differences) - _MOST_SHOWN, 0),
         )
 
 
 def _key(obj: dict[str, Any]) -> str:
-    metadata = mapping(obj.get("metadata"))  # a transform may have taken all of it away
+    metadata = mapping(obj.get("metadata"))  # which a transform may have removed
     return key_of(metadata.get("namespace"), str(metadata.get("name") or "without a name"))
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    # Written out and compared: exact, where Python takes True for 1; without asking the `__eq__` of
-    # whatever a reader has put in; in one step, while other threads read and write.
+    # Serialised and compared, for three reasons: True differs from 1; no `__eq__` of a reader's value is
+    # called; and each object is read in one step, while other threads use it.
     try:
         return marshal.dumps(one, _EXACT) == marshal.dumps(other, _EXACT)
     except ValueError:
-        return False  # something is in it that is no JSON
+        return False  # a reader has stored a value that is no JSON
 
 
 def _differences(before: Any, after: Any, steps: tuple[Step, ...]) -> Iterator[Difference]:
@@ -330,7 +330,7 @@ def _difference(steps: tuple[Step, ...], before: Any, after: Any) -> Difference:
 
 
 def _shown(value: Any) -> str:
-    """As JSON; what isn't JSON is told by its type alone, as its `__repr__` is somebody else's code."""
+    """The value as JSON, shortened; of other values only the type, because their `__repr__` is user code."""
     if value is _ABSENT:
         return "absent"
     try:

@@ -1,10 +1,10 @@
-"""Field paths and selectors: where in an object a value stands, and which objects are meant.
+"""Field paths and selectors: the place of a value in an object, and conditions on objects.
 
 Field paths: `spec.nodeName`, `spec.containers[*].image`, `metadata.labels[app.kubernetes.io/name]`,
-`status.conditions[0].type`. In brackets, a key that holds a dot or a slash, as keys of labels do, needs no
-quotes. A `PathStruct` is what msgspec decodes of an object to read the values at some paths.
+`status.conditions[0].type`. A key with a dot or a slash, such as that of a label, needs no quotes in
+brackets. A `PathStruct` is the struct by which msgspec decodes the values at some paths.
 
-Label and field selectors are read as kubectl reads them, and matched as the API server matches them.
+Label and field selectors have the syntax of kubectl and the semantics of the API server.
 """
 
 import re
@@ -39,26 +39,23 @@ _DOTTED_KEY = re.compile(
 
 
 class FieldPathError(ValueError):
-    """The text is no field path; `column` is the offset (from 0) at which it stops being one.
-
-    `suggestion` is what to write instead, where that is known.
-    """
+    """A text is no field path."""
 
     def __init__(self, message: str, column: int, *, suggestion: str | None = None) -> None:
         super().__init__(message)
-        self.column = column
-        self.suggestion = suggestion
+        self.column = column  # offset of the fault in the text, from 0
+        self.suggestion = suggestion  # a correct text, if it is known
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A parsed path; equal paths read the same place, however they were written."""
+    """A parsed field path. Two paths to the same place are equal, however they were written."""
 
     steps: tuple[Step, ...]
 
     @classmethod
     def parse(cls, text: str) -> "FieldPath":
-        """The path that `text` writes; raises FieldPathError with the column of the fault."""
+        """Parse a text; raises FieldPathError with the column of the fault."""
         _refuse_dotted_key(text)
         steps: list[Step] = []
         at = 1 if text.startswith(".") else 0
@@ -77,18 +74,15 @@ class FieldPath:
         return cls(tuple(steps))
 
     def values(self, obj: Mapping[str, Any]) -> tuple[str, ...]:
-        """The scalars at this path, as strings (`true`, `3`).
-
-        Empty where there are none. Lists at the end are read through.
-        """
+        """The scalars at this path as strings, such as `true` or `3`; those of a list at the end, too."""
         return tuple(text for found in self.find(obj) for text in scalars(found))
 
     def find(self, obj: Any) -> Iterator[Any]:
-        """Whatever stands at this path, once for each match."""
+        """The values at this path: one, or several for a path with `[*]`; none if the field is missing."""
         yield from _walk(obj, self.steps)
 
     def remove_from(self, obj: Any) -> None:
-        """Delete the field from a mutable object; nothing happens where it is absent."""
+        """Delete the field from a mutable object; no effect if it is missing."""
         for parent in _walk(obj, self.steps[:-1]):
             last = self.steps[-1]
             if isinstance(parent, dict):
@@ -112,7 +106,7 @@ class FieldPath:
 
 
 def _refuse_dotted_key(text: str) -> None:
-    """Labels and annotations are texts: what has dots below them is meant as one key."""
+    """Raise FieldPathError for a key of a label or annotation with dots or slashes, but without brackets."""
     found = _DOTTED_KEY.fullmatch(text)
     if found is not None:
         raise FieldPathError(
@@ -123,7 +117,7 @@ def _refuse_dotted_key(text: str) -> None:
 
 
 def scalars(found: Any) -> Iterator[str]:
-    """The scalar or the scalars of a list, as strings."""
+    """A scalar, or the scalars of a list, as strings."""
     if isinstance(found, bool):
         yield "true" if found else "false"
     elif isinstance(found, str):
@@ -195,14 +189,16 @@ _Tree = dict[str, Any]
 
 
 class PathStruct:
-    """A struct that msgspec decodes out of an object: the values at some paths, and nothing else.
+    """A struct by which msgspec decodes the values at some paths, and skips the rest of an object.
 
-    The steps of a path are names and `[*]`; no path lies in another, and no two paths take the same place
-    for an object and for a list. `leaf` is the type of a value, `missing` stands for a value that is not
-    there; `more` are further fields of the outermost struct, as `msgspec.defstruct` takes them.
+    - `paths`: their steps are names and `[*]`. No path is within another one, and no place is an object for
+      one path and a list for another.
+    - `leaf`: the type of a value.
+    - `missing`: the value of a missing field.
+    - `more`: further fields of the outermost struct, as `msgspec.defstruct` takes them.
 
-    Its fields are called by their number, and read by their name, which may be any text but one with a
-    quote or a backslash (ValueError).
+    The attributes of the struct are numbered; the names in JSON may be any text without a quote or backslash.
+    Raises ValueError for other names.
     """
 
     def __init__(
@@ -221,10 +217,10 @@ class PathStruct:
         ).decode
 
     def attributes(self, steps: Sequence[Step]) -> Sequence[str]:
-        """How `operator.attrgetter` reads the value at one of the paths out of what `decode` returns.
+        """The arguments of `operator.attrgetter` that read the value of a path from a decoded struct.
 
-        The first as far as the first list, each further one in the elements of that list. It is empty for
-        elements that are the values.
+        The first one leads to the first list or the value, each further one from an element of that list to
+        the next list or the value. It is empty if the elements are the values.
         """
         parts: list[list[str]] = [[]]
         below: Any = self._tree
@@ -239,7 +235,7 @@ class PathStruct:
 
 
 def outermost(given: Iterable[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
-    """Those of some paths that do not lie in another; each once."""
+    """The paths that are not within another one, each once."""
     paths = list(dict.fromkeys(given))
     return [path for path in paths if not any(path[: len(o)] == o for o in paths if len(o) < len(path))]
 
@@ -277,8 +273,8 @@ def _struct(tree: _Tree, leaf: Any, missing: Any, more: Sequence[tuple[str, Any,
 class Requirement:
     """One condition on one label.
 
-    `operator` is metav1's In, NotIn, Exists or DoesNotExist, or Gt or Lt, which only kubectl's form
-    can say: they select labels that are whole numbers.
+    `operator` is In, NotIn, Exists or DoesNotExist, as in metav1; or Gt or Lt, which compare integers, and
+    which only the text form of kubectl has.
     """
 
     key: str
@@ -286,7 +282,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it."""
+        """Whether labels meet the condition."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -318,21 +314,21 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements together; without any it selects everything.
+    """A conjunction of requirements; without any it selects every object.
 
-    Equal when it selects by the same requirements.
+    Two selectors with the same requirements are equal, however they were written.
     """
 
     requirements: tuple[Requirement, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "LabelSelector":
-        """From kubectl's form, `app=web,tier in (a,b),!old`; raises ValueError with a sentence."""
+        """Parse the form of kubectl, such as `app=web,tier in (a,b),!old`; raises ValueError."""
         return cls(_canonical(_parse_requirement(part) for part in _split(text)))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "LabelSelector":
-        """From metav1's `{matchLabels, matchExpressions}`; raises ValueError with a sentence."""
+        """Convert metav1's `{matchLabels, matchExpressions}`; raises ValueError."""
         unknown = set(mapping) - {"matchLabels", "matchExpressions"}
         if unknown:
             raise ValueError(f"{min(unknown, key=str)!r} is neither matchLabels nor matchExpressions")
@@ -349,7 +345,7 @@ class LabelSelector:
         return cls(_canonical(requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
+        """Whether the selector selects an object with these labels."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
@@ -358,16 +354,16 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Equality conditions on fields, `status.phase=Running,spec.nodeName!=a`.
+    """Equality conditions on fields, such as `status.phase=Running,spec.nodeName!=a`.
 
-    A missing field reads as the empty string.
+    A missing field has the empty string as its value.
     """
 
     conditions: tuple[tuple[str, str, str], ...] = ()  # path, '=' or '!=', value
 
     @classmethod
     def parse(cls, text: str) -> "FieldSelector":
-        """From kubectl's form; raises ValueError with a sentence."""
+        """Parse the form of kubectl; raises ValueError."""
         conditions: list[tuple[str, str, str]] = []
         for part in _split(text):
             pair = _PAIR.fullmatch(part)
@@ -378,7 +374,7 @@ class FieldSelector:
         return cls(tuple(sorted(set(conditions))))
 
     def matches(self, obj: Mapping[str, Any]) -> bool:
-        """Whether the object is selected."""
+        """Whether the selector selects an object."""
         for path, operator, value in self.conditions:
             found = FieldPath.parse(path).values(obj)
             if ((found[0] if found else "") == value) != (operator == "="):

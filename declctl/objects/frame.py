@@ -1,18 +1,17 @@
 """Frames: an object as compressed bytes, which are decoded only when a reader asks for the object.
 
-A codec belongs to one resource. It learns a dictionary from the first objects it sees: what the objects of
-one resource have in common. An object of a few kilobytes says little that the others don't say, so a
-dictionary makes frames two to four times smaller. What they have in common changes as software is rolled out,
-so compression is watched, and another dictionary is learned when it has decayed. Frames that were made before
-stay readable. Plain JSON is kept where compression would not make it smaller.
+A codec belongs to one resource. From the first objects it learns a zstd dictionary of the texts that they
+have in common. With a dictionary, frames are two to four times smaller. When software is rolled out, objects
+change and frames grow; then the codec learns another dictionary. Older frames stay readable. An object that
+compression does not make smaller is kept as plain JSON.
 
-A compressed frame is a zstd frame without its magic number, which would say nothing new. Its first byte, the
-descriptor, tells it from plain JSON: no descriptor is a brace.
+A compressed frame is a zstd frame without its magic number. Its first byte, the descriptor, distinguishes it
+from plain JSON, because no descriptor is a brace.
 
-`cache: {mode: Objects}` keeps held objects, so that a read neither decompresses nor parses. All readers of a
-held object share what is inside. Views refuse writes; code that reaches past one could change it. So its
-frame stays beside it: no code can change that, a private copy is made from it, and `mutations` puts right
-what was changed.
+`cache: {mode: Objects}` keeps held objects, so that a read neither decompresses nor parses. All readers share
+the dictionaries and lists in a held object. Views refuse writes, but code that bypasses a view could change
+them. So the frame is kept beside the object: private copies are made from it, and `MutationDetector` restores
+the object.
 """
 
 import threading
@@ -27,57 +26,53 @@ import zstandard
 
 _LEVEL = 1  # level 3 makes frames of pods up to 6 % smaller, for half as much CPU again
 
-_SAMPLES = 160
-_SAMPLE_BYTES = 640 * 1024  # in all; to learn from more takes longer, and makes no frame smaller
-_LONGEST_SAMPLE = 16 * 1024
-_HELD_OUT = 4  # one sample in so many is not learned from, but tells whether learning was worth it
+_SAMPLES = 160  # objects to learn from
+_SAMPLE_BYTES = 640 * 1024  # of all samples; more take longer, and make no frame smaller
+_LONGEST_SAMPLE = 16 * 1024  # bytes of one sample
+_HELD_OUT = 4  # one sample in so many is not learned from, and tests the new dictionary instead
 _LARGEST = 32 * 1024  # 64 KB make frames of varied pods 3 % smaller, others larger, and cost 2 % more CPU
-_SAMPLES_TO_DICTIONARY = 6  # a dictionary larger than that part of its samples learns them by heart
-_SEGMENT = 2048  # as good as what zstd finds by trying, which takes 55 ms instead of 7
+_SAMPLES_TO_DICTIONARY = 6  # samples have so many times the bytes of the dictionary, so that it generalises
+_SEGMENT = 2048  # as good as the value that zstd finds by trials, which take 55 ms in the place of 7
 
-# The table of what was seen is half as large as zstd's own for that level: it stays in the first cache of
-# a processor, though each object passes through that twice before. So a frame takes 5 to 10 % less CPU;
-# frames of pods are 1 % smaller, others 2 % larger.
+# zstd's hash table, at half its size for this level, stays in the first-level cache of a processor. So a
+# frame takes 5 to 10 % less CPU; frames of pods are 1 % smaller, others 2 % larger.
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
     _LEVEL, dict_size=_LARGEST, hash_log=12, write_dict_id=True
 )
 
-_STRIDE = 16  # one object in so many is looked at
-_WINDOW = 128  # looks between two judgements
+_STRIDE = 16  # one object in so many is measured
+_WINDOW = 128  # measured objects between two checks of the ratio
 _LONGEST_WINDOW = 64 * 1024
-_DECAYED = 0.8  # of the ratio that a dictionary began with
-_SMALLER = 0.97  # what frames may have of their size without a dictionary, or with the one before
-_MOST = 8  # dictionaries; each stays in memory, because frames may have been made with it
+_DECAYED = 0.8  # of a dictionary's first ratio; below it another one is learned
+_SMALLER = 0.97  # a new dictionary is used if frames have at most this part of their size without it
+_MOST = 8  # dictionaries; each stays in memory, because frames refer to it
 
 
 class DictionaryTrainer:
-    """Decides when to learn, and learns: some 7 ms, in which whoever encodes waits.
+    """Decides when to learn a dictionary, and learns it, within `look`: some 7 ms. Used by one thread.
 
-    What it does depends on nothing but the objects that it looks at. `compressor` is the one to
-    use. `dictionaries` are all that were learned: the id of each is its place in the list; the
-    first place is that of no dictionary. `wait` says how many objects it lets pass until it looks
-    at one.
+    Its decisions depend only on the objects that it measures.
     """
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self.dictionaries: list[zstandard.ZstdCompressionDict | None] = [None]
-        self.trainings = 0
-        self.wait = 1  # of the first objects, each is a sample
-        self._samples: list[bytes] | None = []  # None while nothing has to be learned
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)  # the one to use now
+        self.dictionaries: list[zstandard.ZstdCompressionDict | None] = [None]  # by id; 0 is no dictionary
+        self.trainings = 0  # attempts to learn a dictionary
+        self.wait = 1  # the next object to measure is so many objects ahead; at first, each is measured
+        self._samples: list[bytes] | None = []  # None while no dictionary has to be learned
         self._sample_bytes = 0
         self._window = _WINDOW
         self._looks = self._plain_bytes = self._frame_bytes = 0  # of this window
         self._fresh = 0.0  # the ratio in the first window of this dictionary
-        self._latest = 0.0  # that of the last window that is complete
+        self._latest = 0.0  # the ratio in the last complete window
 
     @property
     def ratio(self) -> float:
-        """Of the bytes of objects to those of their frames, lately; 0 before there was any."""
+        """The bytes of recent objects divided by the bytes of their frames; 0 before the first object."""
         return self._latest or (self._plain_bytes / self._frame_bytes if self._frame_bytes else 0.0)
 
     def look(self, plain: bytes, frame_bytes: int) -> None:
-        """Look at an object, and at how small it became."""
+        """Measure an object and its frame. May learn a dictionary, and then replaces `compressor`."""
         self._looks += 1
         self._plain_bytes += len(plain)
         self._frame_bytes += frame_bytes
@@ -101,7 +96,7 @@ class DictionaryTrainer:
             return
         self._samples, self._sample_bytes = None, 0
         self.trainings += 1
-        # What nothing is gained from is only harder to compress than what came before: ask less often.
+        # If the new dictionary is no better, the objects just compress less well: check less often.
         self._window = _WINDOW if self._learn(samples) else min(self._window * 2, _LONGEST_WINDOW)
         self._fresh, self.wait = 0.0, _STRIDE
         self._begin_window()
@@ -149,28 +144,24 @@ _MAGIC = zstandard.FRAME_HEADER
 _AFTER_MAGIC = slice(len(_MAGIC), None)
 # The backend of PyPy can't decompress several frames in one call.
 DECOMPRESSES_TOGETHER = "multi_decompress_to_buffer" in zstandard.backend_features
-_PLAIN = b"{"  # no descriptor: two bits that zstd leaves 0 are 1 in it
-_DICTIONARY_ID = 0b0000_0011  # of the descriptor: how the id of a dictionary is written; here 0 or 1 byte
-_SINGLE_SEGMENT = 0b0010_0000  # of the descriptor: whether the id is next, or after one byte
+_PLAIN = b"{"  # the first byte of JSON. It has two bits that are 0 in every descriptor
+_DICTIONARY_ID = 0b0000_0011  # bits of the descriptor: the size of the dictionary's id; here 0 or 1 byte
+_SINGLE_SEGMENT = 0b0010_0000  # bit of the descriptor: the id is the next byte, else the one after
 
-_Reader: TypeAlias = zstandard.ZstdDecompressor | None  # None for what is plain
+_Reader: TypeAlias = zstandard.ZstdDecompressor | None  # None for plain JSON
 
 
 @dataclass(frozen=True, slots=True)
 class FrameStatistics:
-    """How small frames are, and what was learned to make them so.
+    """The compression of one codec."""
 
-    `ratio` is of the bytes of objects to those of their frames, in one of 16 of the last objects.
-    Not every training gives a dictionary.
-    """
-
-    ratio: float
-    trainings: int
-    dictionaries: int
+    ratio: float  # bytes of objects divided by bytes of frames, for one of 16 recent objects; 0 for none
+    trainings: int  # attempts to learn a dictionary
+    dictionaries: int  # that were learned
 
 
 class FrameCodec:
-    """Bytes to frame and back. `encode` is called by one thread, `decode` by any."""
+    """Converts the JSON of objects to frames and back. `encode` is called by one thread, `decode` by any."""
 
     def __init__(self) -> None:
         self._trainer = DictionaryTrainer()
@@ -180,7 +171,7 @@ class FrameCodec:
 
     @property
     def trained(self) -> bool:
-        """Whether it has learned a dictionary."""
+        """Whether a dictionary was learned."""
         return len(self._trainer.dictionaries) > 1
 
     def statistics(self) -> FrameStatistics:
@@ -190,8 +181,7 @@ class FrameCodec:
 
     def encode(self, plain: bytes) -> bytes:
         """The frame of a JSON object."""
-        # The compressor allocates for the worst case and shrinks in place; keeping its result would
-        # keep the hole. What is sliced off it is a copy, of exactly its size.
+        # The compressor allocates for the worst case. The slice is a copy of exactly the needed size.
         frame = self._compress(plain)[_AFTER_MAGIC]
         if len(frame) >= len(plain) and plain.startswith(_PLAIN):
             frame = plain
@@ -206,9 +196,9 @@ class FrameCodec:
         return frame if reader is None else reader.decompress(_MAGIC + frame)
 
     def decode_many(self, frames: Sequence[bytes]) -> Sequence[Any]:
-        """The JSON objects of many frames as buffers of bytes, each a fifth quicker than alone.
+        """The JSON objects of many frames as buffers, in a fifth less time than one by one.
 
-        All of them are in memory as long as one is.
+        All results stay in memory as long as one of them is used.
         """
         if not DECOMPRESSES_TOGETHER:
             return [self.decode(frame) for frame in frames]
@@ -224,7 +214,7 @@ class FrameCodec:
     def _runs(self, frames: Sequence[bytes]) -> Iterable[tuple[_Reader, Iterable[bytes]]]:
         heads = {frame[:2] for frame in frames}
         if len(heads) == 1 and heads.pop()[0] & _SINGLE_SEGMENT:
-            return [(self._reader_of(frames[0]), frames)]  # as nearly always: no need to ask for each
+            return [(self._reader_of(frames[0]), frames)]  # the common case: one reader for all frames
         return groupby(frames, self._reader_of)
 
     def _reader_of(self, frame: bytes) -> _Reader:
@@ -246,7 +236,7 @@ class FrameCodec:
 
 
 class _Readers(threading.local):
-    """A decompressor may not be used by two threads at once."""
+    """The decompressors of one thread, by dictionary id: two threads must not use one at the same time."""
 
     def __init__(self) -> None:
         self.by_dictionary: dict[int, zstandard.ZstdDecompressor] = {}
@@ -256,11 +246,11 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # all t
 BROKEN_FRAME = (zstandard.ZstdError, ValueError)  # all that decompressing may raise
 
 KubeObject = dict[str, Any]
-"""A Kubernetes object as JSON gives it: the only place where a shape is unknown."""
+"""A Kubernetes object as decoded JSON."""
 
 
 FILLED_IN = ("apiVersion", "kind")
-"""What lists leave out of their items, and whoever decodes one fills in."""
+"""The fields that lists leave out of their items, and that decoding adds."""
 
 
 def of_kind(obj: dict[str, Any], api_version: str, kind: str) -> dict[str, Any]:
@@ -271,71 +261,71 @@ def of_kind(obj: dict[str, Any], api_version: str, kind: str) -> dict[str, Any]:
 
 
 class HeldObject(msgspec.Struct, eq=False, weakref=True):
-    """A decoded object, and its frame; its length is that of its JSON, in bytes.
+    """A decoded object with its frame. Its length is the number of bytes of its JSON."""
 
-    `body` is for reading only, and None where the object can't be decoded.
-    """
-
-    body: dict[str, Any] | None
+    body: dict[str, Any] | None  # shared by all readers, for reading only; None if it can't be decoded
     frame: bytes
-    size: int
+    size: int  # bytes of the JSON
 
     def __len__(self) -> int:
         return self.size
 
 
 Frame = bytes | HeldObject
-"""How a cache keeps an object; its length is what is counted as its bytes."""
+"""The form in which a cache keeps an object. Its length counts as the bytes of the object."""
 
 
 class Codec(Protocol):
-    """How the objects of one resource are kept. `encode` is called by one thread, `decode` by any."""
+    """Converts the JSON of objects to the form of a cache, and back.
+
+    `encode` is called by one thread, `decode` by any.
+    """
 
     def encode(self, plain: bytes) -> Frame:
-        """What is kept of a JSON object."""
+        """The cached form of a JSON object."""
         ...
 
     def decode(self, frame: Any) -> bytes:
-        """The JSON object of what this codec made."""
+        """The JSON object of a form that this codec made."""
         ...
 
     def statistics(self) -> FrameStatistics:
-        """How small its frames are."""
+        """The figures so far."""
         ...
 
 
 class ObjectCodec:
-    """Bytes to held object and back: a Codec. `alive` may be called by any thread."""
+    """A codec that makes held objects. `alive` may be called by any thread."""
 
     def __init__(self, *, api_version: str, kind: str) -> None:
         self.api_version = api_version
         self.kind = kind
         self._frames = FrameCodec()
-        self._made: dict[int, weakref.ref[HeldObject]] = {}
+        self._made: dict[int, weakref.ref[HeldObject]] = {}  # by id: the held objects that are alive
 
     def encode(self, plain: bytes) -> HeldObject:
         """The held object of a JSON object."""
         try:
             body = of_kind(msgspec.json.decode(plain), self.api_version, self.kind)
         except UNREADABLE:
-            body = None  # whoever reads it is told why
+            body = None  # `Record.read` raises the error for each reader
         held = HeldObject(body, self._frames.encode(plain), len(plain))
         number = id(held)
         self._made[number] = weakref.ref(held, lambda _: self._made.pop(number, None))
         return held
 
     def decode(self, frame: Frame) -> bytes:
-        """The JSON object of what this codec made: as it came, whatever its readers did to it."""
+        """The JSON object of a form that this codec made, as the server sent it."""
         return self._frames.decode(frame if isinstance(frame, bytes) else frame.frame)
 
     def statistics(self) -> FrameStatistics:
-        """How small the frames are that stay beside the objects."""
+        """The figures of the frames beside the objects."""
         return self._frames.statistics()
 
     def pristine(self, held: HeldObject) -> dict[str, Any]:
-        """The object as it came, decoded anew; raises the errors of decoding."""
+        """The object as the server sent it, decoded anew. Raises the errors of decoding."""
         return of_kind(msgspec.json.decode(self.decode(held)), self.api_version, self.kind)
 
     def alive(self) -> Sequence["weakref.ref[HeldObject]"]:
-        """Every object that somebody holds: a cache, a change that waits, a reader."""
+        """References to all held objects: those of the cache, of pending notifications, and of readers."""
         return list(self._made.values())

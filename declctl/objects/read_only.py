@@ -1,15 +1,15 @@
-"""Views: an object as a handler reads it, with dictionaries and lists that refuse every write.
+"""Read-only dictionaries and lists, of which the objects of handlers consist.
 
-A write there would change a copy that is sent nowhere, and would be lost without a word. So it raises
-TypeError, at the line that writes. All that is read from a view, in whatever way, is read-only as well.
+A write would change a copy that is sent nowhere. So it raises TypeError at the line that writes. All values
+that are read from a view are read-only, too.
 
-Both types are real dictionaries and lists: JSON encoders, validators, patterns and comparisons take them as
-such. A shallow copy is plain, with read-only values in it; a deep copy and a pickle are plain all through.
-Only code that asks for the very type (`type(x) is dict`, `marshal`) can tell, and takes `to_dict()`.
+Both types are subclasses of dict and list, so that JSON encoders, validators, `match` and comparisons accept
+them. A shallow copy is plain and has read-only values; a deep copy and a pickle are plain at every level.
+Code that requires the exact type (`type(x) is dict`, `marshal`) needs `to_dict()`.
 
-A dictionary makes a value read-only when the value is read, a list makes its elements so when it is made
-itself. To do it for a whole pod at once would cost twice what decoding it does, and most readers look at a
-few fields. That is why a dictionary overrides each method that gives values, and a list none.
+A dictionary converts a value when the value is read, a list converts its elements when the list is made.
+Converting a whole pod would take twice the time of decoding it, and most readers read a few fields. Therefore
+the dictionary overrides every method that returns values, and the list overrides none of them.
 """
 
 import copy
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 if TYPE_CHECKING:
     from yaml.representer import SafeRepresenter
 
-# Methods of what is built upon, without the search that `super()` is.
+# The methods of dict, without the cost of `super()`.
 _item = dict[str, Any].__getitem__
 _set = dict[str, Any].__setitem__
 _get = dict[str, Any].get
@@ -35,23 +35,23 @@ READ_ONLY = (
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
-    """In the place of what changes something. Raises TypeError, which says what to do instead."""
+    """Replaces every method that writes. Raises TypeError with the alternative."""
     raise TypeError(READ_ONLY)
 
 
 def read_only(value: Any) -> Any:
-    """A value of JSON that refuses writes; a dictionary or list that is plain is copied for that."""
+    """The read-only form of a JSON value: a copy of a plain dictionary or list, else the value itself."""
     kind = type(value)
     return ReadOnlyDict(value) if kind is dict else _list(value) if kind is list else value
 
 
 class ReadOnlyDict(dict[str, Any]):
-    """A dictionary, and all that stands in it, that raises TypeError when somebody writes."""
+    """A dictionary whose writing methods raise TypeError; the values in it are read-only, too."""
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
-        # `read_only` written out: calling it would cost as much again.
+        # `read_only` is inlined: a call would double the cost.
         value = _item(self, key)
         kind = type(value)
         if kind is dict:
@@ -63,13 +63,13 @@ class ReadOnlyDict(dict[str, Any]):
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What stands there; `default` if nothing does."""
+        """The value of a key; `default` if it is missing."""
         value = _get(self, key, default)
         kind = type(value)
         return self[key] if (kind is dict or kind is list) and value is not default else value
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override] - what a dictionary gives
-        """Keys and values, as of any dictionary."""
+        """The keys and values."""
         for key, value in _items(self):
             kind = type(value)
             if kind is dict:
@@ -79,16 +79,17 @@ class ReadOnlyDict(dict[str, Any]):
         return _items(self)
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override] - what a dictionary gives
-        """Its values, as of any dictionary."""
-        self.items()
+        """The values."""
+        self.items()  # converts all of them
         return _values(self)
 
     def __iter__(self) -> Iterator[str]:
-        # `dict(…)`, `{**…}` and `f(**…)` copy past a subclass's methods only where this one is inherited.
+        # Overridden, so that `dict(…)`, `{**…}` and `f(**…)` call the methods above: they bypass them
+        # otherwise.
         return _keys(self)
 
     def copy(self) -> dict[str, Any]:
-        """A plain dictionary; what stands in it is read-only still."""
+        """A plain dictionary with the same read-only values."""
         return dict(self)
 
     def __or__(self, other: Any) -> Any:
@@ -109,7 +110,7 @@ class ReadOnlyDict(dict[str, Any]):
 
 
 class ReadOnlyList(list[Any]):
-    """A list that raises TypeError when somebody writes; made by `read_only`, as are its elements."""
+    """A list whose writing methods raise TypeError. `read_only` makes it, and converts its elements."""
 
     __slots__ = ()
 
@@ -136,7 +137,7 @@ def _list(value: list[Any]) -> ReadOnlyList:
 
 
 def _plain(value: Any, memo: dict[int, Any]) -> Any:
-    # `copy.deepcopy` of each text and number would take four times as long.
+    # `copy.deepcopy` of each string and number would take four times as long.
     kind = type(value)
     if kind is str:
         return value
@@ -149,9 +150,9 @@ def _plain(value: Any, memo: dict[int, Any]) -> Any:
 
 @functools.cache
 def teach_yaml() -> None:
-    """Let PyYAML write both types as it writes dictionaries and lists: it looks for the very type.
+    """Let PyYAML write both types as dictionaries and lists. PyYAML looks types up by identity.
 
-    It costs the import of yaml (30 ms) the first time, and nothing after that.
+    The first call imports yaml (30 ms); further calls have no effect.
     """
     from yaml.representer import SafeRepresenter  # late: `import declctl` does without yaml
 
@@ -160,7 +161,7 @@ def teach_yaml() -> None:
 
 def teach(representer: "type[SafeRepresenter]") -> None:
     """Let a class of PyYAML's representers, and all that derive from it, write both types."""
-    # A writer with a table of its own has a copy of the one it inherits from.
+    # A representer class with a table of its own has a copy of the inherited table.
     table = representer.__dict__.get("yaml_representers")
     if table is not None:
         representer.add_representer(ReadOnlyDict, lambda to, data: to.yaml_representers[dict](to, data))

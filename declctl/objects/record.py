@@ -1,8 +1,8 @@
-"""Records, views and events: an object in the cache, in the hands of a handler, and what happens to it.
+"""Records, views and events.
 
-A `Record` is what the cache holds of an object without decoding it. An `ObjectView` is the object as a
-handler reads it: read-only, and decoded when it is read. Events are values of the line from the API server
-to the handler, in this order: `WatchEvent` and `ListPage`, `Delta`, `Notification`, `Change`.
+A `Record` is a cached object that is not decoded. An `ObjectView` is the object for a handler: read-only, and
+decoded when it is read. On the way from the API server to the handler, a change is one of these values after
+the other: `WatchEvent` or `ListPage`, `Delta`, `Notification`, `Change`.
 """
 
 from abc import ABCMeta
@@ -36,12 +36,15 @@ Projected = str | tuple[str, ...] | None
 
 
 def packed(found: tuple[str, ...]) -> Projected:
-    """How the scalars at a path are kept: nothing, the only one, or all of them."""
+    """The compact form of the scalars at a path: None, the only one, or a tuple of several."""
     return None if not found else found[0] if len(found) == 1 else found
 
 
 class Layout:
-    """What all records of one projection share: kind, places of its paths, codec of its frames."""
+    """The common part of all records of one projection.
+
+    `positions` has the index of each projected path in `Record.values`; `codec` makes and reads the frames.
+    """
 
     __slots__ = ("api_version", "codec", "kind", "positions")
 
@@ -59,9 +62,9 @@ class Layout:
 
 
 NO_LABELS = b""
-_MOST_BYTES = 64 * 1024  # of frames at once: what comes out of them stays in a processor's second cache
-_FIELD_DECODERS = 256  # compiled decoders of single fields that are kept
-_READ_LABELS = 4096  # sets of labels that are kept as mappings, because somebody has just read them
+_MOST_BYTES = 64 * 1024  # of frames that are decompressed together: their JSON fits into a second-level cache
+_FIELD_DECODERS = 256  # size of the cache of compiled decoders of single fields
+_READ_LABELS = 4096  # size of the cache of decoded labels
 
 
 @lru_cache(_READ_LABELS)
@@ -69,7 +72,7 @@ def _labels_of(raw: bytes) -> Mapping[str, str]:
     try:
         found = msgspec.json.decode(raw) if raw else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        found = None  # a number beyond all bounds, in the place of a string
+        found = None  # such as a number out of range in the place of a string
     if not isinstance(found, dict):
         return MappingProxyType({})
     labels = cast("dict[str, Any]", found)
@@ -81,23 +84,23 @@ REVISION_BREAK = "\n"
 
 
 def revision_of(uid: str, resource_version: str) -> str:
-    """Identifies one state of one object.
+    """The identifier of one state of one object.
 
-    Line feeds in the uid are dropped, because a line feed separates the two parts.
+    Line feeds in the uid are removed, because a line feed separates the two parts.
     """
     return f"{uid.replace(REVISION_BREAK, '')}{REVISION_BREAK}{resource_version}"
 
 
 NO_ORDER = (0, "")
-"""The order of a version that can't be compared; it is before every other."""
+"""The order of a version that can't be compared; it is less than every other."""
 
 
 def version_order(version: str) -> tuple[int, str]:
-    """The order of a resource version among those of the same resource of one server: to be compared.
+    """A value by which resource versions of one resource and one server can be compared.
 
     A resource version is a number of any length, without a sign and without leading zeros (Kubernetes 1.35,
-    KEP-5504; apimachinery's CompareResourceVersion). Everything else is opaque and has the order NO_ORDER:
-    the empty version, "0", which asks for any version, and versions of servers that count otherwise.
+    KEP-5504; apimachinery's CompareResourceVersion). Every other text is opaque and has the order NO_ORDER:
+    the empty version, "0", which requests any version, and versions of servers that do not use numbers.
     """
     if version.isdecimal() and version.isascii() and version[0] != "0":
         return len(version), version
@@ -105,10 +108,7 @@ def version_order(version: str) -> tuple[int, str]:
 
 
 def newer_version(version: str, other: str) -> str:
-    """Returns the newer of two resource versions.
-
-    If one is empty, the other one; if they can't be compared, `other`.
-    """
+    """The newer of two resource versions; the other one if one is empty; `other` without an order."""
     if not version or not other:
         return other or version
     order, other_order = version_order(version), version_order(other)
@@ -123,18 +123,16 @@ def undecodable(key: str, fault: Exception) -> MalformedAnswer:
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One object in the cache: its key, identity, labels and projected values, and the rest as a frame.
+    """One cached object: its key, identity, labels and projected values, and the whole object as a frame.
 
-    It makes no reference cycles and is not tracked by the garbage collector: 100,000 of them cost a
-    collection nothing. For that its key is a plain string; `object_key` is the same with its parts.
-    `labels_json` is what stands in the object, shared by all that have the same. `revision` has uid and
-    resource version in one string: they are compared together, and 64 bytes smaller.
+    The garbage collector does not track records, so that 100,000 of them cost a collection nothing. They make
+    no reference cycles. Immutable; from any thread.
     """
 
-    key: str
-    revision: str
-    labels_json: bytes
-    values: tuple[Projected, ...]
+    key: str  # a plain string, which the garbage collector does not track; `object_key` has its parts
+    revision: str  # uid and resource version in one string, which needs 64 bytes less than two
+    labels_json: bytes  # as in the object; one value for all objects with equal labels
+    values: tuple[Projected, ...]  # at the projected paths, in the order of the layout
     frame: Frame
     layout: Layout
 
@@ -150,7 +148,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """`metadata.labels`, read-only; empty if there are none. Does not decode the object."""
+        """`metadata.labels`, read-only; empty if there are none. The object is not decoded."""
         return _labels_of(self.labels_json)
 
     @property
@@ -159,9 +157,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return ObjectKey(self.key)
 
     def decode(self) -> KubeObject:
-        """A new copy of the whole object; costs a decompression and a parse.
+        """A new copy of the whole object, which the caller may change. Decompresses and decodes.
 
-        Raises MalformedAnswer for an object that was stored though it can't be decoded.
+        Raises MalformedAnswer for an object that was stored although it can't be decoded.
         """
         try:
             return self.layout.decode(self.frame)
@@ -169,9 +167,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             raise undecodable(self.key, fault) from fault
 
     def read(self) -> KubeObject:
-        """The whole object, for reading only: where objects are held, it is shared by all readers.
+        """The whole object, for reading only. A held object is shared by all readers, any other is decoded.
 
-        Else it is decoded. Raises MalformedAnswer as `decode` does.
+        Raises MalformedAnswer as `decode` does.
         """
         frame = self.frame
         if isinstance(frame, HeldObject) and frame.body is not None:
@@ -179,10 +177,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.decode()
 
     def field(self, path: FieldPath) -> tuple[str, ...]:
-        """The scalars at `path` as strings: from the projection, the metadata or, last, by decoding.
+        """The scalars at a path, as strings. Decodes the object if neither projection nor metadata has them.
 
-        The namespace of a cluster-scoped object is the empty string (client-go's
-        MetaNamespaceIndexFunc).
+        The namespace of a cluster-scoped object is the empty string (client-go's MetaNamespaceIndexFunc).
         """
         position = self.layout.positions.get(path)
         if position is None:
@@ -209,11 +206,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 Known = Callable[[str], Record | None]
-"""What a cache holds of a key."""
+"""Returns the cached record of a key, or None."""
 
 
 def nothing_known(_: str) -> Record | None:
-    """What a cache that is empty, or not to be looked at, holds of a key."""
+    """The `Known` of an empty cache, and for decoding without reuse of cached records."""
     return None
 
 
@@ -222,23 +219,23 @@ if TYPE_CHECKING:
 else:
 
     class _ReadOnlyMapping:
-        """A struct can't inherit from Mapping, whose metaclass is another: it is registered as one, below."""
+        """Stands for Mapping, from which a struct can't inherit; ObjectView is registered as one below."""
 
         __slots__ = ()
 
 
 class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
-    """A read-only mapping of a whole object, private to its reader.
+    """A read-only mapping of a whole object, for one reader.
 
-    Name, namespace, uid, labels, resource version and key are read without decoding; anything else
-    decodes the object once for this view; where a cache holds objects decoded, nothing. What is inside
-    is read-only as well (`read_only`): a write raises TypeError at that line. Who wants to change
-    something takes `to_dict()`; a deep copy and a pickle give the same.
+    Name, namespace, uid, labels, resource version and key are read without decoding. Any other field decodes
+    the object, once for this view; held objects are decoded already. All values are read-only, and a write
+    raises TypeError. `to_dict()`, a deep copy and a pickle return a plain copy, which may be changed. Raises
+    MalformedAnswer for an object that can't be decoded. One thread at a time may use a view.
     """
 
     # A struct is made in a quarter of the time of a class with `__init__`: listers make thousands at once.
     _record: Record
-    _body: KubeObject | None = None
+    _body: KubeObject | None = None  # the decoded object, once it was read
 
     def __getitem__(self, field: str) -> Any:
         body = self._body
@@ -268,7 +265,7 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
     __hash__ = None
 
     def get(self, field: str, default: Any = None) -> Any:
-        """What stands in a field; `default` if the object does not have it."""
+        """The value of a field; `default` if the object does not have it."""
         try:
             return self[field]
         except KeyError:
@@ -279,15 +276,15 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
         return self._decoded().keys()
 
     def values(self) -> ValuesView[Any]:
-        """What stands in them."""
+        """The values of the fields."""
         return self._decoded().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Both."""
+        """The names and values of the fields."""
         return self._decoded().items()
 
     def __bool__(self) -> bool:
-        return True  # there is always a kind: `if old:` need not decode to know
+        return True  # an object always has fields: `if old:` does not have to decode
 
     @property
     def key(self) -> ObjectKey:
@@ -326,7 +323,7 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
         return MappingProxyType(metadata.get("annotations") or {})
 
     def to_dict(self) -> KubeObject:
-        """A private deep copy, free to be changed."""
+        """A deep copy, which the caller may change. Raises MalformedAnswer if the object can't be decoded."""
         return self._record.decode()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KubeObject:
@@ -340,7 +337,7 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
         return f"<{record.layout.kind} {record.key} resourceVersion={record.resource_version}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        # That of a struct would show the whole object, maybe a Secret, in a traceback with local variables.
+        # The inherited one would show the whole object, maybe a Secret, in a traceback with local variables.
         record = self._record
         return [("kind", record.layout.kind), ("key", record.key)]
 
@@ -358,11 +355,10 @@ cast("ABCMeta", Mapping).register(ObjectView)
 
 
 class FieldView(ObjectView, kw_only=True):
-    """A view that decodes each top-level field alone, when it is read.
+    """A view that decodes each top-level field by itself, when it is read.
 
-    For functions that read one or two fields of many objects: index functions and filters. To decode `spec`
-    of a pod takes half of the time of the whole object. Where all fields are read, they are decoded
-    together.
+    It is for functions that read one or two fields of many objects: index functions and filters. Decoding
+    `spec` of a pod takes half of the time of the whole object. A read of all fields decodes them together.
     """
 
     _text: Any = (
@@ -382,7 +378,7 @@ class FieldView(ObjectView, kw_only=True):
         return fields[field]
 
     def _decoded_alone(self, field: str) -> Any:
-        """The value of a field; UNSET where it is missing, or where no struct can name it."""
+        """The value of a field; UNSET if it is missing, or if no struct can have a field with this name."""
         try:
             decode = _field_decoder(field)
         except (TypeError, ValueError):
@@ -397,28 +393,28 @@ class FieldView(ObjectView, kw_only=True):
 
     def _decoded(self) -> KubeObject:
         if self._body is None:
-            # A value that was given before is given again.
+            # A value that was returned before is returned again.
             self._body = ReadOnlyDict({**self._record.decode(), **self._fields})
         return self._body
 
 
 @lru_cache(_FIELD_DECODERS)
 def _field_decoder(field: str) -> Callable[[Any], Any]:
-    """Reads one field of an object into `f0`; raises ValueError or TypeError for what is no name."""
+    """A decoder of one field of an object, into `f0`; raises ValueError or TypeError for an unusable name."""
     return PathStruct([(field,)], missing=msgspec.UNSET).decode
 
 
 def field_view(record: Record, text: Any = None) -> ObjectView:
     """A view for a function that reads few fields of many objects.
 
-    `text` is the JSON of the object, as a buffer, where it is at hand; else the frame is decompressed.
+    `text` is the JSON of the object as a buffer, if the caller has it; otherwise the frame is decompressed.
     """
-    # An object that is held decoded costs nothing to read.
+    # A held object is decoded already.
     return ObjectView(record) if isinstance(record.frame, HeldObject) else FieldView(record, _text=text)
 
 
 def decompressed(records: Sequence[Record]) -> Sequence[Any]:
-    """For each record the JSON of its object, as a buffer, or None where that is better asked for alone."""
+    """The JSON of each record's object as a buffer; None for records to be decompressed one by one."""
     frames = [record.frame for record in records]
     codecs = {record.layout.codec for record in records}
     codec = codecs.pop() if len(codecs) == 1 else None
@@ -427,7 +423,7 @@ def decompressed(records: Sequence[Record]) -> Sequence[Any]:
     try:
         return codec.decode_many(frames)  # type: ignore[arg-type] - those of a FrameCodec are bytes
     except BROKEN_FRAME:
-        return [None] * len(records)  # which of them is broken is found when each is read
+        return [None] * len(records)  # decompressed one by one, the broken one raises
 
 
 _RECORD: Callable[[ObjectView], Record] = attrgetter("_record")
@@ -441,8 +437,8 @@ def record_of(view: ObjectView) -> Record:
 class EventType(StrEnum):
     """The types of watch events.
 
-    DROPPED and SKIPPED are ours: the transform took the object out of the cache; it is of another
-    kind, and nobody wanted it.
+    DROPPED and SKIPPED are no types of Kubernetes. DROPPED: the transform left the object out of the cache.
+    SKIPPED: the object is of another kind than the expected one.
     """
 
     ADDED = "ADDED"
@@ -468,7 +464,7 @@ class WatchEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def resource_version(self) -> str:
-        """The version that is reached with it; empty if it tells none."""
+        """The version that is reached with this event; empty if it has none."""
         return self.version if self.record is None else self.record.resource_version
 
 
@@ -483,21 +479,18 @@ class DeltaType(StrEnum):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """One change on its way to the store.
-
-    `record` is None for a tombstone without a known object.
-    """
+    """One change on its way to the store (client-go's Delta)."""
 
     type: DeltaType
     key: str
-    record: Record | None
-    final_state_unknown: bool = False
-    initial: bool = False
-    out_of_scope: bool = False
+    record: Record | None  # the new state, or the last one; None for a tombstone of an unknown object
+    final_state_unknown: bool = False  # a tombstone: the watch missed the delete
+    initial: bool = False  # of the first list
+    out_of_scope: bool = False  # the object left the selection, and may still exist
 
 
 class ChangeType(StrEnum):
-    """What a handler is told."""
+    """The kind of change of a notification."""
 
     ADDED = "Added"
     MODIFIED = "Modified"
@@ -506,7 +499,7 @@ class ChangeType(StrEnum):
 
 
 class ChangeReason(StrEnum):
-    """Why a handler is told."""
+    """The cause of a notification."""
 
     INITIAL = "Initial"
     WATCH = "Watch"
@@ -517,24 +510,18 @@ class ChangeReason(StrEnum):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """A change of the cache on its way to a listener.
-
-    It holds records, so that waiting costs frames and not objects.
-
-    `record` is the object now (for Deleted: its last known state), `old` the one before. A Deleted that
-    was merged with a Modified keeps the `old` of that: a filter has to know whether it was told of it.
-    `received_at` is in seconds since the epoch, when the event came off the wire. `judged` says that no
-    filter has to be asked any more.
-    """
+    """A change of the cache on its way to a listener. While it waits, its objects are not decoded."""
 
     type: ChangeType
-    record: Record
+    record: Record  # the present state; for Deleted, the last known one
+    # The state before. A Deleted that was merged with a Modified has the `old` of the Modified, by which a
+    # filter decides whether the handler knows the object.
     old: Record | None = None
-    initial: bool = False
-    final_state_unknown: bool = False
+    initial: bool = False  # of the first sync of the listener
+    final_state_unknown: bool = False  # the watch missed the delete
     reason: ChangeReason = ChangeReason.WATCH
-    received_at: float = 0.0
-    judged: bool = False
+    received_at: float = 0.0  # seconds since the epoch when the event was received
+    judged: bool = False  # no filter is asked about it any longer
 
     @property
     def key(self) -> str:
@@ -542,26 +529,22 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
         return self.record.key
 
     def weight(self) -> int:
-        """Bytes that it holds on to while it waits."""
+        """The bytes that it keeps in memory while it waits."""
         return 256 + len(self.record.frame) + (len(self.old.frame) if self.old is not None else 0)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hook receives as `change`. Frozen; it may grow fields.
-
-    `obj` is the object (for Deleted: its last known state); `old` is None unless the type is
-    Modified or Resync. `received` is `received_at` in seconds since the epoch.
-    """
+    """The argument `change` of a hook. Immutable; later versions may add fields."""
 
     type: ChangeType
-    resource: str
-    obj: ObjectView
-    old: ObjectView | None
-    initial: bool
-    final_state_unknown: bool
+    resource: str  # its name in the manifest
+    obj: ObjectView  # the present state; for Deleted, the last known one
+    old: ObjectView | None  # the state before; None unless `type` is Modified or Resync
+    initial: bool  # part of the handler's first sync
+    final_state_unknown: bool  # the watch missed the delete
     reason: ChangeReason
-    generation: int
-    received: float
+    generation: int  # the number of the generation whose code is called
+    received: float  # `received_at` in seconds since the epoch
 
     @property
     def key(self) -> ObjectKey:
@@ -570,15 +553,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def received_at(self) -> datetime:
-        """When the event came off the wire, in UTC."""
+        """When the event was received from the server, in UTC."""
         return datetime.fromtimestamp(self.received, UTC)
 
 
 def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
-    """What remains of two pending changes of one key: the table of the contract.
+    """The notifications that replace two pending ones of a key: none, one or both.
 
-    `attempted` says that a handler has already seen `waiting` and failed on it, so that it can't be
-    taken back.
+    `attempted`: a handler has received `waiting` and failed on it, so that it can't be removed.
     """
     match waiting.type, new.type:
         case ChangeType.RESYNC, _:
@@ -594,7 +576,7 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
         case ((ChangeType.MODIFIED | ChangeType.DELETED), ChangeType.DELETED) if (
             waiting.old or waiting.judged
         ):
-            # Whoever was to hear of it, or knew it, has to hear that it is gone.
+            # The handler knows the object, or would have been notified of it: it needs the delete.
             return [msgspec.structs.replace(new, old=waiting.old, judged=waiting.judged)]
         case ((ChangeType.MODIFIED | ChangeType.ADDED | ChangeType.DELETED), ChangeType.DELETED):
             return [new]
@@ -604,15 +586,11 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """One page of a LIST: its records, the version of the list, and how to go on.
-
-    `skipped` says why items are not among the records: they are of another kind, or can't be read.
-    `kept_raw` says of which records only the metadata could be read.
-    """
+    """One page of a LIST."""
 
     records: Sequence[Record]
-    resource_version: str
-    continue_token: str
-    remaining: int | None
-    skipped: Sequence[str] = ()
-    kept_raw: Sequence[str] = ()
+    resource_version: str  # of the list
+    continue_token: str  # for the next page; empty for the last one
+    remaining: int | None  # items on further pages, if the server says so
+    skipped: Sequence[str] = ()  # a sentence for each item that can't be used: of another kind, or unreadable
+    kept_raw: Sequence[str] = ()  # a sentence for each record of which only the metadata could be read

@@ -77,22 +77,19 @@ def name_of(key: str) -> str:
 class ObjectKey(str):
     """`namespace/name`, or `name` for cluster-scoped kinds (client-go's MetaNamespaceKeyFunc).
 
-    It is the string, so that a lister takes either form; `namespace` and `name` are its parts.
+    It is a string, so that listers accept it and plain strings alike; `namespace` and `name` are its parts.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, namespace: str | None, name: str) -> "ObjectKey":
-        """The key of a name; an empty or absent namespace means cluster-scoped."""
+        """The key of a namespace and a name; None or "" for cluster-scoped objects."""
         return cls(key_of(namespace, name))
 
     @classmethod
     def parse(cls, text: str) -> "ObjectKey":
-        """The key that `text` prints.
-
-        Raises ValueError when it has more than one slash or an empty part.
-        """
+        """Parse a key; raises ValueError for a text with more than one slash or an empty part."""
         parts = text.split("/")
         if len(parts) > 2 or not all(parts):
             raise ValueError(f"{text!r} is no key: a key is namespace/name, or name for cluster-scoped kinds")
@@ -110,11 +107,10 @@ class ObjectKey(str):
 
 
 def meta_namespace_key(obj: object) -> ObjectKey:
-    """The key of an object, in whichever form it is at hand.
+    """The key of an object (MetaNamespaceKeyFunc, DeletionHandlingMetaNamespaceKeyFunc, ExplicitKey).
 
-    A view, a record and a missed delete know their keys; a string is one; a mapping, or a model of the
-    official client, has it in its metadata. Raises NoKey, which has the object and the cause
-    (client-go's MetaNamespaceKeyFunc, DeletionHandlingMetaNamespaceKeyFunc and ExplicitKey).
+    `obj` is an ObjectView, a record, a DeletedFinalStateUnknown, a mapping, a model of the official client,
+    or a string, which is the key itself. Raises NoKey, with the object and the cause. From any thread.
     """
     known = obj if isinstance(obj, str) else getattr(obj, "key", None)
     if isinstance(known, str) and known:
