@@ -32,8 +32,6 @@ VERSION: Final = {
     "platform": "",
 }
 _SUBRESOURCE_VERBS: Final = ["get", "patch", "update"]
-REVIEWS: Final = ("selfsubjectaccessreviews", "SelfSubjectAccessReview")
-_REVIEW_GROUP: Final = "authorization.k8s.io"
 _QUERY: Final = ("dryRun", "fieldManager", "fieldValidation")
 _GVK: Final = "x-kubernetes-group-version-kind"
 
@@ -113,7 +111,7 @@ def aggregated(registry: Registry, *, core: bool) -> KubeObject:
             "versions": [
                 {
                     "version": version,
-                    "resources": _aggregated_resources(registry, group, version),
+                    "resources": [_aggregated_resource(kind) for kind in _kinds(registry, group, version)],
                     "freshness": "Current",
                 }
                 for version in _versions(registry, group)
@@ -150,20 +148,9 @@ def group(registry: Registry, name: str) -> KubeObject | None:
 def resources(registry: Registry, group_name: str, version: str) -> KubeObject | None:
     """The answer to /api/v1 and /apis/<group>/<version>; None if there is none."""
     kinds = _kinds(registry, group_name, version)
-    if not kinds and group_name != _REVIEW_GROUP:
+    if not kinds:
         return None
     entries = [entry for kind in kinds for entry in _resource(kind)]
-    if group_name == _REVIEW_GROUP:
-        plural, kind_name = REVIEWS
-        entries.append(
-            {
-                "name": plural,
-                "singularName": kind_name.lower(),
-                "namespaced": False,
-                "kind": kind_name,
-                "verbs": ["create"],
-            }
-        )
     group_version = f"{group_name}/{version}" if group_name else version
     return {
         "kind": "APIResourceList",
@@ -174,12 +161,10 @@ def resources(registry: Registry, group_name: str, version: str) -> KubeObject |
 
 
 def _groups(registry: Registry) -> list[str]:
-    return [*dict.fromkeys(kind.group for kind in registry.served() if kind.group), _REVIEW_GROUP]
+    return list(dict.fromkeys(kind.group for kind in registry.served() if kind.group))
 
 
 def _versions(registry: Registry, group_name: str) -> list[str]:
-    if group_name == _REVIEW_GROUP:
-        return ["v1"]
     found = dict.fromkeys(kind.version for kind in registry.served() if kind.group == group_name)
     return sorted(found, key=_priority)
 
@@ -240,22 +225,6 @@ def _subresources(kind: ServedKind) -> Iterable[tuple[str, str, str]]:
         yield ("scale", "autoscaling/v1", "Scale")
     if kind.status:
         yield ("status", kind.api_version, kind.kind)
-
-
-def _aggregated_resources(registry: Registry, group_name: str, version: str) -> list[KubeObject]:
-    entries = [_aggregated_resource(kind) for kind in _kinds(registry, group_name, version)]
-    if group_name == _REVIEW_GROUP:
-        plural, kind_name = REVIEWS
-        entries.append(
-            {
-                "resource": plural,
-                "responseKind": {"group": "", "version": "", "kind": kind_name},
-                "scope": "Cluster",
-                "singularResource": kind_name.lower(),
-                "verbs": ["create"],
-            }
-        )
-    return entries
 
 
 def _aggregated_resource(kind: ServedKind) -> KubeObject:

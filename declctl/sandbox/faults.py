@@ -12,10 +12,11 @@ hugeLine {size}, silence {resource}, speak, compact, bookmark {resource}, withho
 watchList {mode}, expiredWatch {mode}, outage {seconds}.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status
@@ -95,29 +96,31 @@ class Ledger:
         self._requests.clear()
 
 
-class WatchHandle(Protocol):
-    """What can be done to an open watch."""
+@dataclass(slots=True, eq=False)
+class WatchOrders:
+    """What an open watch is to do at the next opportunity: `Faults` orders it, the stream obeys.
 
-    @property
-    def resource(self) -> str:
-        """The plural of what it watches."""
-        ...
+    `resource` is the plural of what it watches.
+    """
 
-    def cut(self, *, clean: bool) -> None:
-        """End it: with the end of the answer if `clean`, else by closing the socket."""
-        ...
-
-    def cut_mid_line(self) -> None:
-        """Send half an event, then close the socket."""
-        ...
-
-    def inject(self, text: bytes) -> None:
-        """Send these bytes as a line."""
-        ...
+    resource: str
+    ending: Literal["", "clean", "hard", "mid line"] = ""  # how the watch is cut; empty if it is not
+    injected: deque[bytes] = field(default_factory=deque[bytes])  # lines that are no event of any object
+    awake: asyncio.Event = field(default_factory=asyncio.Event)  # set when there is something to send or do
 
     def wake(self) -> None:
         """Look again whether something may be sent."""
-        ...
+        self.awake.set()
+
+    def cut(self, ending: Literal["clean", "hard", "mid line"]) -> None:
+        """End it: with the end of the answer, by closing the socket, or so with half an event before."""
+        self.ending = ending
+        self.wake()
+
+    def inject(self, text: bytes) -> None:
+        """Send these bytes as a line."""
+        self.injected.append(text)
+        self.wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ class Faults:
     watch_list: WatchListMode = "on"
     expired_watch: ExpiredWatch = "event"
     withhold_initial_events_end: bool = False
-    streams: list[WatchHandle] = field(default_factory=list[WatchHandle])
+    streams: list[WatchOrders] = field(default_factory=list[WatchOrders])
     _silent: set[str | None] = field(default_factory=set[str | None])
 
     def refuse(
@@ -252,11 +255,11 @@ class Faults:
 
         Returns how many.
         """
-        return self._order(resource, lambda stream: stream.cut(clean=clean))
+        return self._order(resource, lambda stream: stream.cut("clean" if clean else "hard"))
 
     def cut_mid_line(self, resource: str | None = None) -> int:
         """Send half an event to all watches and close the socket. Returns how many."""
-        return self._order(resource, lambda stream: stream.cut_mid_line())
+        return self._order(resource, lambda stream: stream.cut("mid line"))
 
     def malformed_line(self, resource: str | None = None) -> int:
         """Send a line that is no JSON to all watches. Returns how many."""
@@ -327,7 +330,7 @@ class Faults:
         self.rules.append(rule)
         return rule
 
-    def _order(self, resource: str | None, order: Callable[[WatchHandle], None]) -> int:
+    def _order(self, resource: str | None, order: Callable[[WatchOrders], None]) -> int:
         concerned = [stream for stream in self.streams if resource in (None, stream.resource)]
         for stream in concerned:
             order(stream)

@@ -9,7 +9,7 @@ A CustomResourceDefinition becomes the kinds that it makes the server serve, and
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from declctl.objects import KubeObject
 
@@ -61,6 +61,11 @@ class ServedKind:
         return (self.group, self.plural)
 
     @property
+    def is_review(self) -> bool:
+        """Whether its objects are questions: they are answered, and not stored."""
+        return self.group == "authorization.k8s.io"
+
+    @property
     def conditional(self) -> bool:
         """Whether an update must name the version that it replaces."""
         return self.custom or self.plural in ("leases", "customresourcedefinitions")
@@ -68,6 +73,8 @@ class ServedKind:
     @property
     def verbs(self) -> tuple[str, ...]:
         """What can be done with it, as discovery names it."""
+        if self.is_review:
+            return ("create",)
         verbs = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
         return tuple(v for v in verbs if v != "deletecollection") if self.plural == "namespaces" else verbs
 
@@ -133,6 +140,7 @@ BUILT_IN: tuple[ServedKind, ...] = (
         "cluster status generations api-extensions returned",
         "crd crds",
     ),
+    _kind("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", "cluster"),
 )
 
 
@@ -144,13 +152,13 @@ class Registry:
 
     def __init__(self, kinds: Iterable[ServedKind] = BUILT_IN) -> None:
         self.revision = 0
+        # By group, version and plural, in the order of discovery.
         self._kinds: dict[tuple[str, str, str], ServedKind] = {}
         self.add(kinds)
 
     def add(self, kinds: Iterable[ServedKind]) -> None:
         """Serve these too; the same group, version and plural replaces what was."""
-        for kind in kinds:
-            self._kinds[kind.group, kind.version, kind.plural] = kind
+        self._kinds |= {(kind.group, kind.version, kind.plural): kind for kind in kinds}
         self.revision += 1
 
     def remove(self, resource: ResourceId) -> None:
@@ -195,9 +203,6 @@ class Registry:
             if name in names and (not group or kind.group == group):
                 return kind
         return None
-
-
-CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def is_definition(kind: ServedKind) -> bool:

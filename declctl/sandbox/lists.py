@@ -7,11 +7,12 @@ which version, a list goes on, in the shape of kube-apiserver's: base64 of a sma
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
@@ -19,17 +20,15 @@ from declctl.sandbox.history import EtcdHistory, Snapshot, Stored
 from declctl.sandbox.kinds import ResourceId
 from declctl.sandbox.status import Cause, Refusal
 
-CURRENT: Final = (
-    -1
-)  # the version of a token that goes on with the present state: what an expired token is exchanged for
+CURRENT: Final = -1
+"""The version of a token that continues with the present state; an expired token is exchanged for one."""
+
 _HINT: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new "
-    "list without the continue "
-    "parameter, or use the continue token in this response to retrieve the remainder of the results. "
-    "Continuing with the provided "
-    "token results in an inconsistent list - objects that were created, modified, or deleted between the "
-    "time the first chunk was "
-    "returned and now may show up in the list."
+    "list without the continue parameter, or use the continue token in this response to retrieve the "
+    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
+    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
+    "up in the list."
 )
 
 
@@ -43,17 +42,13 @@ class Token:
     def encode(self) -> str:
         """As it goes over the wire."""
         document = {"v": "meta.k8s.io/v1", "rv": self.version, "start": self.key}
-        return (
-            base64.urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode())
-            .decode()
-            .rstrip("=")
-        )
+        return base64.urlsafe_b64encode(msgspec.json.encode(document)).decode().rstrip("=")
 
     @classmethod
     def decode(cls, text: str) -> "Token":
         """Read a token; refused with 400 if it isn't one."""
         try:
-            document = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            document = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
             if document["v"] == "meta.k8s.io/v1" and isinstance(document["start"], str):
                 return cls(int(document["rv"]), document["start"])
         except (binascii.Error, ValueError, KeyError, TypeError) as error:
@@ -70,6 +65,7 @@ class Token:
         return refusal
 
 
+_MATCH: Final = "resourceVersionMatch"
 _ANY_LABELS: Final = LabelSelector()
 _ANY_FIELDS: Final = FieldSelector()
 
@@ -129,11 +125,11 @@ def read_options(params: Mapping[str, str], namespace: str, *, watch: bool) -> L
         selection=_selection(params, namespace),
         version=_version(version, watch=watch),
         match=params.get("resourceVersionMatch", ""),
-        limit=_integer(params, "limit") or 0,
+        limit=integer(params.get("limit")) or 0,
         token=params.get("continue", ""),
         bookmarks=truth(params.get("allowWatchBookmarks")),
         initial_events=truth(params["sendInitialEvents"]) if "sendInitialEvents" in params else None,
-        timeout=_integer(params, "timeoutSeconds"),
+        timeout=integer(params.get("timeoutSeconds")),
     )
     causes = list(_watch_faults(options) if watch else _list_faults(options, version))
     if causes:
@@ -176,53 +172,46 @@ def _version(text: str, *, watch: bool) -> int | None:
     raise status.bad_request(f"invalid resource version: {fault}")
 
 
-def _integer(params: Mapping[str, str], name: str) -> int | None:
-    text = params.get(name, "")
-    if not text:
+def integer(given: Any) -> int | None:
+    """The number of a query parameter or option, None if it is not given; refused with 400 if it is none."""
+    if given in (None, ""):
         return None
     try:
-        return int(text)
-    except ValueError:
-        raise status.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
-
-
-def _forbidden(message: str, field: str = "resourceVersionMatch") -> Cause:
-    return Cause("FieldValueForbidden", f"Forbidden: {message}", field)
-
-
-def _unsupported(value: str, supported: str) -> Cause:
-    message = f'Unsupported value: "{value}": supported values: {supported}'
-    return Cause("FieldValueNotSupported", message, "resourceVersionMatch")
+        return int(given)
+    except (TypeError, ValueError):
+        raise status.bad_request(f'strconv.ParseInt: parsing "{given}": invalid syntax') from None
 
 
 def _list_faults(options: ListQuery, version: str) -> Iterator[Cause]:
     if options.initial_events is not None:
-        yield _forbidden("sendInitialEvents is forbidden for list", "sendInitialEvents")
+        yield Cause.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
     if not options.match:
         return
     if not version:
-        yield _forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        yield Cause.forbidden(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided")
     if options.token:
-        yield _forbidden("resourceVersionMatch is forbidden when continue is provided")
+        yield Cause.forbidden(_MATCH, "resourceVersionMatch is forbidden when continue is provided")
     if options.match not in ("Exact", "NotOlderThan"):
-        yield _unsupported(options.match, '"Exact", "NotOlderThan", ""')
+        yield Cause.unsupported(_MATCH, options.match, '"Exact", "NotOlderThan", ""')
     if options.match == "Exact" and version == "0":
-        yield _forbidden('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+        yield Cause.forbidden(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
 
 
 def _watch_faults(options: ListQuery) -> Iterator[Cause]:
     if options.initial_events is None:
         if options.match:
-            yield _forbidden(
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            yield Cause.forbidden(
+                _MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
         return
     if options.match != "NotOlderThan":
-        yield _forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        yield Cause.forbidden(
+            _MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        )
     if options.match not in ("", "NotOlderThan"):
-        yield _unsupported(options.match, '"NotOlderThan"')
+        yield Cause.unsupported(_MATCH, options.match, '"NotOlderThan"')
     if options.token:
-        yield _forbidden("continue is forbidden for watch", "continue")
+        yield Cause.forbidden("continue", "continue is forbidden for watch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ A SelfSubjectAccessReview allows everything, unless a fault forbids it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -20,7 +20,7 @@ from declctl.sandbox.faults import Faults
 from declctl.sandbox.history import Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.kubectl import protobuf, tables
-from declctl.sandbox.lists import Page, truth
+from declctl.sandbox.lists import Page, integer, truth
 from declctl.sandbox.remover import Deletion, Target, Write
 from declctl.sandbox.status import Cause
 from declctl.sandbox.validation import read_documents
@@ -28,8 +28,6 @@ from declctl.sandbox.validation import read_documents
 _ON_ONE: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ON_ALL: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _ACCEPTED = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
-PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-Include = Literal["None", "Metadata", "Object"]
 _META: Final = {"apiVersion": "meta.k8s.io/v1"}
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -56,24 +54,24 @@ class RequestInfo:
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    group: str
-    version: str
-    namespace: str
-    rest: Sequence[str]
-
-
 def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry) -> RequestInfo | None:
     """The call that a request makes; None if the path is no resource's. Refused with 404 or 405."""
-    address = _split([unquote(part) for part in path.strip("/").split("/")])
-    if address is None or not address.rest:
+    match [unquote(part) for part in path.strip("/").split("/")]:
+        case ["api", version, *rest]:
+            group = ""
+        case ["apis", group, version, *rest]:
+            pass
+        case _:
+            return None
+    namespace = ""
+    # /namespaces/x/pods is about pods; /namespaces/x and /namespaces/x/status are about the namespace itself.
+    if len(rest) >= 3 and rest[0] == "namespaces" and (group or rest[2] not in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    if not rest or not registry.serves(group, version):
         return None
-    plural, name, subresource = (*address.rest, "", "")[:3]
-    if not registry.serves(address.group, address.version):
-        return None
-    kind = registry.at(address.group, address.version, plural)
-    if kind is None or len(address.rest) > 3 or (address.namespace and not kind.namespaced):
+    plural, name, subresource = (*rest, "", "")[:3]
+    kind = registry.at(group, version, plural)
+    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
         raise status.no_such_resource()
     if subresource and not _has(kind, subresource):
         raise status.no_such_resource()
@@ -81,24 +79,10 @@ def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry
     verb = (_ON_ONE if name else _ON_ALL).get(method)
     if verb == "list" and truth(query.get("watch")):
         verb = "watch"
-    call = RequestInfo(verb or "", kind, address.namespace, name, subresource, query)
+    call = RequestInfo(verb or "", kind, namespace, name, subresource, query)
     if not _allowed(call):
         raise status.method_not_allowed()
     return call
-
-
-def _split(parts: list[str]) -> _Address | None:
-    match parts:
-        case ["api", version, *rest]:
-            group = ""
-        case ["apis", group, version, *rest]:
-            pass
-        case _:
-            return None
-    # /namespaces/x/pods is about pods; /namespaces/x and /namespaces/x/status are about the namespace itself.
-    if len(rest) >= 3 and rest[0] == "namespaces" and not (group == "" and rest[2] in ("status", "finalize")):
-        return _Address(group, version, rest[1], rest[2:])
-    return _Address(group, version, "", rest)
 
 
 def _has(kind: ServedKind, subresource: str) -> bool:
@@ -118,12 +102,7 @@ def read_object(call: RequestInfo, media_type: str, body: bytes) -> Any:
     """The object of a create or update; refused with 400 or 415."""
     if media_type not in ("", *_ACCEPTED):
         raise status.unsupported_media_type(_ACCEPTED)
-    return _parse(call, media_type, body)
-
-
-def read_patch(call: RequestInfo, media_type: str, body: bytes) -> Any:
-    """The body of a patch, whatever kind of patch it is."""
-    return _parse(call, media_type, body)
+    return parse(call, media_type, body)
 
 
 def read_write(call: RequestInfo, user_agent: str) -> Write:
@@ -136,20 +115,18 @@ def read_write(call: RequestInfo, user_agent: str) -> Write:
 
 def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
     """How to delete, from the body or the query; refused with 400 or 422."""
-    given = _parse(call, media_type, body) if body.strip() else {}
+    given = parse(call, media_type, body) if body.strip() else {}
     if not isinstance(given, dict):
         raise status.bad_request("DeleteOptions must be an object")
     preconditions = given.get("preconditions") or {}
     dry_run = given.get("dryRun") or ([call.params["dryRun"]] if "dryRun" in call.params else [])
     policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
     if policy not in ("", "Orphan", "Background", "Foreground"):
-        known = '"Foreground", "Background", "Orphan", "nil"'
-        message = f'Unsupported value: "{policy}": supported values: {known}'
-        cause = Cause("FieldValueNotSupported", message, "propagationPolicy")
+        cause = Cause.unsupported("propagationPolicy", policy, '"Foreground", "Background", "Orphan", "nil"')
         raise status.invalid_options("DeleteOptions", [cause])
     return Deletion(
         dry_run=_dry_run(dry_run[0] if dry_run else "", "DeleteOptions"),
-        grace=_seconds(given.get("gracePeriodSeconds", call.params.get("gracePeriodSeconds"))),
+        grace=integer(given.get("gracePeriodSeconds", call.params.get("gracePeriodSeconds"))),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
     )
@@ -164,15 +141,15 @@ def decoded(media_type: str, body: bytes) -> Any:
     return msgspec.json.decode(body)
 
 
-def _parse(call: RequestInfo, media_type: str, body: bytes) -> Any:
+def parse(call: RequestInfo, media_type: str, body: bytes) -> Any:
+    """A body by its media type; refused with 400 if it can't be read."""
     try:
         return decoded(media_type, body)
     except (ValueError, SandboxError, RecursionError) as error:
         shown = body[:64].decode(errors="replace") or "<empty>"
         raise status.bad_request(
             f"the object provided is unrecognized (must be of type {call.kind.kind}): couldn't get "
-            f"version/kind; "
-            f"json parse error: {error} ({shown})"
+            f"version/kind; json parse error: {error} ({shown})"
         ) from error
 
 
@@ -183,15 +160,6 @@ def _dry_run(value: str, options: str) -> bool:
         "FieldValueNotSupported", f'Unsupported value: ["{value}"]: supported values: "All"', "dryRun"
     )
     raise status.invalid_options(options, [cause])
-
-
-def _seconds(value: Any) -> int | None:
-    if value is None:
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise status.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None
 
 
 def review(media_type: str, body: bytes, faults: Faults) -> KubeObject:
@@ -259,10 +227,13 @@ class MetadataOnly:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Tables, as `kubectl get` asks for them. `include` says how much of the object each row carries."""
+    """Tables, as `kubectl get` asks for them.
+
+    Each row carries the metadata of its object; all of it with `include` "Object", and nothing with "None".
+    """
 
     clock: Clock
-    include: Include = "Metadata"
+    include: str = ""
 
     def item(self, kind: ServedKind, stored: Stored) -> bytes:
         """A table of one row."""
@@ -286,10 +257,8 @@ class TableRows:
         for stored in items:
             obj = stored.rendered(kind)
             row: KubeObject = {"cells": tables.cells(kind, obj, now)}
-            if self.include == "Metadata":
-                row["object"] = partial(obj["metadata"])
-            elif self.include == "Object":
-                row["object"] = obj
+            if self.include != "None":
+                row["object"] = obj if self.include == "Object" else partial(obj["metadata"])
             rows.append(row)
         columns = tables.definitions(kind)
         return _ENCODE(
@@ -327,17 +296,9 @@ def _form(params: dict[str, str], clock: Clock, include: str, *, several: bool) 
     if params.get("g") != "meta.k8s.io" or params.get("v") not in ("v1", "v1beta1"):
         return None
     if params["as"] == "Table":
-        return TableRows(clock, _include(include))
+        return TableRows(clock, include)
     wanted = "PartialObjectMetadataList" if several else "PartialObjectMetadata"
     return MetadataOnly() if params["as"] == wanted else None
-
-
-def _include(text: str) -> Include:
-    match text:
-        case "None" | "Metadata" | "Object":
-            return text
-        case _:
-            return "Metadata"
 
 
 def _list_metadata(page: Page) -> KubeObject:

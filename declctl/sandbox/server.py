@@ -101,12 +101,12 @@ class Api:
             return web.Response(
                 body=found.body, status=found.code, headers={"Content-Type": found.media_type}
             )
-        if path.rstrip("/") == requests.PATH and request.method == "POST":
-            body = await request.read()
-            return _json(requests.review(_media_type(request), body, self._faults), code=201)
         call = resolve(request.method, path, params, registry)
         if call is None:
             return web.Response(text="404 page not found\n", status=404)
+        if call.kind.is_review:
+            body = await request.read()
+            return _json(requests.review(_media_type(request), body, self._faults), code=201)
         self._record(request, call)
         # Recorded first: a test counts the requests that a fault refuses, too.
         wait, refusal = self._faults.meet(call.verb, call.resource, call.namespace)
@@ -180,7 +180,7 @@ class Api:
         form = self._form(request, call.params, several=False)
         stream = WatchStream(request, call.kind.plural, self._faults)
         subscription = Subscription(call.kind, options.selection, form)
-        watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.wake)
+        watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.orders.wake)
         try:
             withheld = self._faults.withhold_initial_events_end
             self._hub.open(watcher, options, initial_end=not withheld)
@@ -206,10 +206,8 @@ class Api:
             return options
         if mode == "ignored":
             return dataclasses.replace(options, initial_events=None, match="")
-        message = (
-            "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-        )
-        cause = status.Cause("FieldValueForbidden", message, "sendInitialEvents")
+        why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        cause = status.Cause.forbidden("sendInitialEvents", why)
         raise status.invalid_options("ListOptions", [cause])
 
     async def _create(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
@@ -232,7 +230,7 @@ class Api:
         media_type, target = _media_type(request), call.target
         if media_type not in patches.accepted(call.kind):
             raise status.unsupported_media_type(patches.accepted(call.kind))
-        body = requests.read_patch(call, media_type, await request.read())
+        body = requests.parse(call, media_type, await request.read())
         write = requests.read_write(call, request.headers.get("User-Agent", ""))
         # Server-side apply must name its manager: that of the user agent does not count.
         if media_type == patches.APPLY_PATCH:

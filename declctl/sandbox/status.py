@@ -6,28 +6,10 @@ is decided elsewhere.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from declctl.objects import KubeObject
-
-
-class Named(Protocol):
-    """What a refusal needs to know about a kind."""
-
-    @property
-    def group(self) -> str:
-        """The API group; empty for the core group."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """The kind, such as `Pod`."""
-        ...
-
-    @property
-    def plural(self) -> str:
-        """The name in URLs, such as `pods`."""
-        ...
+from declctl.sandbox.kinds import ServedKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +27,28 @@ class Cause:
         """As it stands in a Status."""
         entry = {"reason": self.reason, "message": self.message}
         return {**entry, "field": self.field} if self.field else entry
+
+    @classmethod
+    def invalid(cls, field: str, value: Any, rule: str) -> "Cause":
+        """A value that breaks a rule; names and labels are quoted."""
+        shown = f'"{value}"' if isinstance(value, str) else value
+        return cls("FieldValueInvalid", f"Invalid value: {shown}: {rule}", field)
+
+    @classmethod
+    def unsupported(cls, field: str, value: str, supported: str) -> "Cause":
+        """A value that is none of those that exist; `supported` lists them in quotes."""
+        message = f'Unsupported value: "{value}": supported values: {supported}'
+        return cls("FieldValueNotSupported", message, field)
+
+    @classmethod
+    def forbidden(cls, field: str, why: str) -> "Cause":
+        """A field that may not be set here."""
+        return cls("FieldValueForbidden", f"Forbidden: {why}", field)
+
+    @classmethod
+    def required(cls, field: str, why: str = "") -> "Cause":
+        """A field that must be set."""
+        return cls("FieldValueRequired", f"Required value: {why}" if why else "Required value", field)
 
 
 @dataclass(eq=False)
@@ -81,7 +85,7 @@ class Refusal(Exception):
         return status
 
 
-def success(kind: Named, name: str, uid: str) -> KubeObject:
+def success(kind: ServedKind, name: str, uid: str) -> KubeObject:
     """The answer to a delete that is done."""
     return {
         "kind": "Status",
@@ -92,12 +96,12 @@ def success(kind: Named, name: str, uid: str) -> KubeObject:
     }
 
 
-def qualified(kind: Named) -> str:
+def qualified(kind: ServedKind) -> str:
     """`deployments.apps`, or `pods` for the core group."""
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
 
 
-def not_found(kind: Named, name: str) -> Refusal:
+def not_found(kind: ServedKind, name: str) -> Refusal:
     """404: no such object."""
     return Refusal(404, "NotFound", f'{qualified(kind)} "{name}" not found', _details(kind, name))
 
@@ -107,24 +111,24 @@ def no_such_resource() -> Refusal:
     return Refusal(404, "NotFound", "the server could not find the requested resource", {})
 
 
-def already_exists(kind: Named, name: str) -> Refusal:
+def already_exists(kind: ServedKind, name: str) -> Refusal:
     """409: the name is taken."""
     return Refusal(409, "AlreadyExists", f'{qualified(kind)} "{name}" already exists', _details(kind, name))
 
 
-def conflict(kind: Named, name: str, why: str) -> Refusal:
+def conflict(kind: ServedKind, name: str, why: str) -> Refusal:
     """409: the object is not what the request takes it for."""
     message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why}'
     return Refusal(409, "Conflict", message, _details(kind, name))
 
 
-def modified(kind: Named, name: str) -> Refusal:
+def modified(kind: ServedKind, name: str) -> Refusal:
     """409: the resource version of the request is not the newest."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
 
 
-def forbidden(kind: Named, name: str, why: str, causes: Sequence[Cause] = ()) -> Refusal:
+def forbidden(kind: ServedKind, name: str, why: str, causes: Sequence[Cause] = ()) -> Refusal:
     """403."""
     details = _details(kind, name)
     if causes:
@@ -198,7 +202,7 @@ def too_large(version: int, current: int) -> Refusal:
     return Refusal(504, "Timeout", message, {"causes": [cause.document()]}, retry_after=1)
 
 
-def _details(kind: Named, name: str) -> KubeObject:
+def _details(kind: ServedKind, name: str) -> KubeObject:
     details: KubeObject = {"name": name} if name else {}
     if kind.group:
         details["group"] = kind.group

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -18,33 +18,15 @@ from aiohttp import web
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.sandbox import status
-from declctl.sandbox.faults import Faults
+from declctl.sandbox.faults import Faults, WatchOrders
 from declctl.sandbox.history import EtcdHistory, Stored, StoreEvent
 from declctl.sandbox.kinds import ResourceId, ServedKind
 from declctl.sandbox.lists import ListQuery, ObjectFilter, check_reached
+from declctl.sandbox.requests import AnyForm
 
 EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _LONGEST_OUTBOX: Final = 200_000  # lines; who is that far behind is cut off, as the real server does
-
-
-class Form(Protocol):
-    """How objects are written for one client: as they are, as table rows, or as metadata only.
-
-    Equal forms write equal bytes.
-    """
-
-    def __hash__(self) -> int:
-        """By what it writes."""
-        ...
-
-    def item(self, kind: ServedKind, stored: Stored) -> bytes:
-        """The JSON of one object on its own."""
-        ...
-
-    def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:
-        """The JSON of an object that has metadata only."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +35,10 @@ class Subscription:
 
     kind: ServedKind
     selection: ObjectFilter
-    form: Form
+    form: AnyForm
 
 
-Written = dict[tuple[EventName, str, Form], bytes]
+Written = dict[tuple[EventName, str, AnyForm], bytes]
 
 
 class Watcher:
@@ -69,11 +51,11 @@ class Watcher:
         self.subscription = subscription
         self.ended = False
         self.after = 0  # what is not newer is not told, as by a watch cache
-        self.bookmarks = bookmarks
+        self.bookmarks = bookmarks  # whether the client allows them
         self._wake = wake
-        self._backlog: Iterator[bytes] = iter(
-            ()
-        )  # written when it is taken: a large cluster is not copied per watcher
+        # Lines before those of the outbox. Each is written when it is taken: the copies of a large cluster
+        # for all its watchers would fill the memory.
+        self._backlog: Iterator[bytes] = iter(())
         self._outbox: deque[bytes] = deque()
 
     def begin(self, backlog: Iterable[bytes]) -> None:
@@ -157,6 +139,7 @@ class Hub:
 
     def __init__(self, history: EtcdHistory) -> None:
         self._history = history
+        # The open watches: those of equal subscriptions together, as they get the same lines.
         self._watchers: dict[ResourceId, dict[Subscription, list[Watcher]]] = {}
 
     def open(self, watcher: Watcher, options: ListQuery, *, initial_end: bool = True) -> None:
@@ -249,31 +232,9 @@ class WatchStream:
     """One open watch. `run` ends with the watch."""
 
     def __init__(self, request: web.Request, resource: str, faults: Faults) -> None:
-        self.resource = resource
+        self.orders = WatchOrders(resource)
         self._request = request
         self._faults = faults
-        self._awake = asyncio.Event()
-        self._injected: deque[bytes] = deque()
-        self._cut: Literal["", "clean", "hard", "mid line"] = ""
-
-    def wake(self) -> None:
-        """There is something to send, or to do."""
-        self._awake.set()
-
-    def cut(self, *, clean: bool) -> None:
-        """End it at the next opportunity."""
-        self._cut = "clean" if clean else "hard"
-        self.wake()
-
-    def cut_mid_line(self) -> None:
-        """End it in the middle of an event."""
-        self._cut = "mid line"
-        self.wake()
-
-    def inject(self, text: bytes) -> None:
-        """Send bytes that are no event of any object."""
-        self._injected.append(text)
-        self.wake()
 
     async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:
         """Send until the watcher ends, the client leaves, or `timeout` seconds have passed."""
@@ -281,39 +242,40 @@ class WatchStream:
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
         response.enable_chunked_encoding()
-        self._faults.streams.append(self)
+        self._faults.streams.append(self.orders)
         timer = asyncio.create_task(
-            _expire(watcher, clock, timeout), name=f"watch timeout of {self.resource}"
+            _expire(watcher, clock, timeout), name=f"watch timeout of {self.orders.resource}"
         )
         try:
             await response.prepare(self._request)
             while await self._send(response, watcher):
-                await self._awake.wait()
-                self._awake.clear()
+                await self.orders.awake.wait()
+                self.orders.awake.clear()
         except ConnectionError:
             self._close_socket()  # the client left: what is not sent is of no use to anybody
         finally:
             timer.cancel()
-            self._faults.streams.remove(self)
+            self._faults.streams.remove(self.orders)
         return response
 
     async def _send(self, response: web.StreamResponse, watcher: Watcher) -> bool:
         """Send what waits; says whether the watch goes on."""
-        while self._injected and not self._cut:
-            await response.write(self._injected.popleft())
-        while not self._cut and not self._faults.is_silent(self.resource):
+        orders = self.orders
+        while orders.injected and not orders.ending:
+            await response.write(orders.injected.popleft())
+        while not orders.ending and not self._faults.is_silent(orders.resource):
             text = watcher.take()
             if not text:
                 break
             await response.write(text)
-        if self._cut == "mid line":
+        if orders.ending == "mid line":
             await response.write(_HALF_A_LINE)
-        if self._cut in ("hard", "mid line"):
+        if orders.ending in ("hard", "mid line"):
             self._close_socket()
-        if self._cut:
+        if orders.ending:
             return False
         # A silent server does not say goodbye either.
-        return not watcher.ended or self._faults.is_silent(self.resource)
+        return not watcher.ended or self._faults.is_silent(orders.resource)
 
     def _close_socket(self) -> None:
         transport = self._request.transport

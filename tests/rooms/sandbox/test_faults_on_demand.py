@@ -4,32 +4,13 @@ import pytest
 
 from declctl.sandbox import faults as rules
 from declctl.sandbox import requests
-from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match
+from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match, WatchOrders
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import pod, store
 
 
 def faults():
     return Faults(store().history, lambda resource: 0)
-
-
-class OpenWatch:
-    resource = "pods"
-
-    def __init__(self):
-        self.done = []
-
-    def cut(self, *, clean):
-        self.done.append(f"cut {clean}")
-
-    def cut_mid_line(self):
-        self.done.append("mid line")
-
-    def inject(self, text):
-        self.done.append(text[-20:])
-
-    def wake(self):
-        self.done.append("wake")
 
 
 def test_a_rule_meets_what_it_matches():
@@ -78,15 +59,17 @@ def test_a_list_that_trickles_is_not_late():
 def test_orders_reach_the_watches_of_one_resource():
     """Cuts and broken lines go to the watches of that resource only, and say how many."""
     given = faults()
-    stream = OpenWatch()
+    stream = WatchOrders("pods")
     given.streams.append(stream)
     assert given.cut_watches("nodes") == 0
     assert given.cut_watches("pods", clean=True) == 1
+    assert stream.ending == "clean"
     assert given.cut_mid_line() == 1
+    assert stream.ending == "mid line"
     assert given.malformed_line() == 1
     assert given.huge_line(5000) == 1
-    assert stream.done[:2] == ["cut True", "mid line"]
-    assert len(stream.done) == 4
+    assert len(stream.injected) == 2
+    assert stream.awake.is_set()
 
 
 def test_silence_and_speech():
