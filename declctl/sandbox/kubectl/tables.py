@@ -1,8 +1,9 @@
 """Tables: the columns that `kubectl get` shows.
 
-The columns of built-in kinds are named and filled as Kubernetes' own printers do (source:
-pkg/printers/internalversion). Those of custom kinds are in their definition, as JSONPaths
-(additionalPrinterColumns): `.spec.x`, `.status.items[0].y`, `['a.b']`, `[*]`, `[?(@.type=="Ready")].status`.
+The columns of the kinds that people look at in a sandbox are named and filled as Kubernetes' own printers do
+(source: pkg/printers/internalversion); other built-in kinds have name and age. Those of custom kinds are in
+their definition, as JSONPaths (additionalPrinterColumns): `.spec.x`, `.status.items[0].y`, `['a.b']`, `[*]`,
+`[?(@.type=="Ready")].status`.
 """
 
 import re
@@ -178,10 +179,7 @@ def _status(obj: KubeObject) -> KubeObject:
 
 
 def _template_containers(obj: KubeObject) -> list[KubeObject]:
-    spec = _spec(obj)
-    if "jobTemplate" in spec:
-        spec = spec["jobTemplate"].get("spec") or {}
-    return ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
+    return ((_spec(obj).get("template") or {}).get("spec") or {}).get("containers") or []
 
 
 def _labels(selector: Any) -> str:
@@ -209,14 +207,6 @@ def _node_roles(obj: KubeObject) -> str:
     return _joined(
         sorted(k[len(prefix) :] for k in obj["metadata"].get("labels") or () if k.startswith(prefix))
     )
-
-
-def _address(kind: str) -> Cell:
-    def cell(obj: KubeObject, now: datetime) -> str:  # noqa: ARG001 - not every cell is a time
-        found = [a["address"] for a in _status(obj).get("addresses") or () if a.get("type") == kind]
-        return found[0] if found else "<none>"
-
-    return cell
 
 
 def _service_ports(obj: KubeObject) -> str:
@@ -251,15 +241,6 @@ def _job_status(obj: KubeObject) -> str:
     return next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
 
 
-def _hosts(obj: KubeObject) -> str:
-    return _joined([rule["host"] for rule in _spec(obj).get("rules") or () if rule.get("host")], "*")
-
-
-def _role(obj: KubeObject) -> str:
-    ref = obj.get("roleRef") or {}
-    return f"{ref.get('kind', '')}/{ref.get('name', '')}"
-
-
 NAME: Final = Column("Name", _field("metadata.name", ""), format="name")
 AGE: Final = _since("Age", "metadata.creationTimestamp")
 GENERIC: Final = (NAME, AGE)
@@ -292,8 +273,6 @@ _EVENT: Final = (
     _column("Count", "count", 1, wide=True),
     Column("Name", _field("metadata.name", ""), format="name", priority=1),
 )
-_CREATED: Final = (NAME, Column("Created At", _field("metadata.creationTimestamp", ""), type="date"))
-_BINDING: Final = (NAME, _of("Role", _role), AGE)
 
 BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
     ("", "pods"): (
@@ -304,8 +283,6 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         AGE,
         _column("IP", "status.podIP", wide=True),
         _column("Node", "spec.nodeName", wide=True),
-        _column("Nominated Node", "status.nominatedNodeName", wide=True),
-        _of("Readiness Gates", lambda _: "<none>", wide=True),
     ),
     ("", "services"): (
         NAME,
@@ -321,35 +298,10 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         _of("Status", _node_status),
         _of("Roles", _node_roles),
         AGE,
-        _column("Version", "status.nodeInfo.kubeletVersion", ""),
-        Column("Internal-IP", _address("InternalIP"), priority=1),
-        Column("External-IP", _address("ExternalIP"), priority=1),
-        _column("OS-Image", "status.nodeInfo.osImage", "<unknown>", wide=True),
-        _column("Kernel-Version", "status.nodeInfo.kernelVersion", "<unknown>", wide=True),
-        _column("Container-Runtime", "status.nodeInfo.containerRuntimeVersion", "<unknown>", wide=True),
     ),
     ("", "namespaces"): (NAME, _column("Status", "status.phase", "Active"), AGE),
     ("", "configmaps"): (NAME, _DATA, AGE),
     ("", "secrets"): (NAME, _column("Type", "type", "Opaque"), _DATA, AGE),
-    ("", "persistentvolumeclaims"): (
-        NAME,
-        _column("Status", "status.phase", ""),
-        _column("Volume", "spec.volumeName", ""),
-        _column("Capacity", "status.capacity.storage", ""),
-        _of("Access Modes", lambda obj: _joined(_status(obj).get("accessModes") or (), "")),
-        _column("StorageClass", "spec.storageClassName", ""),
-        AGE,
-    ),
-    ("", "persistentvolumes"): (
-        NAME,
-        _column("Capacity", "spec.capacity.storage", ""),
-        _of("Access Modes", lambda obj: _joined(_spec(obj).get("accessModes") or (), "")),
-        _column("Reclaim Policy", "spec.persistentVolumeReclaimPolicy", ""),
-        _column("Status", "status.phase", ""),
-        _column("StorageClass", "spec.storageClassName", ""),
-        AGE,
-    ),
-    ("", "replicationcontrollers"): _REPLICATED,
     ("apps", "replicasets"): _REPLICATED,
     ("apps", "deployments"): (
         NAME,
@@ -361,17 +313,6 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         _SELECTOR,
     ),
     ("apps", "statefulsets"): (NAME, _READY, AGE, *_CONTAINERS),
-    ("apps", "daemonsets"): (
-        NAME,
-        _column("Desired", "status.desiredNumberScheduled", 0),
-        _column("Current", "status.currentNumberScheduled", 0),
-        _column("Ready", "status.numberReady", 0),
-        _column("Up-to-date", "status.updatedNumberScheduled", 0),
-        _column("Available", "status.numberAvailable", 0),
-        AGE,
-        *_CONTAINERS,
-        _SELECTOR,
-    ),
     ("batch", "jobs"): (
         NAME,
         _of("Status", _job_status),
@@ -383,62 +324,9 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         AGE,
         *_CONTAINERS,
     ),
-    ("batch", "cronjobs"): (
-        NAME,
-        _column("Schedule", "spec.schedule", ""),
-        _column("Timezone", "spec.timeZone"),
-        _column("Suspend", "spec.suspend", False),
-        _of("Active", lambda obj: len(_status(obj).get("active") or ())),
-        _since("Last Schedule", "status.lastScheduleTime", otherwise="<none>"),
-        AGE,
-        *_CONTAINERS,
-    ),
     ("coordination.k8s.io", "leases"): (NAME, _column("Holder", "spec.holderIdentity", ""), AGE),
-    ("networking.k8s.io", "ingresses"): (
-        NAME,
-        _column("Class", "spec.ingressClassName"),
-        _of("Hosts", _hosts),
-        _of("Address", lambda _: ""),
-        _of("Ports", lambda obj: "80, 443" if _spec(obj).get("tls") else "80"),
-        AGE,
-    ),
-    ("networking.k8s.io", "networkpolicies"): (
-        NAME,
-        _of("Pod-Selector", lambda obj: _labels(_spec(obj).get("podSelector"))),
-        AGE,
-    ),
-    ("policy", "poddisruptionbudgets"): (
-        NAME,
-        _column("Min Available", "spec.minAvailable", "N/A"),
-        _column("Max Unavailable", "spec.maxUnavailable", "N/A"),
-        _column("Allowed Disruptions", "status.disruptionsAllowed", 0),
-        AGE,
-    ),
     ("", "events"): _EVENT,
     ("events.k8s.io", "events"): _EVENT,
-    ("rbac.authorization.k8s.io", "roles"): _CREATED,
-    ("rbac.authorization.k8s.io", "clusterroles"): _CREATED,
-    ("rbac.authorization.k8s.io", "rolebindings"): _BINDING,
-    ("rbac.authorization.k8s.io", "clusterrolebindings"): _BINDING,
-    ("apiextensions.k8s.io", "customresourcedefinitions"): _CREATED,
-    ("storage.k8s.io", "storageclasses"): (
-        NAME,
-        _column("Provisioner", "provisioner"),
-        _column("ReclaimPolicy", "reclaimPolicy", "Delete"),
-        _column("VolumeBindingMode", "volumeBindingMode", "Immediate"),
-        _column("AllowVolumeExpansion", "allowVolumeExpansion", False),
-        AGE,
-    ),
-    ("discovery.k8s.io", "endpointslices"): (
-        NAME,
-        _column("AddressType", "addressType"),
-        _of("Ports", lambda obj: _joined([port.get("port") for port in obj.get("ports") or ()], "<unset>")),
-        _of(
-            "Endpoints",
-            lambda obj: _joined([a for e in obj.get("endpoints") or () for a in e["addresses"]], "<unset>"),
-        ),
-        AGE,
-    ),
 }
 
 
