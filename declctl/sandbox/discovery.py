@@ -1,7 +1,7 @@
 """Answers that need no object: version, health, discovery and OpenAPI.
 
-Discovery says which groups, versions and resources there are. It has an old form, a document for each group
-and version, and an aggregated form, which kubectl asks for.
+Discovery says which groups, versions and resources there are, in a document for each group and version. A
+client that asks for the aggregated form gets this one, as from an older server.
 
 OpenAPI is as much as kubectl needs: that the server validates writes and tries them dry, and the schemas of
 custom kinds. The schemas of built-in kinds are open: the sandbox does not know their fields.
@@ -19,7 +19,6 @@ from declctl.sandbox.kinds import Registry, ServedKind
 
 _JSON: Final = "application/json"
 _HEALTH: Final = frozenset({"healthz", "livez", "readyz"})
-AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION: Final = {
     "major": "1",
     "minor": "36",
@@ -45,8 +44,8 @@ class StaticAnswer:
     code: int = 200
 
 
-def static_answer(method: str, path: str, accept: str, registry: Registry) -> StaticAnswer | None:
-    """The answer to a GET of one of these pages; None if the path is somebody else's."""
+def static_answer(method: str, path: str, registry: Registry) -> StaticAnswer | None:
+    """The answer to a GET of one of these pages; None for any other path."""
     parts = path.strip("/").split("/")
     if method not in ("GET", "HEAD"):
         return None
@@ -57,15 +56,12 @@ def static_answer(method: str, path: str, accept: str, registry: Registry) -> St
     if parts[0] == "openapi":
         return _openapi(parts[1:], registry)
     if parts[0] in ("api", "apis") and len(parts) <= (2 if parts[0] == "api" else 3):
-        return _discovery(parts, accept, registry)
+        return _discovery(parts, registry)
     return None
 
 
-def _discovery(parts: list[str], accept: str, registry: Registry) -> StaticAnswer | None:
+def _discovery(parts: list[str], registry: Registry) -> StaticAnswer | None:
     match parts:
-        case ["api" | "apis" as root] if wants_aggregated(accept):
-            body = aggregated(registry, core=root == "api")
-            return StaticAnswer(msgspec.json.encode(body), AGGREGATED)
         case ["api"]:
             return _answer(core_versions())
         case ["apis"]:
@@ -92,39 +88,6 @@ def _openapi(parts: list[str], registry: Registry) -> StaticAnswer | None:
 
 def _answer(document: KubeObject | None) -> StaticAnswer | None:
     return None if document is None else StaticAnswer(msgspec.json.encode(document))
-
-
-def wants_aggregated(accept: str) -> bool:
-    """Whether the client takes aggregated discovery."""
-    return any(
-        {"g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"}
-        <= {part.strip() for part in offer.split(";")}
-        for offer in accept.split(",")
-    )
-
-
-def aggregated(registry: Registry, *, core: bool) -> KubeObject:
-    """An APIGroupDiscoveryList: of the core group for /api, of all others for /apis."""
-    items = [
-        {
-            "metadata": {"name": group} if group else {},
-            "versions": [
-                {
-                    "version": version,
-                    "resources": [_aggregated_resource(kind) for kind in _kinds(registry, group, version)],
-                    "freshness": "Current",
-                }
-                for version in _versions(registry, group)
-            ],
-        }
-        for group in ([""] if core else _groups(registry))
-    ]
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
 
 
 def core_versions() -> KubeObject:
@@ -225,28 +188,6 @@ def _subresources(kind: ServedKind) -> Iterable[tuple[str, str, str]]:
         yield ("scale", "autoscaling/v1", "Scale")
     if kind.status:
         yield ("status", kind.api_version, kind.kind)
-
-
-def _aggregated_resource(kind: ServedKind) -> KubeObject:
-    entry: KubeObject = {
-        "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-        "singularResource": kind.singular,
-        "verbs": list(kind.verbs),
-    }
-    if kind.short_names:
-        entry["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        entry["categories"] = list(kind.categories)
-    subresources: list[KubeObject] = []
-    for name, api_version, kind_name in _subresources(kind):
-        group_name, _, version = api_version.rpartition("/")
-        response = {"group": group_name, "version": version, "kind": kind_name}
-        subresources.append({"subresource": name, "responseKind": response, "verbs": _SUBRESOURCE_VERBS})
-    if subresources:
-        entry["subresources"] = subresources
-    return entry
 
 
 def index(registry: Registry) -> KubeObject:

@@ -96,7 +96,7 @@ class Api:
             return await self._control(request, path, params)
         registry = self._store.registry
         # Before the ledger and the faults: discovery and health are not about a resource.
-        found = static_answer(request.method, path, request.headers.get("Accept", ""), registry)
+        found = static_answer(request.method, path, registry)
         if found is not None:
             return web.Response(
                 body=found.body, status=found.code, headers={"Content-Type": found.media_type}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from declctl.sandbox import discovery, kinds
+from declctl.sandbox import kinds
 from declctl.sandbox.discovery import static_answer
 from declctl.sandbox.kinds import Registry
 from declctl.sandbox.requests import resolve
@@ -73,8 +73,8 @@ def test_what_is_not_served_is_refused(method, path, code):
     assert refused.value.code == code
 
 
-def page(path, accept="", registry=None):
-    answer = static_answer("GET", path, accept, registry or Registry())
+def page(path, registry=None):
+    answer = static_answer("GET", path, registry or Registry())
     return answer and json.loads(answer.body)
 
 
@@ -97,25 +97,6 @@ def test_discovery_tells_every_kind():
     assert page("/apis/nope.example.com") is None
 
 
-def test_aggregated_discovery_tells_the_same():
-    """The one-request discovery has exactly the resources of the many small documents."""
-    registry = with_widgets()
-    documents = [page(root, discovery.AGGREGATED, registry) for root in ("/api", "/apis")]
-    for document in documents:
-        for group in document["items"]:
-            name = group["metadata"].get("name", "")
-            for version in group["versions"]:
-                path = f"/apis/{name}/{version['version']}" if name else "/api/v1"
-                small = {entry["name"] for entry in page(path, "", registry)["resources"]}
-                large = set()
-                for entry in version["resources"]:
-                    large.add(entry["resource"])
-                    large |= {
-                        f"{entry['resource']}/{sub['subresource']}" for sub in entry.get("subresources", ())
-                    }
-                assert small == large
-
-
 def test_openapi_allows_server_side_validation():
     """For kubectl, each PATCH has fieldValidation and dryRun, and custom kinds have their schema."""
     registry = with_widgets()
@@ -136,4 +117,4 @@ def test_openapi_changes_its_hash_with_the_kinds():
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/readyz/ping"])
 def test_probes_are_ok(path):
     """The server says that it is well."""
-    assert static_answer("GET", path, "", Registry()).body == b"ok"
+    assert static_answer("GET", path, Registry()).body == b"ok"
