@@ -187,9 +187,8 @@ class Projection:
         self._metadata_only = metadata_only
         sent = PARTIAL_OBJECT_METADATA if metadata_only else GroupVersionKind.of(api_version, kind)
         self._envelopes = Envelopes(sent.api_version, sent.kind)
-        self._opening = self._envelopes.openings[
-            0
-        ]  # of the last line: the next one nearly always has the same
+        # The opening of the last line: the next line nearly always has the same one.
+        self._opening = self._envelopes.openings[0]
         self._interned = InternTables()
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming

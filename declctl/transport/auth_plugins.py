@@ -35,14 +35,12 @@ from declctl.kit.text import excerpt
 from declctl.transport.credentials import environment_proxy
 from declctl.transport.kubeconfig import EARLY, TLS_BYTES, ClusterSpec, ExecSpec, Kubeconfig
 
-_OUTPUT_BYTES = 1024 * 1024
-_INFO_BYTES = 100 * 1024
-"""KUBERNETES_EXEC_INFO. Linux takes 128 KiB for one variable of the environment."""
-
-_EXTENSION = "client.authentication.k8s.io/exec"  # of a cluster, for plugins
-_LAST_SECONDS = 5  # for a plugin that was killed
-_SHOWN = 300  # characters of what a plugin says
-_ANSWER_BYTES = 1024 * 1024
+_OUTPUT_BYTES = 1024 * 1024  # of a plugin on each stream, and of a token file
+_INFO_BYTES = 100 * 1024  # of KUBERNETES_EXEC_INFO; Linux accepts 128 KiB for one variable
+_EXTENSION = "client.authentication.k8s.io/exec"  # the extension of a cluster for plugins
+_LAST_SECONDS = 5  # to read the pipes of a plugin that was killed
+_SHOWN = 300  # characters of a plugin's text in messages
+_ANSWER_BYTES = 1024 * 1024  # of an identity provider
 
 
 class _Status(msgspec.Struct):
@@ -73,9 +71,9 @@ class PluginLoader(KubeConfigLoader):
         )
         self._spec = kubeconfig.user.exec
         self._target = kubeconfig.cluster
-        self._token: str | None = None  # of the token file
+        self._token: str | None = None  # the last one that the token file had
         self._folder = folder
-        self.exec_plugin_expiry: datetime | None = None
+        self.exec_plugin_expiry: datetime | None = None  # of the plugin's last credential; None for no expiry
 
     async def _load_authentication(self) -> None:
         user = self._user_body()
@@ -210,7 +208,7 @@ def _info(spec: ExecSpec, cluster: ClusterSpec) -> str:
     pieces: list[str] = []
     size = 0
     try:
-        # Piece by piece: with YAML's aliases a small file can become a very long text.
+        # Encoded in pieces, because a small file with YAML aliases can become a very long text.
         for piece in json.JSONEncoder(default=str).iterencode(document):
             size += len(piece)
             if size > _INFO_BYTES:
@@ -315,12 +313,12 @@ async def refresh(config: MutableMapping[str, Any]) -> None:
                 form={"grant_type": "refresh_token", "refresh_token": str(config["refresh-token"])},
             )
     except (aiohttp.ClientError, msgspec.MsgspecError, OSError, RecursionError, ValueError) as fault:
-        why = str(fault) or type(fault).__name__  # a TimeoutError says nothing
+        why = str(fault) or type(fault).__name__  # a TimeoutError has no text
         raise UsageError(f"oidc: the identity provider {issuer} gave no id-token: {why}") from fault
     if not isinstance(given.get("id_token"), str):
         raise UsageError(f"oidc: the identity provider {issuer} gave no id-token. Log in again")
     config["id-token"] = given["id_token"]
-    if given.get("refresh_token"):  # else the old one stays good
+    if given.get("refresh_token"):  # otherwise the old one stays valid
         config["refresh-token"] = given["refresh_token"]
 
 
@@ -332,6 +330,7 @@ async def _answer(
     headers: Mapping[str, str] | None = None,
     form: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
+    """The identity provider's answer, a JSON object. Only a GET follows redirects, and only to TLS."""
     _require_tls(url)
     async with session.request(
         method,
@@ -394,6 +393,6 @@ def _trust(config: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def _basic(config: Mapping[str, Any]) -> str:
-    # RFC 6749, 2.3.1: both are encoded as in a form first.
+    # RFC 6749, 2.3.1: both parts are form-encoded first.
     pair = ":".join(quote_plus(str(config.get(name) or "")) for name in ("client-id", "client-secret"))
     return "Basic " + base64.b64encode(pair.encode()).decode()

@@ -26,15 +26,19 @@ _NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 
 
 class Client:
-    """One cluster. Made by `connect` and its siblings, used on one loop, closed by whoever made it.
+    """A client of one cluster. Used on one loop, and closed by its owner.
 
-    Every request raises the ApiError family: Unreachable where no answer came, the StatusError of
-    the answer where one did.
+    `connect`, `from_kubeconfig_dict` and `from_api_client` make it. The constructor takes a cluster that was
+    found and logged in to; `clock` is the system's by default; `given` is an official ApiClient of the
+    caller.
+
+    Every request raises the ApiError family: Unreachable if no answer came, otherwise the StatusError of the
+    answer.
     """
 
     def __init__(self, cluster: Cluster, *, clock: Clock | None = None, given: Any = None) -> None:
-        # Late: the wire loads aiohttp and the official client, which `import declctl.transport`
-        # shall not.
+        # Late: the wire imports aiohttp and the official client, and `import declctl.transport` has to be
+        # quick.
         from declctl.transport.wire import HttpWire
 
         self.identity: Identity = cluster.identity
@@ -58,10 +62,15 @@ class Client:
     async def connect(
         cls, *, kubeconfig: str | None = None, context: str | None = None, clock: Clock | None = None
     ) -> "Client":
-        """A client of the configured cluster (see `find_cluster`), of which nothing is asked yet.
+        """A client of the configured cluster, logged in. No request is sent to the server yet.
 
-        Raises UsageError with a sentence: nothing is configured, no such context, a broken
-        kubeconfig, a login that fails.
+        - `kubeconfig`: a file. By default, in the order of client-go: $KUBECONFIG, the service account of
+          this pod, ~/.kube/config.
+        - `context`: its context; by default the current one.
+        - `clock`: the system's by default.
+
+        Raises UsageError, with a sentence, if no cluster is configured, if the context is missing, if the
+        kubeconfig is broken, or if the login fails.
         """
         return await cls._prepared(
             await find_cluster(kubeconfig=kubeconfig, context=context, clock=clock), clock
@@ -69,12 +78,12 @@ class Client:
 
     @classmethod
     async def from_kubeconfig_dict(cls, config: KubeObject, *, clock: Clock | None = None) -> "Client":
-        """A client for a kubeconfig that is a dict; raises UsageError as `connect` does."""
+        """A client for a kubeconfig in a dictionary; raises UsageError as `connect` does."""
         return await cls._prepared(await cluster_of(config, clock=clock), clock)
 
     @classmethod
     def from_api_client(cls, api_client: Any) -> "Client":
-        """A client with the configuration of an official ApiClient, which stays its owner's."""
+        """A client with the configuration of an official asyncio ApiClient, which its owner closes."""
         configuration = api_client.configuration
         server = ServerUrl.of(str(configuration.host)).url
         identity = Identity(context=None, server=server, user=None, namespace=None, in_cluster=False)
@@ -87,27 +96,28 @@ class Client:
 
     @property
     def health(self) -> ServerHealth:
-        """Whether the server can be reached, for all who use this client."""
+        """The monitor of the server, for all users of this client."""
         return self._health
 
     async def version(self) -> str:
-        """The git version of the server, such as `v1.36.3`."""
+        """The git version of the server, such as `v1.36.3`. Raises the ApiError family."""
         return str((await self._get("/version")).get("gitVersion") or "")
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind, remembered; raises NotFound while it is not served."""
+        """The resource of a kind, which is kept. Raises NotFound while the server does not serve it."""
         return await self._discovery.find(gvk)
 
     async def find_resource(self, name: str) -> Resource:
-        """The resource of a name, as kubectl takes it; in the version that the server prefers.
+        """The resource of a name, as kubectl takes it.
 
-        `pods`, `deployments.apps`, `deployments.v1.apps`, `apps/v1/deployments`; singular and short
-        names will do. Raises NotFound while it is not served, UsageError for what is no such name.
+        `name` is such as `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`, also
+        singular or short. Without a version, the server's preferred version is used. Raises NotFound while
+        the server does not serve it, and UsageError for a text that is no name.
         """
         return await self._discovery.find_resource(name)
 
     def forget(self, gvk: GroupVersionKind) -> None:
-        """Ask the server again when the kind is discovered next."""
+        """Request the kind again when it is discovered next."""
         self._discovery.forget(gvk)
 
     def source(
@@ -120,9 +130,13 @@ class Client:
         metadata_only: bool = False,
         projection: Projection,
     ) -> ResourceSource:
-        """What a reflector lists and watches; nothing is asked of the server before it is used.
+        """A source for a reflector. No request is sent before its first use.
 
-        `metadata_only` asks for PartialObjectMetadata, which is then what `projection` decodes.
+        - `gvk`: the kind, which the server may serve later.
+        - `namespace`: None, the default, for all namespaces.
+        - `label_selector`, `field_selector`: as kubectl takes them.
+        - `metadata_only`: request PartialObjectMetadata, which `projection` then has to decode.
+        - `projection`: the decoder.
         """
         return ResourceSource(
             self,
@@ -145,9 +159,14 @@ class Client:
         metadata_only: bool = False,
         transform: Transform | None = None,
     ) -> ResourceSource:
-        """LIST and WATCH of a kind, for whoever reads without a cache (client-go's ListWatch).
+        """A source for programs without a cache, for RetryWatcher and `until` (client-go's ListWatch).
 
-        It is what RetryWatcher and `until` watch; its `list` tells the version to begin with.
+        - `api_version`, `kind`: such as `apps/v1` and `Deployment`.
+        - `namespace`, `label_selector`, `field_selector`, `metadata_only`: as in `source`.
+        - `transform`: a function of a dictionary that returns the one to use, or None to leave the object
+          out.
+
+        The version of a page that its `list` returns is where a watch can begin.
         """
         gvk = GroupVersionKind.of(api_version, kind)
         decoded = PARTIAL_OBJECT_METADATA if metadata_only else gvk
@@ -169,28 +188,36 @@ class Client:
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        """One request; `{}` for an empty answer. A `body` that is a list is a JSON patch."""
+        """Send one request; returns the JSON object of the answer, `{}` for an empty one.
+
+        - `method`, `path`: such as `PATCH` and `/api/v1/namespaces/a/pods/b`.
+        - `params`: query parameters.
+        - `body`: a JSON object, or a list for a JSON patch; None for no body.
+        - `content_type`: of the body, such as `application/merge-patch+json`.
+
+        Raises the ApiError family; MalformedAnswer for an answer that is no JSON object.
+        """
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()
         request = ApiRequest(method, path, method=method, params=params, body=body, content_type=content_type)
         return json_object(await self._wire.fetch(request), what=f"{method} {path}")
 
     def api_client(self) -> Any:
-        """The official asyncio ApiClient, with these credentials, for the running loop."""
+        """The official asyncio ApiClient with these credentials, for the running loop. `close` closes it."""
         return self._official.asynchronous()
 
     def sync_api_client(self) -> Any:
-        """The official synchronous ApiClient, with these credentials, for any thread."""
+        """The official synchronous ApiClient with these credentials, for any thread. `close` closes it."""
         return self._official.synchronous()
 
     async def close(self) -> None:
-        """Close every connection and every official client made here; twice is harmless."""
+        """Close every connection and every official client that was made here. May be repeated."""
         await self._health.close()
         await self._official.close()
         await self._wire.close()
 
     def statistics(self) -> TransportStatistics:
-        """The figures so far."""
+        """The figures so far. From any thread."""
         return self._counters.frozen()
 
     @classmethod

@@ -52,36 +52,33 @@ _NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are and to which server we talk, for people. `namespace` is that of the context or the pod."""
+    """The user and the server of a client, for logs and status."""
 
-    context: str | None
-    server: str
-    user: str | None
-    namespace: str | None
-    in_cluster: bool
+    context: str | None  # of the kubeconfig; None for a service account
+    server: str  # the URL, without credentials
+    user: str | None  # None if it is not known
+    namespace: str | None  # of the context or the pod
+    in_cluster: bool  # it is the service account of this pod
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster as it was found: its names, its official Configuration, and how to log in again.
-
-    `login` is None for a configuration of a caller, which refreshes itself. `compresses`: lists are asked for
-    in gzip, because the network may be slow. That is so for the server of a kubeconfig, unless it is on this
-    machine or the kubeconfig has `disable-compression`.
-    """
+    """A cluster that was found and logged in to."""
 
     identity: Identity
     configuration: OfficialConfiguration
-    login: Login | None
+    login: Login | None  # renews the credentials; None for a caller's configuration, which does that itself
+    # Lists are requested in gzip, because the network may be slow. True for the server of a kubeconfig,
+    # unless it is on this machine or the kubeconfig has `disable-compression`.
     compresses: bool = False
 
 
 async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Clock | None = None) -> Cluster:
-    """The cluster to talk to, logged in. Blocks nothing: files are read in threads.
+    """Find the configured cluster and log in. Files are read in threads, so that the loop is not blocked.
 
-    In the order of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the service
-    account of this pod; ~/.kube/config. With a `context` a kubeconfig comes before the service account.
-    Raises UsageError with a sentence.
+    The order is that of client-go: `kubeconfig`; $KUBECONFIG, of which missing files are ignored; the service
+    account of this pod; ~/.kube/config. With a `context`, a kubeconfig takes precedence over the service
+    account. Raises UsageError with a sentence.
     """
     variable = os.environ.get("KUBECONFIG")
     if kubeconfig:
@@ -94,11 +91,11 @@ async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Cl
     if kubeconfig and not found:
         raise UsageError(f"The kubeconfig {kubeconfig} does not exist.")
     account = ServiceAccount.mounted()
-    # In a pod, ~/.kube/config is there by accident; a kubeconfig that was asked for is not.
+    # In a pod, a ~/.kube/config is an accident, unless an argument or a variable asks for it.
     if found and (kubeconfig or variable or context or account is None):
         # The first import of the official client takes half a second.
         read = await asyncio.to_thread(Kubeconfig.read, found, context=context)
-        chosen = read.context  # if the current-context changes later, this process stays with the first one
+        chosen = read.context  # a later change of current-context does not concern this process
         return await _logged_in(read, lambda: Kubeconfig.read(found, context=chosen), clock)
     if account is not None and not context:
         return await _from_service_account(account)
@@ -106,13 +103,13 @@ async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Cl
 
 
 async def cluster_of(config: KubeObject, *, clock: Clock | None = None) -> Cluster:
-    """The cluster of a kubeconfig that is a dict, logged in; raises UsageError with a sentence."""
+    """Log in to the cluster of a kubeconfig in a dictionary; raises UsageError with a sentence."""
     kubeconfig = await asyncio.to_thread(Kubeconfig.of, config)
     return await _logged_in(kubeconfig, lambda: Kubeconfig.of(config), clock)
 
 
 def _existing(names: Sequence[str]) -> Sequence[Path]:
-    """The files that exist. Blocks; raises UsageError, which names the file that can't be looked at."""
+    """The files that exist. Raises UsageError for a path that can't be checked. Blocks."""
     found: list[Path] = []
     for path in (Path(name).expanduser() for name in names):
         try:
@@ -156,9 +153,9 @@ async def _from_service_account(account: "ServiceAccount") -> Cluster:
 
 
 def token_subject(token: str) -> str | None:
-    """The `sub` of a JWT, such as `system:serviceaccount:team-a:guard`; None if it is no JWT.
+    """The `sub` of a JWT, such as `system:serviceaccount:team-a:guard`; None for any other token.
 
-    Nothing is verified: it is a name to show.
+    The token is not verified: the name is for display.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -211,28 +208,28 @@ class ServiceAccount:
         take_token(configuration, found)
 
     def good_for(self, now: datetime) -> timedelta:  # noqa: ARG002
-        """A minute: the kubelet replaces the files unannounced. The official loader looks as often."""
+        """A minute, as in the official loader: the kubelet may replace the files at any time."""
         return _PERIOD
 
 
 class KubeconfigLogin:
-    """A `Login` with a kubeconfig; `read` reads it again after its credentials were refused."""
+    """A `Login` with a kubeconfig. `read` reads it again after the server has refused its credentials."""
 
     def __init__(
         self, kubeconfig: Kubeconfig, *, read: Callable[[], Kubeconfig], clock: Clock | None = None
     ) -> None:
-        self._kubeconfig = kubeconfig  # of the last login that succeeded
+        self._kubeconfig = kubeconfig  # of the last successful login
         self._read = read
         self._clock = clock or SystemClock()
-        self._loader: OfficialLoader | None = None  # None until a login has succeeded
+        self._loader: OfficialLoader | None = None  # of the last successful login
         self._private = PrivateFiles()
-        self._expired: object = None  # the last certificate that a warning has named
+        self._expired: object = None  # the last certificate about which a warning was logged
 
     async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
         """Log in and set token, certificates and, the first time, the server; raises UsageError."""
         kubeconfig, loader, first = self._kubeconfig, self._loader, self._loader is None
-        # After a refusal everything is read anew, but for an auth provider: its loader holds the newest
-        # refresh token, which may never be shown twice.
+        # After a refusal the kubeconfig is read again. Not with an auth provider: its loader has the newest
+        # refresh token, and the file may have an older one, which the provider no longer accepts.
         if loader is not None and afresh and loader.provider is None:
             kubeconfig, loader = await asyncio.to_thread(self._read), None
         loader, found = await self._log_in(kubeconfig, loader)
@@ -247,15 +244,14 @@ class KubeconfigLogin:
             if headers := kubeconfig.user.impersonation:
                 from multidict import CIMultiDict  # late: as above
 
-                # Of the session: for our own requests, and for official clients made from this configuration.
+                # In the session, so that they also apply to official clients that use this configuration.
                 kwargs = configuration.client_session_kwargs or {}
                 configuration.client_session_kwargs = {**kwargs, "headers": CIMultiDict(headers)}
             configuration.host = found.host
             configuration.verify_ssl = found.verify_ssl
             configuration.tls_server_name = found.tls_server_name
             configuration.proxy = found.proxy
-        # Caches, sources and the log are about one server and one identity: another one needs another
-        # process.
+        # Caches and sources belong to one server and one identity. Another one needs another process.
         elif found.host != configuration.host:
             raise UsageError(
                 f"{kubeconfig} points to {found.host} now, no longer to {configuration.host}: "
@@ -270,16 +266,16 @@ class KubeconfigLogin:
         self._kubeconfig, self._loader = kubeconfig, loader
 
     def good_for(self, now: datetime) -> timedelta:
-        """Until shortly before a plugin's token expires; a minute for files, which change unannounced."""
+        """Until shortly before a plugin's token expires; a minute for files, which may change at any time."""
         until = self._loader.exec_plugin_expiry if self._loader is not None else None
         if until is not None:
             left = until.astimezone(UTC) - now
-            return left - min(EARLY, left / 5)  # a fifth of its life if that is less
+            return left - min(EARLY, left / 5)  # for a short-lived token, a fifth of the rest of its life
         # A plugin whose token has no expiry is run again when the server refuses the token.
         return _FOR_EVER if self._kubeconfig.user.exec else _PERIOD
 
     def _check_expiry(self, found: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
-        """Raise UsageError for a client certificate that has expired; with a token as well, warn once."""
+        """Raise UsageError for an expired client certificate; if there is a token, too, only warn, once."""
         if not found.cert_file:
             return
         until = expiry(found.cert_file)
@@ -305,17 +301,17 @@ class KubeconfigLogin:
 
                 loader = cast("OfficialLoader", PluginLoader(kubeconfig, folder=self._private.folder))
             await loader.load_and_set(found)
-            # Two of them may have the same content, and so be the same file, which is taken once.
+            # A set, because contents that are equal are one file, which can be taken only once.
             files = {
                 name: self._private.take(name)
                 for name in {found.ssl_ca_cert, found.cert_file, found.key_file}
             }
             found.ssl_ca_cert = files[found.ssl_ca_cert]
             found.cert_file, found.key_file = files[found.cert_file], files[found.key_file]
-            # The loader keeps the names of the files that it has made once, and these have moved.
+            # The loader uses these names again, and `take` has moved the files.
             if found.cert_file:
                 loader.cert_file, loader.key_file = found.cert_file, found.key_file
-        except Exception as fault:  # the official loader raises anything that its input provokes
+        except Exception as fault:  # the official loader may raise any exception for a broken kubeconfig
             if plugin and isinstance(fault, UsageError):
                 raise UsageError(
                     f"the credential plugin {plugin.command!r} of {kubeconfig} failed: {fault}"
@@ -324,7 +320,7 @@ class KubeconfigLogin:
         address = ServerUrl.of(found.host)
         found.host = address.url
         if address.userinfo and not found.api_key:
-            # As Go's HTTP client: a name and password in the URL are shown where there are no other
+            # As in Go's HTTP client: a name and a password in the URL are used if there are no other
             # credentials.
             found.api_key[TOKEN] = "Basic " + base64.b64encode(address.userinfo.encode()).decode()
         return loader, found
@@ -333,8 +329,8 @@ class KubeconfigLogin:
 def _require_tls_files(kubeconfig: Kubeconfig) -> None:
     """Read the certificates and keys that the kubeconfig names; raises UsageError. Blocks.
 
-    The official loader, `expiry` and TLS open these files on the loop right after this. A mount that hangs
-    would stop the loop, so the login ends here instead.
+    The official loader, `expiry` and TLS open these files on the loop after this. There, a mount that hangs
+    would block the loop; here, the login fails in time.
     """
     for field, file in kubeconfig.tls_files.items():
         try:

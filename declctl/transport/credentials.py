@@ -1,11 +1,11 @@
-"""Credentials that stay fresh: renewed before they expire, and after a server has refused them.
+"""Credentials, which are renewed before they expire, and after a server has refused them.
 
-A `Login` (of a kubeconfig or a service account, in `config`) says how to log in; `Credentials` decide when,
-and that one login serves all requests that wait for it. Both write into the `Configuration` of the official
-client, which is described here as a protocol, because its class takes half a second to load.
+A `Login` of `config` logs in with a kubeconfig or a service account. `Credentials` decides when, and lets one
+login serve all requests that wait for it. Both write into the `Configuration` of the official client. Here
+that is a protocol, because importing the class takes half a second.
 
-TLS libraries want certificates and keys as files. The official loader writes `client-key-data` into the
-temporary folder, where it stays until the process ends, or for ever if the process is killed. On Linux,
+TLS libraries need certificates and keys as files. The official loader writes `client-key-data` into the
+temporary folder, where it would stay until the process ends, or for ever if the process is killed. On Linux,
 `PrivateFiles` moves the content into anonymous memory at once.
 """
 
@@ -33,12 +33,12 @@ from declctl.kit.hosts import ServerUrl
 _log = logging.getLogger("declctl.transport")
 
 AuthSettings = Mapping[str, Mapping[str, str | None]]
-LOGIN_SECONDS = 60  # an exec plugin may open a browser; it may not hold up a controller for ever
-AGAIN_SECONDS = 10  # after a login that failed, and between two that a server's refusal has forced
-TOKEN = "BearerToken"
-_VERSION, _UTC_TIME = 0xA0, 0x17
+LOGIN_SECONDS = 60  # the limit of one login; a plugin may need a browser
+AGAIN_SECONDS = 10  # after a failed login, and between two logins because of a server's refusal
+TOKEN = "BearerToken"  # the key of the token in `api_key`
+_VERSION, _UTC_TIME = 0xA0, 0x17  # ASN.1 tags
 _END = "-----END CERTIFICATE-----"
-_MOST = 16  # contents that are kept: those of a few rotations; who opens an older one is too late
+_MOST = 16  # contents that are kept, which is enough for a few rotations
 
 
 class OfficialConfiguration(Protocol):
@@ -58,7 +58,7 @@ class OfficialConfiguration(Protocol):
     refresh_api_key_hook: "Callable[[OfficialConfiguration], Awaitable[None] | None] | None"
 
     async def auth_settings(self) -> AuthSettings:
-        """The headers to show, after its own hook has refreshed them."""
+        """The headers of a request, after the hook of the configuration has refreshed them."""
         ...
 
 
@@ -71,25 +71,25 @@ class OfficialLoader(Protocol):
     exec_plugin_expiry: datetime | None  # of the token that a credential plugin gave last
 
     async def load_and_set(self, client_configuration: OfficialConfiguration) -> None:
-        """Log in and write everything into a Configuration; raises whatever its input provokes."""
+        """Log in and write the result into a Configuration. May raise any exception."""
         ...
 
 
 def new_configuration() -> OfficialConfiguration:
-    """An official Configuration with nothing in it."""
-    # Late: the official client costs half a second, and `import declctl.transport` shall not.
+    """An empty official Configuration."""
+    # Late: importing the official client takes half a second.
     from kubernetes.aio.client.configuration import Configuration
 
     return cast("OfficialConfiguration", Configuration())
 
 
 def choose_proxy(configuration: OfficialConfiguration) -> None:
-    """Choose the proxy now, for all sessions of aiohttp that are made from this configuration.
+    """Set the proxy for all aiohttp sessions of this configuration.
 
-    It is the proxy of the kubeconfig, or the one that HTTPS_PROXY or HTTP_PROXY names, unless NO_PROXY
-    exempts the server. The environment is read once, as by client-go. aiohttp would read it at each request,
-    and `.netrc` with it: it sends what it finds there to the server and to the proxy, and raises ValueError
-    for a request that has an Authorization.
+    It is the proxy of the kubeconfig, or that of HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY exempts the
+    server. The environment is read once, as in client-go. aiohttp itself would read it for each request,
+    together with `.netrc`: it would send the passwords from there to the server and the proxy, and raise
+    ValueError for a request with an Authorization header.
     """
     options = dict(configuration.client_session_kwargs or {})
     from_environment = options.get("trust_env", True)
@@ -102,14 +102,14 @@ def choose_proxy(configuration: OfficialConfiguration) -> None:
 
 
 def environment_proxy(url: str) -> str | None:
-    """The proxy that the environment names for a URL; None for a server on this machine, as in client-go."""
-    from urllib.request import getproxies, proxy_bypass  # late: it loads much, and `declctl version` is quick
+    """The proxy of the environment for a URL, or None; always None for a server on this machine."""
+    from urllib.request import getproxies, proxy_bypass  # late: a slow import, and `declctl version` is quick
 
     address, proxies = ServerUrl.of(url), getproxies()
     try:
         parts = urlsplit(address.url)
     except ValueError:
-        return None  # it is no URL, which its first request will say
+        return None  # no URL: its first request will raise the error
     host, proxy = parts.hostname or "", proxies.get(parts.scheme)
     if not proxy or address.is_loopback or proxy_bypass(host) or _is_exempt(host, proxies.get("no", "")):
         return None
@@ -126,7 +126,7 @@ def environment_proxy(url: str) -> str | None:
 
 
 def _is_exempt(host: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY has a network in which the host is; `urllib` compares names only."""
+    """Whether the host is in a network of NO_PROXY; `urllib` compares names only."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         for entry in no_proxy.split(","):
@@ -137,62 +137,62 @@ def _is_exempt(host: str, no_proxy: str) -> bool:
 
 
 def take_token(target: OfficialConfiguration, source: OfficialConfiguration) -> None:
-    """Replace the token of one configuration by that of another, in a form that fits into a header."""
-    tokens = {name: token.strip() for name, token in source.api_key.items()}  # files end in newlines
+    """Replace the token of a configuration by that of another one, without white space around it."""
+    tokens = {name: token.strip() for name, token in source.api_key.items()}  # files may end in a newline
     target.api_key.clear()
     target.api_key.update(tokens)
 
 
 class Login(Protocol):
-    """One way to log in."""
+    """A way to log in. Used on the client's loop."""
 
     async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
-        """Put token and certificates into an official Configuration.
+        """Write token and certificates into an official Configuration.
 
-        `afresh`: what was remembered has been refused. Raises UsageError with a sentence.
+        `afresh`: the server has refused the previous ones. Raises UsageError with a sentence.
         """
         ...
 
     def good_for(self, now: datetime) -> timedelta:
-        """How long the loaded credentials may be used before `load` is called again."""
+        """The time after which `load` has to be called again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What one request shows: its Authorization header and the state of its certificate files."""
+    """The credentials of one request."""
 
-    authorization: str | None
-    files: tuple[tuple[str, int, int], ...]
+    authorization: str | None  # the header
+    files: tuple[tuple[str, int, int], ...]  # name, time of change and size of each certificate file
 
 
 class Credentials:
-    """The credentials of one client. Used on the client's loop only.
+    """The credentials of one client. Used on the client's loop.
 
-    `configuration` is the official Configuration that everything is read from. Without a `login` it
-    belongs to the caller, whose own hook refreshes it.
+    `configuration` is the official Configuration of all requests. Without a `login` it belongs to the caller,
+    and its own hook refreshes the token.
     """
 
     def __init__(self, configuration: OfficialConfiguration, *, login: Login | None, clock: Clock) -> None:
         self.configuration = configuration
-        self.fault: str | None = None  # why the last login has failed
+        self.fault: str | None = None  # why the last login failed; None if it succeeded
         self._login = login
         self._clock = clock
         self._lock = asyncio.Lock()  # held while one task logs in for all
         self._files = _files(configuration)  # their state at the last login
         self._due: datetime | None = None if login is None else self._next()  # of the next login
-        self._forced_at: float | None = None  # monotonic time of the last login that a refusal has forced
+        self._forced_at: float | None = None  # monotonic time of the last login because of a refusal
 
     async def proof(self) -> Proof:
-        """What to show now, renewed if it was due.
+        """The present credentials, renewed if that is due.
 
-        If the renewal fails, the old credentials stay: the server decides.
+        If the renewal fails, the old credentials are returned, which the server may still accept.
         """
         await self.keep_fresh()
         return Proof(await self._authorization(), self._files)
 
     async def keep_fresh(self) -> None:
-        """Log in again if it is time to; never raises for a login that fails."""
+        """Log in again if that is due. A failed login raises nothing; `fault` has the reason."""
         if self._is_due():
             async with self._lock:
                 # Another task may have logged in while this one waited for the lock.
@@ -200,16 +200,16 @@ class Credentials:
                     await self._load(afresh=False)
 
     async def renew(self, refused: Proof) -> bool:
-        """A server answered 401 to `refused`: log in again.
+        """Log in again after a 401 to the request with `refused`; returns whether the credentials changed.
 
-        Says whether there is now something else to show. At most once in `AGAIN_SECONDS`, however
-        many requests were refused. Raises Unauthorized when the login itself fails.
+        All refused requests together cause at most one login in `AGAIN_SECONDS`. Raises Unauthorized if the
+        login fails.
         """
         async with self._lock:
-            # Another request was refused, too, and has logged in already.
+            # Another refused request may have logged in already.
             if await self._shows_other_than(refused):
                 return True
-            # A server that refuses every token must not make us log in for each request.
+            # A server that refuses every token must not cause a login for each request.
             now = self._clock.monotonic()
             if self._login is None or (self._forced_at is not None and now - self._forced_at < AGAIN_SECONDS):
                 return False
@@ -227,7 +227,7 @@ class Credentials:
     async def _authorization(self) -> str | None:
         if self._login is not None:
             return self.configuration.api_key.get(TOKEN)
-        # The caller's configuration: this call runs its hook, which refreshes the token.
+        # The configuration of the caller, whose hook runs in this call and refreshes the token.
         value = (await self.configuration.auth_settings()).get(TOKEN, {}).get("value")
         return value.strip() if value else None
 
@@ -258,7 +258,7 @@ class Credentials:
 
 
 async def first_login(login: Login, configuration: OfficialConfiguration) -> None:
-    """Log in for the first time; raises UsageError with a sentence, also when it takes too long."""
+    """Log in for the first time. Raises UsageError with a sentence, also after LOGIN_SECONDS."""
     try:
         async with asyncio.timeout(LOGIN_SECONDS):
             await login.load(configuration, afresh=True)
@@ -269,8 +269,8 @@ async def first_login(login: Login, configuration: OfficialConfiguration) -> Non
 
 
 def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], ...]:
-    # Mounted certificates rotate under the same name: by their state it is seen whether the TLS context has
-    # loaded the current ones.
+    # Mounted certificates change under the same name. Their state shows whether a TLS context has the present
+    # ones.
     found: list[tuple[str, int, int]] = []
     for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
         if not name:
@@ -284,7 +284,7 @@ def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], 
 
 
 def expiry(file: str) -> datetime | None:
-    """When the first certificate of a PEM file expires; None if there is none that can be read."""
+    """The time at which the first certificate of a PEM file expires; None without a readable one."""
     try:
         text = Path(file).read_text(encoding="ascii", errors="replace")
         begin = text.index("-----BEGIN CERTIFICATE-----")
@@ -308,7 +308,7 @@ def _not_after(der: bytes) -> datetime:
 
 
 def _children(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each element."""
+    """Tag and content of each element of DER; raises ValueError or IndexError for broken DER."""
     found: list[tuple[int, bytes]] = []
     at = 0
     while at < len(der):
@@ -324,24 +324,25 @@ def _children(der: bytes) -> list[tuple[int, bytes]]:
 
 
 class PrivateFiles:
-    """Takes over the files that an official loader has made. Used on one loop; freed with its owner.
+    """Moves the files of an official loader into memory. Used on one loop; freed together with its owner.
 
-    `folder` is where the loader has to write them. The same content has the same path, so that a login
-    that brings nothing new changes nothing.
+    `folder` is the folder into which the loader has to write. The same content has the same path, so that a
+    login without new certificates changes no path.
     """
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="declctl-")
+        # By content: descriptor and path in memory, the least recently used first.
         self._paths: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
         weakref.finalize(self, _free, self.folder, self._paths)
 
     def take(self, name: str | None) -> str | None:
-        """The path to use instead of `name`: of a copy in memory, if it is a file in the folder."""
+        """The path to use in the place of `name`: of a copy in memory, for a file in `folder`."""
         if name is None or Path(name).parent != Path(self.folder):
             return name
         content = Path(name).read_bytes()
         if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
-            return name  # its folder is private, and goes with its owner
+            return name  # the folder is private, and is removed with its owner
         Path(name).unlink()
         _forget(name)
         if content not in self._paths:
@@ -351,12 +352,12 @@ class PrivateFiles:
             self._paths[content] = (descriptor, f"/proc/self/fd/{descriptor}")
             while len(self._paths) > _MOST:
                 os.close(self._paths.popitem(last=False)[1][0])
-        self._paths.move_to_end(content)  # what each login uses, such as a CA, is never the oldest
+        self._paths.move_to_end(content)  # a content that each login uses, such as a CA, is never dropped
         return self._paths[content][1]
 
 
 def _forget(name: str) -> None:
-    # The official loader remembers by content what it has written, and would give out a path that is gone.
+    # The official loader caches paths by content, and would return the path of a deleted file.
     loader: Any = sys.modules["kubernetes.aio.config.kube_config"]
     written: dict[str, str] = vars(loader)["_temp_files"]
     for content in [content for content, path in written.items() if path == name]:

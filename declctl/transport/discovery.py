@@ -1,7 +1,6 @@
-"""Discovery: a kind or the name of a resource, as the server in front of us serves it.
+"""Discovery: the resource of a kind or of a name, as a server serves it.
 
-Asked for each group and version when it is needed, not for the whole server; what was found is
-remembered until `forget`.
+It requests single groups and versions when they are needed. Results are kept until `forget`.
 """
 
 import difflib
@@ -16,26 +15,26 @@ from declctl.errors import MalformedAnswer, NotFound, UsageError
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
-
+"""Fetches the JSON object of a path; raises the ApiError family."""
 
 _Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup")
-_MOST_CANDIDATES, _LONGEST_NAME = 1000, 63
+_MOST_CANDIDATES, _LONGEST_NAME = 1000, 63  # of the names that are compared for a suggestion
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceName:
-    """What people call a resource. `version` is None where the server shall choose."""
+    """The name of a resource, as kubectl takes it."""
 
-    group: str
-    version: str | None
-    resource: str
+    group: str  # empty for the core group
+    version: str | None  # None for the version that the server prefers
+    resource: str  # plural, singular or short
 
     @classmethod
     def parse(cls, text: str) -> "ResourceName":
-        """From `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`.
+        """Parse `pods`, `deployments.apps`, `deployments.v1.apps` or `apps/v1/deployments`.
 
-        Between two dots `v1`, `v2beta1` and the like are versions. Raises UsageError.
+        A part such as `v1` or `v2beta1` between two dots is a version. Raises UsageError for any other text.
         """
         if "/" in text:
             *group, version, resource = text.split("/")
@@ -58,7 +57,7 @@ class ResourceName:
 
 
 class _ApiResource(msgspec.Struct):
-    """metav1.APIResource, as far as it matters here. Go writes `null` for an empty list."""
+    """The fields of metav1.APIResource that are needed here. Go writes `null` for an empty list."""
 
     name: str = "/"
     kind: str = ""
@@ -82,7 +81,10 @@ class _ApiGroup(msgspec.Struct):
 
 
 class Discovery:
-    """Which resource a kind is. `get` fetches JSON from a path; `server` is its name for people."""
+    """Finds the resources of kinds and names. Used on one loop.
+
+    `server` is the name of the server in messages.
+    """
 
     def __init__(self, get: Get, *, server: str) -> None:
         self._get = get
@@ -90,7 +92,7 @@ class Discovery:
         self._known: dict[GroupVersionKind, Resource] = {}
 
     async def find(self, gvk: GroupVersionKind) -> Resource:
-        """The resource; raises NotFound, with a sentence, while the kind is not served."""
+        """The resource of a kind. Raises NotFound, with a sentence, while the server does not serve it."""
         known = self._known.get(gvk)
         if known is not None:
             return known
@@ -108,10 +110,11 @@ class Discovery:
         raise self._missing(f"{self._server} serves {gvk.api_version}, but no {gvk.kind} in it{hint}")
 
     async def find_resource(self, name: str) -> Resource:
-        """The resource that people call so; the version that the server prefers unless one is named.
+        """The resource of a name, which may be plural, singular or short, as for kubectl.
 
-        Names are plural, singular or short, as for kubectl; one without a group is of the core
-        group. Raises NotFound, with a sentence, and UsageError for what can't be a name.
+        A name without a group is of the core group. Without a version, the server's preferred version is
+        used. Raises NotFound, with a sentence, while the server does not serve it, and UsageError for a text
+        that is no name.
         """
         wanted = ResourceName.parse(name)
         others: list[str] = []
@@ -132,11 +135,11 @@ class Discovery:
         raise self._missing(f"{self._server} serves no {wanted}{hint}")
 
     def forget(self, gvk: GroupVersionKind) -> None:
-        """Ask again next time; unknown kinds are ignored."""
+        """Request the kind again when it is needed next; no effect for an unknown kind."""
         self._known.pop(gvk, None)
 
     async def _versions(self, wanted: ResourceName) -> AsyncIterator[str]:
-        """The versions to look in, the preferred one first."""
+        """The versions of the group in which to search, the preferred one first."""
         if wanted.version is not None:
             yield wanted.version
         elif not wanted.group:
@@ -156,7 +159,7 @@ class Discovery:
         listed = await self._document(
             f"/apis/{group}/{version}" if group else f"/api/{version}", _ApiResourceList
         )
-        # A subresource, such as pods/log, may have the kind of a resource.
+        # Without subresources, such as pods/log, which may have the kind of a resource.
         return [entry for entry in listed.resources or () if "/" not in entry.name]
 
     async def _document(self, path: str, kind: type[_Document]) -> _Document:
@@ -173,7 +176,7 @@ class Discovery:
 
 
 def _near(word: str, names: Sequence[str]) -> list[str]:
-    # What a server calls its kinds may be long, and much: comparing costs the product of both lengths.
+    # Limited, because a server may have many and long names: a comparison costs the product of both lengths.
     candidates = [name for name in names[:_MOST_CANDIDATES] if len(name) <= _LONGEST_NAME]
     return difflib.get_close_matches(word[:_LONGEST_NAME], candidates, n=1)
 

@@ -22,14 +22,14 @@ from declctl.kit.hosts import ServerUrl
 from declctl.objects import KubeObject
 
 EARLY = timedelta(minutes=5)
-"""How long before it expires a credential is asked for anew, by a login and by its plugin alike."""
+"""The time before its expiry at which a credential is renewed, by a login and by its plugin alike."""
 
 TLS_BYTES = 4 * 1024 * 1024
-"""The limit of a file with certificates or a key; a bundle of all public authorities has 250 KB."""
+"""The limit of a file with certificates or a key. A bundle of all public authorities has 250 KB."""
 
 KUBECONFIG_BYTES = 4 * 1024 * 1024
-"""One kubeconfig file; one with two hundred clusters and their certificates has 1.5 MB."""
-_MOST_VALUES = 100_000
+"""The limit of a kubeconfig file. A file with two hundred clusters and their certificates has 1.5 MB."""
+_MOST_VALUES = 100_000  # in a kubeconfig, with YAML aliases expanded
 _SECTIONS = ("clusters", "contexts", "users")
 _NOBODY = "(nobody)"  # the user of a context that has none
 # Fields that name files, by section (client-go's GetClusterFileReferences and GetAuthInfoFileReferences).
@@ -38,7 +38,7 @@ _PATHS = {
     "users": ("user", ("client-certificate", "client-key", "tokenFile")),
 }
 
-_PROXIES = ("http", "https")  # what aiohttp can talk to; client-go knows socks5 as well
+_PROXIES = ("http", "https")  # schemes of aiohttp; client-go also has socks5
 
 
 class ExecVariable(msgspec.Struct):
@@ -103,7 +103,7 @@ class UserSpec(
 
     @property
     def impersonation(self) -> Sequence[tuple[str, str]]:
-        """The headers that say whose rights are asked for (client-go's impersonatingRoundTripper)."""
+        """The headers of the impersonated user (client-go's impersonatingRoundTripper)."""
         if not self.as_:
             return ()
         headers = [("Impersonate-User", self.as_)]
@@ -144,10 +144,10 @@ class _File(msgspec.Struct):
 
 
 class Kubeconfig:
-    """A merged kubeconfig, with one context chosen. Reading it blocks.
+    """A merged kubeconfig with one chosen context. Reading it blocks.
 
-    `where` names its files for people. `merged` is what the official loader reads: a node of the official
-    merger, whose paths are absolute.
+    `where` names its files in messages. `merged` is for the official loader: a node of its merger, with
+    absolute paths.
     """
 
     def __init__(self, merged: Any, *, where: str, context: str | None) -> None:
@@ -165,14 +165,14 @@ class Kubeconfig:
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, context: str | None) -> "Kubeconfig":
-        """From files, the first of which wins; raises UsageError with the file at fault."""
+        """Read and merge files; the first takes precedence. Raises UsageError, which names the file."""
         from kubernetes.aio.config.kube_config import ConfigNode  # late: half a second
 
         where = " and ".join(str(path) for path in paths)
         contents = {path: content for path in paths if (content := _read(path))}
         if not contents:
             raise UsageError(f"{where} is empty: it names no cluster.")
-        # As kubectl and client-go merge: of each name the first entry, and the first current-context.
+        # As in kubectl and client-go: the first entry of each name, and the first current-context.
         merged: KubeObject = {"current-context": ""}
         for path, content in contents.items():
             merged["current-context"] = merged["current-context"] or content.get("current-context") or ""
@@ -223,8 +223,7 @@ class Kubeconfig:
     def _user_entry(self, context: KubeObject) -> KubeObject:
         users = self.merged.value["users"] = self.merged.value.get("users") or []
         if not self.user_name:
-            # The official loader has no notion of a context without a user on a server with TLS: it gets an
-            # empty user.
+            # The official loader needs a user for a server with TLS, so it gets an empty one.
             context["user"] = _NOBODY
             users.append({"name": _NOBODY, "user": {}})
         name = context["user"]
@@ -238,7 +237,7 @@ class Kubeconfig:
 
 
 def _resolved(section: str, entry: KubeObject, file: Path) -> KubeObject:
-    """An entry whose paths are absolute: relative ones begin at its file's folder (as ResolveLocalPaths)."""
+    """An entry with absolute paths: relative ones begin at the folder of its file (ResolveLocalPaths)."""
     name, fields = _PATHS.get(section, ("", ()))
     body: KubeObject = dict(entry.get(name) or {})
     folder = os.path.abspath(os.path.dirname(file))  # noqa: PTH100, PTH120 - as client-go: links stay, `..` goes
@@ -271,7 +270,7 @@ def _yaml(text: str, path: Path) -> object:
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        # A merge key copies what it refers to, so that a few lines can become more than fits into memory.
+        # A merge key copies the mapping to which it refers, so that a few lines can fill the memory.
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, loader)) and "<<" in text:
             raise UsageError(
                 f"The kubeconfig {path} has YAML's merge keys (<<): write out what they stand for."
@@ -289,7 +288,7 @@ def _yaml(text: str, path: Path) -> object:
 
 
 def _is_larger_than(content: object, most: int) -> bool:
-    # Not by recursion: aliases nest as deep as the author likes.
+    # Without recursion, because aliases can nest to any depth.
     waiting, count = [content], 0
     while waiting and count <= most:
         value = waiting.pop()
@@ -334,9 +333,9 @@ def _named(entries: Sequence[Any], name: str | None) -> KubeObject:
 
 
 def _check_types(content: Mapping[str, Any], *, where: str) -> None:
-    """Raise UsageError where a field has another type than in client-go: `"true"` is no boolean.
+    """Raise UsageError for a field of another type than in client-go, such as `"true"` for a boolean.
 
-    Fields that are not known are left alone, as client-go leaves them.
+    Unknown fields are ignored, as in client-go.
     """
     try:
         msgspec.convert(content, _File)
@@ -365,7 +364,7 @@ def _check_cluster(cluster: ClusterSpec, *, where: str) -> None:
 
 
 def _check_user(user: UserSpec, *, where: str, server: ServerUrl) -> None:
-    """Raise UsageError for a user that contradicts itself, or may not be shown to this server."""
+    """Raise UsageError for a user that contradicts itself, or whose credentials this server must not get."""
     for name in ("client-certificate", "client-key"):
         field = name.replace("-", "_")
         if getattr(user, field) and getattr(user, f"{field}_data"):
@@ -393,7 +392,8 @@ def _check_user(user: UserSpec, *, where: str, server: ServerUrl) -> None:
 
 
 def _header_key(key: str) -> str:
-    # As client-go's headerKeyEscape: what is no token character of HTTP, and the percent sign, is escaped.
+    # As client-go's headerKeyEscape: the percent sign is escaped, and all bytes that a header name can't
+    # have.
     legal = b"!#$&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
     return "".join(chr(byte) if byte in legal else f"%{byte:02X}" for byte in key.encode())
 

@@ -1,7 +1,7 @@
-"""HTTP requests and answers as values: what is asked, which error an answer is, and the counts of both.
+"""HTTP requests and answers as values: requests, the errors of answers, and the counts of both.
 
-Nothing here has a socket or loads aiohttp; `wire` sends requests and reads bodies. A connection that brought
-no answer becomes an error there, too.
+Nothing here has a socket or imports aiohttp: `wire` sends requests, reads bodies, and makes the errors of
+connections without an answer.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from declctl.kit.text import excerpt
 from declctl.objects import KubeObject, status_error
 from declctl.objects.answers import decoded
 
-_SHOWN = 200  # characters of a body that is no Status, and of an address that a server named
+_SHOWN = 200  # characters in messages, of a body that is no Status and of a redirect's address
 # The reasons of metav1.StatusReason for answers that carry no Status, such as a proxy's.
 _REASONS = {
     400: "BadRequest",
@@ -37,39 +37,39 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One request. It is counted as `verb`; a WATCH has `watch_seconds`, after which the server ends it."""
+    """One request."""
 
-    verb: str
+    verb: str  # by which it is counted: LIST, WATCH, GET, …
     path: str
     method: str = "GET"
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     body: Any = None
     content_type: str = "application/json"
     accept: str = "application/json"
-    watch_seconds: int = 0
+    watch_seconds: int = 0  # after which the server ends a WATCH; 0 for any other request
 
 
 class BrokenBody(ValueError):
-    """A body that is not what the head of its answer said: no chunks, or no gzip."""
+    """A body in another form than the head of its answer announces: no chunks, or no gzip."""
 
 
 class Sink(Protocol):
     """Takes the bytes of a body."""
 
     def feed(self, part: memoryview) -> None:
-        """Take the next bytes, at least one. Their memory is used again: bytes to be kept are copied."""
+        """Take the next bytes, at least one. The memory is reused: bytes that are kept have to be copied."""
         ...
 
 
 class Channel(Protocol):
-    """The body of one LIST or WATCH, while it comes."""
+    """The body of one LIST or WATCH while it arrives."""
 
     async def read(self) -> bool:
-        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
+        """Wait until the sink has more bytes; False at the end of the body. Raises the ApiError family."""
         ...
 
     def close(self) -> None:
-        """End its connection at once unless everything was read; twice is harmless."""
+        """End the connection, unless the whole body was read. May be repeated."""
         ...
 
 
@@ -81,9 +81,9 @@ class Wire(Protocol):
         ...
 
     async def open(self, request: ApiRequest, sink: Sink) -> Channel:
-        """The body of a LIST or a WATCH, once the server has accepted it; raises the ApiError family.
+        """Send a LIST or a WATCH; returns its body when the server accepts it. Raises the ApiError family.
 
-        It goes into the sink while the channel is read, and a little ahead of that.
+        The sink gets the bytes while the channel is read, and a little before.
         """
         ...
 
@@ -95,8 +95,7 @@ class Wire(Protocol):
 def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: datetime) -> StatusError:
     """The error of an answer with the HTTP status `code`.
 
-    From its Status; without one (a proxy's page) from the code and the first characters of its
-    text.
+    Without a Status in the body, as for the page of a proxy, it has the code and the beginning of the text.
     """
     wait = retry_after(headers.get("Retry-After"), now=now)
     status = _status(body)
@@ -110,9 +109,9 @@ def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: dat
 
 
 def redirect_error(code: int, headers: Mapping[str, str], *, server: str) -> StatusError | None:
-    """The error of an answer that points elsewhere; None for one that does not.
+    """The error of a redirect; None for any other answer.
 
-    Redirects are not followed: the credentials of a kubeconfig are for the address that it names.
+    Redirects are not followed, because the credentials of a kubeconfig are for the address in it.
     """
     where = headers.get("Location")
     if not 300 <= code < 400 or not where:
@@ -125,7 +124,7 @@ def redirect_error(code: int, headers: Mapping[str, str], *, server: str) -> Sta
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """The seconds of a Retry-After header, a number or an HTTP date; None if it can't be read or is past."""
+    """The seconds of a Retry-After header, a number or a date; None if it is unreadable or in the past."""
     if not value:
         return None
     try:
@@ -142,7 +141,7 @@ def retry_after(value: str | None, *, now: datetime) -> float | None:
 def json_object(body: bytes, *, what: str) -> KubeObject:
     """The JSON object of a successful answer, `{}` for an empty one.
 
-    Raises MalformedAnswer, which names `what` was asked.
+    Raises MalformedAnswer for anything else. `what` is the request, for the message.
     """
     if not body.strip():
         return {}
@@ -180,20 +179,16 @@ def _reason(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransportStatistics:
-    """The figures of one client.
+    """The figures of one client."""
 
-    `requests` counts by verb (LIST, WATCH, GET, …) and HTTP status, which is 0 where no answer
-    came.
-    """
-
-    requests: Mapping[tuple[str, int], int]
-    bytes_in: int
-    open_watches: int
-    last_error: str | None
+    requests: Mapping[tuple[str, int], int]  # by verb (LIST, WATCH, GET, …) and HTTP status, 0 for no answer
+    bytes_in: int  # of bodies of LISTs, WATCHes and other successful answers
+    open_watches: int  # now
+    last_error: str | None  # as a sentence
 
 
 class TransportCounters:
-    """The figures while they grow. Only this room writes them, on the client's loop."""
+    """The figures while they grow. Only this package writes them, on the client's loop."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -202,11 +197,11 @@ class TransportCounters:
         self.last_error: str | None = None
 
     def answered(self, verb: str, status: int) -> None:
-        """An answer began."""
+        """Count an answer when its head has come."""
         self.requests[verb, status] += 1
 
     def failed(self, verb: str, message: str) -> None:
-        """No answer came."""
+        """Count a request without an answer."""
         self.requests[verb, 0] += 1
         self.last_error = message
 

@@ -48,14 +48,14 @@ class OfficialClients:
             }
 
     def live_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop on which the credentials are renewed, for requests of all loops and threads."""
+        """Set the loop that renews the credentials for all loops and threads. The first call decides."""
         if self._home is None:
             self._home = loop
             if self._given is None:
                 self._credentials.configuration.refresh_api_key_hook = self._renew_async
 
     def asynchronous(self) -> Any:
-        """The kubernetes.aio ApiClient for the running loop."""
+        """The kubernetes.aio ApiClient for the running loop; raises RuntimeError where no loop runs."""
         if self._given is not None:
             return self._given
         try:
@@ -83,24 +83,26 @@ class OfficialClients:
             ours = self._credentials.configuration
             for name in _SHARED:
                 setattr(theirs, name, getattr(ours, name))
+            # The constructor has read HTTP_PROXY and NO_PROXY. The latter does not apply to a kubeconfig's
+            # proxy.
             if ours.proxy:
                 theirs.proxy = ours.proxy
                 theirs.proxy_headers = ours.proxy_headers
-                theirs.no_proxy = ""  # it has read NO_PROXY, which is not about the proxy of a kubeconfig
+                theirs.no_proxy = ""
             elif ServerUrl.of(ours.host).is_loopback:
-                theirs.proxy = None  # it has read HTTP_PROXY
+                theirs.proxy = None
             for name, key in ours.api_key.items():
                 prefix = ours.api_key_prefix.get(name)
                 theirs.api_key[name] = f"{prefix} {key}" if prefix else key
             theirs.refresh_api_key_hook = self._renew_sync
-            theirs.retries = Retry.DEFAULT.new(redirect=False)  # a redirect is an answer, and an ApiException
+            theirs.retries = Retry.DEFAULT.new(redirect=False)  # a redirect becomes an ApiException
             impersonated = list((ours.client_session_kwargs or {}).get("headers", {}).items())
             self._synchronous = _impersonating(ApiClient, impersonated)(configuration=theirs)
             self._synchronous.user_agent = self._user_agent
         return self._synchronous
 
     async def close(self) -> None:
-        """Close what was made here, each client on its own loop."""
+        """Close all clients that were made here, each on its own loop."""
         clients, self._by_loop = self._by_loop, {}
         for loop, client in clients.items():
             if loop is asyncio.get_running_loop() or not loop.is_running():
@@ -165,7 +167,7 @@ def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
 
                 shown = HTTPHeaderDict(options.pop("headers", None) or {})
                 for name, value in headers:
-                    shown.add(name, value)  # more than one group is more than one header
+                    shown.add(name, value)  # each group has a header of its own
                 return send(method, url, headers=shown, **options)
 
             pool.request = request
