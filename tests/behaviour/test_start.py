@@ -29,12 +29,8 @@ CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one", "
 
 # Of no use to an informer that is made by a factory.
 RARE = {
-    "declctl.informer.fake_source",
-    "declctl.informer.stores.caches",
-    "declctl.informer.watches",
     "declctl.sandbox",
     "declctl.testing",
-    "declctl.workqueue.queue",
 }
 # Loaded for a manifest with faults, for a plugin with a config or a range, for a table, by a first scrape.
 UNASKED = {
