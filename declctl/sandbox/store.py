@@ -40,7 +40,7 @@ class ObjectStore:
         self.remover = Remover(self.history, self.registry, clock)
         self.writer = Writer(self.history, self.registry, self.remover, clock=clock, chance=chance)
         for name in _FIRST_NAMESPACES:
-            self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            self.ensure_namespace(name)
 
     @property
     def version(self) -> int:
@@ -112,6 +112,13 @@ class ObjectStore:
                 raise SandboxError(f"document {index}: {_described(obj)}: {error}") from error
         return lines
 
+    def ensure_namespace(self, name: str) -> bool:
+        """Create a namespace if it isn't there; says whether it was created."""
+        if self.history.get(("", "namespaces"), name) is not None:
+            return False
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        return True
+
     def kind(self, word: str) -> ServedKind:
         """The kind that a word names; raises SandboxError if there is none."""
         kind = self.registry.find(word)
@@ -125,8 +132,7 @@ class ObjectStore:
         kind = self._kind_of(obj)
         lines: list[str] = []
         namespace = _namespace(kind, obj)
-        if kind.namespaced and self.history.get(("", "namespaces"), namespace) is None:
-            self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        if kind.namespaced and self.ensure_namespace(namespace):
             lines.append(f"namespace/{namespace}")
         name = (obj.get("metadata") or {}).get("name", "")
         target = Target(kind, namespace, name)
@@ -135,9 +141,8 @@ class ObjectStore:
         if name and identity not in done and self.history.get(kind.resource, target.key) is not None:
             stored = self.update(obj)
         else:
-            metadata = {
-                key: value for key, value in (obj.get("metadata") or {}).items() if key != "resourceVersion"
-            }
+            metadata = {**(obj.get("metadata") or {})}
+            metadata.pop("resourceVersion", None)  # of the cluster from which the file was exported
             stored = self.create({**obj, "metadata": metadata})
         done.add(identity)
         return [*lines, f"{kind.singular}/{stored['metadata']['name']}"]
@@ -147,8 +152,7 @@ class ObjectStore:
         if kind is None:
             raise SandboxError(
                 f"the sandbox serves no kind {obj.get('kind')!r} in {obj.get('apiVersion')!r}: check both, "
-                f"or create its "
-                "CustomResourceDefinition first"
+                "or create its CustomResourceDefinition first"
             )
         return kind
 
@@ -229,8 +233,7 @@ class Churn:
     def begin(self) -> None:
         """Create what the pods need: the namespace and the nodes. What is there already stays."""
         history = self._store.history
-        if history.get(("", "namespaces"), "demo") is None:
-            self._store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}})
+        self._store.ensure_namespace("demo")
         for name in _NODES:
             if history.get(("", "nodes"), name) is None:
                 ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -238,8 +241,8 @@ class Churn:
                 node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
                 self._store.create({**node, "status": {"conditions": [ready], "nodeInfo": info}})
 
-    def step(self) -> str:
-        """One change; returns what it was, such as `demo/web-7d4b9c-x2k4v: running`."""
+    def step(self) -> None:
+        """Make one change."""
         # A person may have deleted some with kubectl.
         self._lives = [life for life in self._lives if self._exists(life)]
         missing = [w for w in WORKLOADS if sum(life.workload is w for life in self._lives) < w.replicas]
@@ -248,15 +251,15 @@ class Churn:
         ]
         # A cluster that is not yet as it should be is busier than one that is.
         if not self._lives or (missing and self._chance.random() < (0.35 if unsettled else 0.8)):
-            return self._create(self._chance.choice(missing))
-        return self._advance(self._chance.choice(unsettled or self._lives))
+            self._create(self._chance.choice(missing))
+        else:
+            self._advance(self._chance.choice(unsettled or self._lives))
 
     def _exists(self, life: DemoPod) -> bool:
         return self._store.history.get(_PODS, key_of(life.workload.namespace, life.name)) is not None
 
-    def _create(self, workload: Workload) -> str:
-        if self._store.history.get(("", "namespaces"), workload.namespace) is None:
-            self.begin()
+    def _create(self, workload: Workload) -> None:
+        self._store.ensure_namespace(workload.namespace)  # somebody may have deleted it
         name = f"{workload.name}-{workload.template_hash}-{''.join(self._chance.choices(_ALPHABET, k=5))}"
         life = DemoPod(workload, name)
         labels = {"app": workload.name, "pod-template-hash": workload.template_hash, "version": "v1"}
@@ -270,52 +273,48 @@ class Churn:
         }
         self._store.create(pod)
         self._lives.append(life)
-        return self._told(life, "created")
 
-    def _advance(self, life: DemoPod) -> str:
+    def _advance(self, life: DemoPod) -> None:
         match life.stage:
             case "pending":
                 life.stage = "scheduled"
-                return self._patch(life, {"spec": {"nodeName": self._chance.choice(_NODES)}})
+                self._patch(life, {"spec": {"nodeName": self._chance.choice(_NODES)}})
             case "scheduled":
                 life.stage = "starting"
-                return self._patch(
-                    life, {"status": self._status(life, "Pending", waiting="ContainerCreating")}
-                )
+                self._patch(life, {"status": self._status(life, "Pending", waiting="ContainerCreating")})
             case "starting":
                 life.stage = "running"
                 ip = f"10.244.{self._chance.randint(1, 3)}.{self._chance.randint(2, 250)}"
                 status = {**self._status(life, "Running"), "podIP": ip, "startTime": self._now()}
-                return self._patch(life, {"status": status})
+                self._patch(life, {"status": status})
             case "running":
-                return self._live_on(life)
+                self._live_on(life)
             case _:
-                return self._delete(life)
+                self._delete(life)
 
-    def _live_on(self, life: DemoPod) -> str:
+    def _live_on(self, life: DemoPod) -> None:
         if life.workload.job:
             life.stage = "done"
             failed = self._chance.random() < 0.25
             status = self._status(life, "Failed" if failed else "Succeeded", code=int(failed))
-            return self._patch(life, {"status": status})
+            self._patch(life, {"status": status})
+            return
         draw = self._chance.random()
         if draw < 0.4:
-            return self._delete(life)
-        if draw < 0.75:
-            return self._patch(
-                life, {"metadata": {"labels": {"version": self._chance.choice(("v2", "v3", "v4"))}}}
-            )
-        restarts = self._chance.randint(1, 4)
-        return self._patch(life, {"status": self._status(life, "Running", restarts=restarts)})
+            self._delete(life)
+        elif draw < 0.75:
+            version = self._chance.choice(("v2", "v3", "v4"))
+            self._patch(life, {"metadata": {"labels": {"version": version}}})
+        else:
+            restarts = self._chance.randint(1, 4)
+            self._patch(life, {"status": self._status(life, "Running", restarts=restarts)})
 
-    def _delete(self, life: DemoPod) -> str:
+    def _delete(self, life: DemoPod) -> None:
         self._store.delete("Pod", life.name, life.workload.namespace)
         self._lives.remove(life)
-        return f"{life.workload.namespace}/{life.name}: deleted"
 
-    def _patch(self, life: DemoPod, patch: KubeObject) -> str:
+    def _patch(self, life: DemoPod, patch: KubeObject) -> None:
         self._store.patch("Pod", life.name, patch, namespace=life.workload.namespace)
-        return self._told(life, life.stage)
 
     def _status(
         self, life: DemoPod, phase: str, *, waiting: str = "", code: int | None = None, restarts: int = 0
@@ -340,6 +339,3 @@ class Churn:
 
     def _now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def _told(self, life: DemoPod, what: str) -> str:
-        return f"{life.workload.namespace}/{life.name}: {what}"

@@ -36,13 +36,13 @@ _JSON_NAMES: Final = {str: "string", bool: "bool", list: "array"}
 _WORD: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
-    "must start and end "
-    f"with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
+    "must start and end with an alphanumeric character "
+    f"(e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
 )
 _LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
-    "and end with an "
-    f"alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
+    "and end with an alphanumeric character "
+    f"(e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
 )
 _NAME_PART_RULE: Final = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
@@ -51,9 +51,8 @@ _NAME_PART_RULE: Final = (
 )
 _VALUE_RULE: Final = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and "
-    "must start and end with an "
-    f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    f"'({_WORD})?')"
+    "must start and end with an alphanumeric character "
+    f"(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({_WORD})?')"
 )
 
 
@@ -158,11 +157,8 @@ def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None
     added = sorted(set(new["metadata"].get("finalizers") or ()) - set(before.get("finalizers") or ()))
     if added and "deletionTimestamp" in before:
         found = ", ".join(f'"{finalizer}"' for finalizer in added)
-        message = (
-            "Forbidden: no new finalizers can be added if the object is being deleted, "
-            f"found new finalizers []string{{{found}}}"
-        )
-        cause = Cause("FieldValueForbidden", message, "metadata.finalizers")
+        why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        cause = Cause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
         raise status.invalid(kind.kind, before["name"], [cause], group=kind.group)
 
 
@@ -171,8 +167,7 @@ def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
     if not isinstance(obj, dict):
         raise status.bad_request(
             f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get "
-            f"version/kind; json parse error: "
-            "the body is not a JSON object"
+            "version/kind; json parse error: the body is not a JSON object"
         )
     given: KubeObject = {**obj}
     name, api_version = given.get("kind") or kind.kind, given.get("apiVersion") or kind.api_version
@@ -198,15 +193,14 @@ def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
 def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[Cause]:
     name = metadata.get("name")
     if not name:
-        yield Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")
+        yield Cause.required("metadata.name", "name or generateName is required")
         return
     longest = 63 if kind.resource in _SHORT_NAMES else 253
     rule = _name_rule(kind, str(name))
     if rule:
-        yield Cause("FieldValueInvalid", f'Invalid value: "{name}": {rule}', "metadata.name")
+        yield Cause.invalid("metadata.name", str(name), rule)
     if len(str(name)) > longest:
-        message = f'Invalid value: "{name}": must be no more than {longest} bytes'
-        yield Cause("FieldValueInvalid", message, "metadata.name")
+        yield Cause.invalid("metadata.name", str(name), f"must be no more than {longest} bytes")
 
 
 def _name_rule(kind: ServedKind, name: str) -> str | None:
@@ -221,12 +215,11 @@ def _name_rule(kind: ServedKind, name: str) -> str | None:
 def _labels(metadata: KubeObject) -> Iterator[Cause]:
     for key, value in _strings(metadata, "labels"):
         if not _qualified(key):
-            yield Cause("FieldValueInvalid", f'Invalid value: "{key}": {_NAME_PART_RULE}', "metadata.labels")
+            yield Cause.invalid("metadata.labels", key, _NAME_PART_RULE)
         if len(value) > 63:
-            message = f'Invalid value: "{value}": must be no more than 63 bytes'
-            yield Cause("FieldValueInvalid", message, "metadata.labels")
+            yield Cause.invalid("metadata.labels", value, "must be no more than 63 bytes")
         if value and not re.fullmatch(_WORD, value):
-            yield Cause("FieldValueInvalid", f'Invalid value: "{value}": {_VALUE_RULE}', "metadata.labels")
+            yield Cause.invalid("metadata.labels", value, _VALUE_RULE)
 
 
 def _annotations(metadata: KubeObject) -> Iterator[Cause]:
@@ -234,9 +227,7 @@ def _annotations(metadata: KubeObject) -> Iterator[Cause]:
     for key, value in _strings(metadata, "annotations"):
         size += len(key) + len(value)
         if not _qualified(key.lower()):
-            yield Cause(
-                "FieldValueInvalid", f'Invalid value: "{key}": {_NAME_PART_RULE}', "metadata.annotations"
-            )
+            yield Cause.invalid("metadata.annotations", key, _NAME_PART_RULE)
     if size > 256 * 1024:
         yield Cause(
             "FieldValueTooLong", "Too long: may not be more than 262144 bytes", "metadata.annotations"
@@ -246,8 +237,7 @@ def _annotations(metadata: KubeObject) -> Iterator[Cause]:
 def _finalizers(metadata: KubeObject) -> Iterator[Cause]:
     for finalizer in metadata.get("finalizers") or ():
         if not isinstance(finalizer, str) or not _qualified(finalizer):
-            message = f'Invalid value: "{finalizer}": {_NAME_PART_RULE}'
-            yield Cause("FieldValueInvalid", message, "metadata.finalizers")
+            yield Cause.invalid("metadata.finalizers", str(finalizer), _NAME_PART_RULE)
 
 
 def _strings(metadata: KubeObject, field: str) -> Iterator[tuple[str, str]]:
@@ -275,24 +265,22 @@ def _qualified(key: str) -> bool:
 
 def check_definition(crd: KubeObject) -> None:
     """Refuse with 422 a definition that could not be served."""
-    spec = crd.get("spec") or {}
-    names, name = spec.get("names") or {}, crd["metadata"].get("name", "")
-    causes = list(_definition_causes(spec, names, name))
+    name = crd["metadata"].get("name", "")
+    causes = list(_definition_causes(crd.get("spec") or {}, name))
     if causes:
         raise status.invalid("CustomResourceDefinition", name, causes, group="apiextensions.k8s.io")
 
 
-def _definition_causes(spec: KubeObject, names: KubeObject, name: str) -> Iterator[Cause]:
+def _definition_causes(spec: KubeObject, name: str) -> Iterator[Cause]:
+    names = spec.get("names") or {}
     wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
     if name != wanted:
-        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        yield Cause("FieldValueInvalid", message, "metadata.name")
+        yield Cause.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     for name_kind in ("plural", "kind"):
         if not names.get(name_kind):
-            yield Cause("FieldValueRequired", "Required value", f"spec.names.{name_kind}")
+            yield Cause.required(f"spec.names.{name_kind}")
     if spec.get("scope") not in ("Namespaced", "Cluster"):
-        message = f'Unsupported value: "{spec.get("scope", "")}": supported values: "Cluster", "Namespaced"'
-        yield Cause("FieldValueNotSupported", message, "spec.scope")
+        yield Cause.unsupported("spec.scope", spec.get("scope", ""), '"Cluster", "Namespaced"')
     if sum(bool(version.get("storage")) for version in spec.get("versions") or ()) != 1:
         message = "Invalid value: must have exactly one version marked as storage version"
         yield Cause("FieldValueInvalid", message, "spec.versions")

@@ -34,12 +34,12 @@ def _pod_spec(spec: Any) -> None:
     if not isinstance(spec, dict):
         return
     spec.setdefault("restartPolicy", "Always")
-    for field in ("containers", "initContainers"):
-        for container in spec.get(field) or ():
-            _ports(container)
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        _ports(container)
 
 
 def _ports(owner: Any) -> None:
+    # The protocol is one of the merge keys: without it a patch would not find its port.
     ports = owner.get("ports") if isinstance(owner, dict) else None
     for port in ports if isinstance(ports, list) else ():
         if isinstance(port, dict):
@@ -48,12 +48,15 @@ def _ports(owner: Any) -> None:
 
 def _pod(obj: KubeObject) -> None:
     _pod_spec(obj.get("spec"))
+    _pending(obj)
+
+
+def _pending(obj: KubeObject) -> None:
     obj.setdefault("status", {}).setdefault("phase", "Pending")
 
 
 def _replicated(obj: KubeObject) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("replicas", 1)
+    obj.setdefault("spec", {}).setdefault("replicas", 1)
     _template(obj)
 
 
@@ -79,24 +82,16 @@ def _namespace(obj: KubeObject) -> None:
     obj.setdefault("status", {}).setdefault("phase", "Active")
 
 
-def _secret(obj: KubeObject) -> None:
-    obj.setdefault("type", "Opaque")
-
-
-def _claim(obj: KubeObject) -> None:
-    obj.setdefault("status", {}).setdefault("phase", "Pending")
-
-
-_FILLERS: Final[Mapping[str, Callable[[KubeObject], None]]] = {
+_FILLERS: Final[Mapping[str, Callable[[KubeObject], Any]]] = {
     "DaemonSet": _template,
     "Deployment": _replicated,
     "Job": _template,
     "Namespace": _namespace,
-    "PersistentVolumeClaim": _claim,
+    "PersistentVolumeClaim": _pending,
     "Pod": _pod,
     "ReplicaSet": _replicated,
     "ReplicationController": _replicated,
-    "Secret": _secret,
+    "Secret": lambda obj: obj.setdefault("type", "Opaque"),
     "Service": _service,
     "StatefulSet": _replicated,
 }
@@ -200,7 +195,7 @@ class Writer:
     def _apply(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
         kind = target.kind
         if write.manager == "":
-            cause = Cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")
+            cause = Cause.required("fieldManager", "is required for apply patch")
             raise status.invalid_options("PatchOptions", [cause])
         config = validation.check_shape(kind, copy.deepcopy(patch.body))
         metadata: KubeObject = config["metadata"]
@@ -274,11 +269,9 @@ class Writer:
             spaces = self._registry.at("", "v1", "namespaces") or target.kind
             raise status.not_found(spaces, target.namespace)
         if "deletionTimestamp" in space.decode()["metadata"]:
-            why = (
-                f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            )
-            text = f"namespace {target.namespace} is being terminated"
-            cause = status.Cause("NamespaceTerminating", text, "metadata.namespace")
+            where = f"namespace {target.namespace}"
+            cause = Cause("NamespaceTerminating", f"{where} is being terminated", "metadata.namespace")
+            why = f"unable to create new content in {where} because it is being terminated"
             raise status.forbidden(target.kind, target.name, why, [cause])
 
 
@@ -294,8 +287,7 @@ def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) ->
 def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write: Write) -> None:
     version, uid = metadata.get("resourceVersion"), metadata.get("uid")
     if not version and target.kind.conditional and not write.keep_status:
-        message = "Invalid value: 0: must be specified for an update"
-        cause = status.Cause("FieldValueInvalid", message, "metadata.resourceVersion")
+        cause = Cause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
         raise status.invalid(target.kind.plural, target.name, [cause], group=target.kind.group)
     if uid and uid != stored.uid:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
@@ -306,22 +298,21 @@ def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write:
 
 def _combined(kind: ServedKind, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
     """What is written: the status alone through /status, everything but the status otherwise."""
+    new: KubeObject
     if write.subresource == "status":
-        new = {**old, "status": given.get("status")}
-        ownership = given["metadata"].get("managedFields")
-        new["metadata"] = {
-            **old["metadata"],
-            **({"managedFields": ownership} if ownership is not None else {}),
-        }
+        new = {**old, "status": given.get("status"), "metadata": {**old["metadata"]}}
+        # Only an apply brings ownership that differs.
+        if given["metadata"].get("managedFields") is not None:
+            new["metadata"]["managedFields"] = given["metadata"]["managedFields"]
     else:
-        kept = {key: old["metadata"][key] for key in ("managedFields",) if key in old["metadata"]}
-        new = {**given, "metadata": {**kept, **given["metadata"]}}
+        new = {**given, "metadata": {**given["metadata"]}}
+        if "managedFields" in old["metadata"]:
+            new["metadata"].setdefault("managedFields", old["metadata"]["managedFields"])
         if kind.status and not write.keep_status:
             new["status"] = old.get("status")
     before: KubeObject = old["metadata"]
-    given_metadata: KubeObject = new["metadata"] or {}
     metadata: KubeObject = {
-        key: value for key, value in given_metadata.items() if value or key not in _OMITTED_IF_EMPTY
+        key: value for key, value in new["metadata"].items() if value or key not in _OMITTED_IF_EMPTY
     }
     for field in (*_KEPT, "resourceVersion"):
         metadata.pop(field, None)

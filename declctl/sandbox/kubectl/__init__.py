@@ -1,1 +1,1 @@
-"""What only kubectl needs of an API server: tables, OpenAPI documents, protobuf, /scale."""
+"""What only kubectl and Go's typed clients need of an API server: tables, and protobuf bodies."""

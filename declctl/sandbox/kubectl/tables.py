@@ -33,7 +33,6 @@ _STEP: Final = re.compile(
     | \[\?\(@\.(?P<field>[\w.]+)\s*==\s*(?P<quote>["'])(?P<value>[^"']*)(?P=quote)\)\]""",
     re.VERBOSE,
 )
-_DESCRIPTIONS: Final = {"Name": "The name of the object.", "Age": "The time since the object was created."}
 
 
 def age(timestamp: Any, now: datetime) -> str:
@@ -70,14 +69,14 @@ def _written(whole: int, large: str, small: str) -> str:
     return f"{text}{rest}{small}" if rest else text
 
 
-def pod_ready(pod: KubeObject) -> str:
+def pod_ready(pod: KubeObject, _: datetime) -> str:
     """Ready containers of all, such as `1/2`."""
     wanted = (pod.get("spec") or {}).get("containers") or []
     ready = [each for each in _containers(pod) if each.get("ready")]
     return f"{len(ready)}/{len(wanted)}"
 
 
-def pod_status(pod: KubeObject) -> str:
+def pod_status(pod: KubeObject, _: datetime) -> str:
     """The phase, or the reason that says more than it."""
     status: KubeObject = pod.get("status") or {}
     word = status.get("reason") or status.get("phase") or "Unknown"
@@ -90,11 +89,8 @@ def pod_status(pod: KubeObject) -> str:
 def pod_restarts(pod: KubeObject, now: datetime) -> str:
     """How often containers restarted, and when last."""
     count = sum(each.get("restartCount", 0) for each in _containers(pod))
-    last: list[str] = [
-        finished
-        for each in _containers(pod)
-        if (finished := ((each.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
-    ]
+    ended = [(each.get("lastState") or {}).get("terminated") or {} for each in _containers(pod)]
+    last: list[str] = [each["finishedAt"] for each in ended if each.get("finishedAt")]
     return f"{count} ({age(max(last), now)} ago)" if count and last else str(count)
 
 
@@ -139,35 +135,19 @@ class Column:
     priority: int = 0
 
 
-def _field(path: str, otherwise: Any = "<none>") -> Cell:
-    steps = path.split(".")
+def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = False) -> Column:
+    """What stands at a JSONPath; `otherwise` if it is empty or missing."""
+    of_type = "integer" if type(otherwise) is int else "string"
 
-    def cell(obj: KubeObject, now: datetime) -> Any:  # noqa: ARG001 - not every cell is a time
-        value: Any = obj
-        for step in steps:
-            value = value.get(step) if isinstance(value, dict) else None
+    def cell(obj: KubeObject, _: datetime) -> Any:
+        value = next(iter(evaluate(path, obj)), None)
         return otherwise if value is None or value == "" else value
 
-    return cell
+    return Column(name, cell, type=of_type, priority=int(wide))
 
 
-def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = False) -> Column:
-    of_type = "integer" if isinstance(otherwise, int) and not isinstance(otherwise, bool) else "string"
-    return Column(name, _field(path, otherwise), type=of_type, priority=int(wide))
-
-
-def _of(name: str, cell: Callable[[KubeObject], Any], *, wide: bool = False) -> Column:
-    return Column(name, lambda obj, _: cell(obj), priority=int(wide))
-
-
-def _since(name: str, path: str, *, wide: bool = False, otherwise: str = "<unknown>") -> Column:
-    read = _field(path, None)
-
-    def cell(obj: KubeObject, now: datetime) -> str:
-        moment = read(obj, now)
-        return age(moment, now) if moment else otherwise
-
-    return Column(name, cell, priority=int(wide))
+def _every(path: str) -> Cell:
+    return lambda obj, _: ",".join(map(str, evaluate(path, obj))) or "<none>"
 
 
 def _spec(obj: KubeObject) -> KubeObject:
@@ -178,51 +158,33 @@ def _status(obj: KubeObject) -> KubeObject:
     return obj.get("status") or {}
 
 
-def _template_containers(obj: KubeObject) -> list[KubeObject]:
-    return ((_spec(obj).get("template") or {}).get("spec") or {}).get("containers") or []
-
-
-def _labels(selector: Any) -> str:
-    if not selector:
-        return "<none>"
-    labels = selector.get("matchLabels", selector)
-    return (
-        ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
-        or "<none>"
-    )
-
-
-def _joined(values: Sequence[Any], otherwise: str = "<none>") -> str:
-    return ",".join(str(value) for value in values) or otherwise
-
-
-def _node_status(obj: KubeObject) -> str:
-    ready = [c for c in _status(obj).get("conditions") or () if c.get("type") == "Ready"]
-    word = "Unknown" if not ready else "Ready" if ready[0].get("status") == "True" else "NotReady"
+def _node_status(obj: KubeObject, _: datetime) -> str:
+    ready = evaluate('status.conditions[?(@.type=="Ready")].status', obj)
+    word = "Unknown" if not ready else "Ready" if ready[0] == "True" else "NotReady"
     return f"{word},SchedulingDisabled" if _spec(obj).get("unschedulable") else word
 
 
-def _node_roles(obj: KubeObject) -> str:
+def _node_roles(obj: KubeObject, _: datetime) -> str:
     prefix = "node-role.kubernetes.io/"
-    return _joined(
-        sorted(k[len(prefix) :] for k in obj["metadata"].get("labels") or () if k.startswith(prefix))
-    )
+    labels = obj["metadata"].get("labels") or ()
+    return ",".join(sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix))) or "<none>"
 
 
-def _service_ports(obj: KubeObject) -> str:
-    def port(entry: KubeObject) -> str:
+def _service_ports(obj: KubeObject, _: datetime) -> str:
+    ports: list[str] = []
+    for entry in _spec(obj).get("ports") or ():
         node = f":{entry['nodePort']}" if entry.get("nodePort") else ""
-        return f"{entry.get('port')}{node}/{entry.get('protocol', 'TCP')}"
+        ports.append(f"{entry.get('port')}{node}/{entry.get('protocol', 'TCP')}")
+    return ",".join(ports) or "<none>"
 
-    return _joined([port(entry) for entry in _spec(obj).get("ports") or ()])
 
-
-def _involved(obj: KubeObject) -> str:
+def _involved(obj: KubeObject, _: datetime) -> str:
     about = obj.get("involvedObject") or obj.get("regarding") or {}
     return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
 
 def _last_seen(obj: KubeObject, now: datetime) -> str:
+    # Events of both APIs come here; each has its times under names of its own.
     series = (obj.get("series") or {}).get("lastObservedTime")
     stamps = (series, obj.get("lastTimestamp"), obj.get("deprecatedLastTimestamp"), obj.get("eventTime"))
     return age(next((stamp for stamp in stamps if stamp), None), now)
@@ -236,22 +198,21 @@ def _job_duration(obj: KubeObject, now: datetime) -> str:
     return human((end - start).total_seconds())
 
 
-def _job_status(obj: KubeObject) -> str:
+def _job_status(obj: KubeObject, _: datetime) -> str:
     true = {c.get("type") for c in _status(obj).get("conditions") or () if c.get("status") == "True"}
     return next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
 
 
-NAME: Final = Column("Name", _field("metadata.name", ""), format="name")
-AGE: Final = _since("Age", "metadata.creationTimestamp")
+NAME: Final = Column("Name", lambda obj, _: obj["metadata"]["name"], format="name")
+AGE: Final = Column("Age", lambda obj, now: age(obj["metadata"].get("creationTimestamp"), now))
 GENERIC: Final = (NAME, AGE)
 _DATA: Final = Column("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
-_CONTAINERS: Final = (
-    _of("Containers", lambda obj: _joined([c.get("name") for c in _template_containers(obj)]), wide=True),
-    _of("Images", lambda obj: _joined([c.get("image") for c in _template_containers(obj)]), wide=True),
+_CONTAINERS: Final = tuple(
+    Column(name, _every(f"spec.template.spec.containers[*].{field}"), priority=1)
+    for name, field in (("Containers", "name"), ("Images", "image"))
 )
-_SELECTOR: Final = _of("Selector", lambda obj: _labels(_spec(obj).get("selector")), wide=True)
-_READY: Final = _of(
-    "Ready", lambda obj: f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}"
+_READY: Final = Column(
+    "Ready", lambda obj, _: f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}"
 )
 _REPLICATED: Final = (
     NAME,
@@ -260,25 +221,21 @@ _REPLICATED: Final = (
     _column("Ready", "status.readyReplicas", 0),
     AGE,
     *_CONTAINERS,
-    _SELECTOR,
 )
 _EVENT: Final = (
     Column("Last Seen", _last_seen),
     _column("Type", "type", ""),
     _column("Reason", "reason", ""),
-    _of("Object", _involved),
-    _column("Source", "source.component", "", wide=True),
-    _of("Message", lambda obj: str(obj.get("message") or obj.get("note") or "").strip()),
-    _since("First Seen", "firstTimestamp", wide=True),
-    _column("Count", "count", 1, wide=True),
-    Column("Name", _field("metadata.name", ""), format="name", priority=1),
+    Column("Object", _involved),
+    Column("Message", lambda obj, _: str(obj.get("message") or obj.get("note") or "").strip()),
+    Column("Name", lambda obj, _: obj["metadata"]["name"], format="name", priority=1),
 )
 
 BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
     ("", "pods"): (
         NAME,
-        _of("Ready", pod_ready),
-        _of("Status", pod_status),
+        Column("Ready", pod_ready),
+        Column("Status", pod_status),
         Column("Restarts", pod_restarts),
         AGE,
         _column("IP", "status.podIP", wide=True),
@@ -288,15 +245,14 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         NAME,
         _column("Type", "spec.type"),
         _column("Cluster-IP", "spec.clusterIP"),
-        _of("External-IP", lambda obj: _joined(_spec(obj).get("externalIPs") or ())),
-        _of("Port(s)", _service_ports),
+        Column("External-IP", _every("spec.externalIPs[*]")),
+        Column("Port(s)", _service_ports),
         AGE,
-        _SELECTOR,
     ),
     ("", "nodes"): (
         NAME,
-        _of("Status", _node_status),
-        _of("Roles", _node_roles),
+        Column("Status", _node_status),
+        Column("Roles", _node_roles),
         AGE,
     ),
     ("", "namespaces"): (NAME, _column("Status", "status.phase", "Active"), AGE),
@@ -310,15 +266,14 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         _column("Available", "status.availableReplicas", 0),
         AGE,
         *_CONTAINERS,
-        _SELECTOR,
     ),
     ("apps", "statefulsets"): (NAME, _READY, AGE, *_CONTAINERS),
     ("batch", "jobs"): (
         NAME,
-        _of("Status", _job_status),
-        _of(
+        Column("Status", _job_status),
+        Column(
             "Completions",
-            lambda obj: f"{_status(obj).get('succeeded', 0)}/{_spec(obj).get('completions', 1)}",
+            lambda obj, _: f"{_status(obj).get('succeeded', 0)}/{_spec(obj).get('completions', 1)}",
         ),
         Column("Duration", _job_duration),
         AGE,
@@ -387,7 +342,7 @@ def definitions(kind: ServedKind) -> list[KubeObject]:
             "name": column.name,
             "type": column.type,
             "format": column.format,
-            "description": _DESCRIPTIONS.get(column.name, f"{column.name} of the {kind.kind}."),
+            "description": f"{column.name} of the {kind.kind}.",
             "priority": column.priority,
         }
         for column in columns_of(kind)
