@@ -37,14 +37,14 @@ from declctl.transport.official import refuse_redirect
 
 _SMALLEST = 16 * 1024  # one TLS record
 LARGEST = 272 * 1024  # asyncio's TLS reads 256 KB at a time
-_SMALL_READS = 64  # in a row, after which a big buffer is given back
+_SMALL_READS = 64  # in a row, after which a large buffer is replaced by a small one
 _SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % answers.CHUNK_HEADER_BYTES
 _FIRST_HEADER = re.compile(_SIZE)
 _HEADER = re.compile(rb"\r\n" + _SIZE)  # with the end of the chunk before it
 _CRLF = b"\r\n"
 _END_OF_HEAD = b"\r\n\r\n"
 _FINAL = re.compile(rb"HTTP/1\.1 [2-5]")  # what announces another answer (1xx) is aiohttp's
-_MOST_HELD = 256 * 1024  # bytes that nobody has read yet; then the server has to wait
+_MOST_HELD = 256 * 1024  # bytes since the last `read`, after which the transport is paused
 _READABLE = ("", "identity", "gzip")
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -57,13 +57,13 @@ class ConnectionPool(RESTClientObject):
 
     def __init__(self, configuration: OfficialConfiguration) -> None:
         configured = copy(configuration)
-        choose_proxy(configured)  # a configuration that a caller has made has none chosen yet
+        choose_proxy(configured)  # for a caller's configuration, whose proxy was not set before
         options = configured.client_session_kwargs or {}
         configured.client_session_kwargs = {
             "response_class": ChunkedResponse,
             **options,
-            "auto_decompress": False,  # the wire unpacks bodies that it has asked for in gzip
-            # A redirect is an answer here, which the wire makes an error.
+            "auto_decompress": False,  # the wire unpacks gzip
+            # A redirect is a normal answer here, which the wire converts to an error.
             "middlewares": [each for each in options.get("middlewares", ()) if each is not refuse_redirect],
         }
         super().__init__(configured)
@@ -80,7 +80,7 @@ class ConnectionPool(RESTClientObject):
 
 
 def keep_alive(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel notice, within a minute, that the peer of this answer has vanished without a word."""
+    """Let the kernel detect within a minute that the peer is gone without having closed its connection."""
     transport = response.connection.transport if response.connection is not None else None
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None:
@@ -108,13 +108,13 @@ class _Session:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives out no connection on which a server has sent bytes that no request asked for.
+    """Returns no connection on which the server has sent bytes without a request.
 
-    aiohttp would take them for the answer to the next request.
+    aiohttp would read these bytes as the answer to the next request.
     """
 
     async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """A connection that is new, or on which nothing waits to be read."""
+        """A new connection, or a pooled one without unread bytes."""
         while True:
             connection = await super().connect(req, list(traces), timeout)
             transport, protocol = connection.transport, connection.protocol
@@ -122,7 +122,7 @@ class _Connector(aiohttp.TCPConnector):
             if transport is None or protocol is None or not isinstance(idle, _Idle):
                 return connection
             transport.set_protocol(protocol)
-            # Bytes may have come that the loop has not read yet.
+            # The socket may have bytes that the loop has not read yet.
             if not protocol.should_close and not _readable(transport):
                 return connection
             connection.close()
@@ -277,13 +277,13 @@ class ChunkDecoder:
 
 
 class _Stage(Enum):
-    """Who reads the answer of a connection. It begins with HEAD and goes down this list, never up."""
+    """The stage of reading an answer. It begins with HEAD and only moves down this list."""
 
-    HEAD = auto()  # nothing has come
+    HEAD = auto()  # no byte has come
     HELD = auto()  # aiohttp has the head; the body waits for `take` or `leave`
     TAKEN = auto()  # the body is read here
-    AIOHTTP = auto()  # all that comes is aiohttp's, whose protocol has replaced this one
-    CLOSED = auto()  # all that comes is dropped
+    AIOHTTP = auto()  # aiohttp's protocol has replaced this one and reads the rest
+    CLOSED = auto()  # further bytes are dropped
 
 
 class BodyProtocol(asyncio.BufferedProtocol):

@@ -1,8 +1,8 @@
-"""Whether a server can be reached: one question for all watches.
+"""The health of a server: one check for all watches.
 
-In client-go each watch asks for itself, with a back-off of its own: after an outage of minutes the last
-watches return a minute after the server. Here one request is sent for all watches, about once a second, and
-its answer lets all of them go on.
+In client-go each watch has a back-off of its own, so that after an outage of some minutes the last watches
+return a minute after the server. Here one small request about each second checks the server for all watches,
+and its answer lets all of them go on.
 """
 
 import asyncio
@@ -16,31 +16,27 @@ from declctl.errors import ApiError, MalformedAnswer, ServerError, Unreachable
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate
 
-SPREAD_SECONDS = 2.0  # over which those who wait go on after an outage
-_FOR_EACH = 0.02  # seconds that each watch adds to the spread, so that a few watches wait less
-_PAUSE = 1.0  # seconds between two questions, and up to as much again by chance
-_ONE_ROLLBACK = 60.0  # seconds within which all findings are of the same rollback
-_ANSWER_SECONDS = 5.0  # seconds until a question counts as unanswered
+SPREAD_SECONDS = 2.0  # over which the waits end after an outage, at most
+_FOR_EACH = 0.02  # seconds that each wait adds to the spread, so that few waits end sooner
+_PAUSE = 1.0  # seconds between two checks, plus a random time of up to as much
+_ONE_ROLLBACK = 60.0  # seconds within which all reports are of the same rollback
+_ANSWER_SECONDS = 5.0  # until a check counts as unanswered
 _AWAY = (Unreachable, ServerError, MalformedAnswer)  # any other answer shows that the server is there
 _log = logging.getLogger("declctl.transport")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The state of a server. While it is away, `unreachable_since` is when that was found, and `error` why.
-
-    `outages` counts how often it could not be reached; `rollbacks` how often its history was found to be
-    another one than before, as after a restore from a backup.
-    """
+    """The state of a server."""
 
     url: str
-    unreachable_since: datetime | None = None
-    error: str | None = None
-    outages: int = 0
-    rollbacks: int = 0
+    unreachable_since: datetime | None = None  # when the present outage was found; None if the server answers
+    error: str | None = None  # why the last check of an outage had no answer
+    outages: int = 0  # so far
+    rollbacks: int = 0  # changes of the server's history, as by a restore from a backup
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The values as JSON."""
         since = self.unreachable_since
         return {
             "url": self.url,
@@ -52,46 +48,46 @@ class ServerStatus:
 
 
 class ServerHealth:
-    """Whether one server can be reached. Used on one loop.
+    """Checks whether one server can be reached, a `ServerMonitor`. Used on one loop.
 
-    `ask` sends it a small request and raises the ApiError family. A watch whose connection has failed calls
-    `suspect`: then the server is asked and, if it does not answer, asked again every one to two seconds
-    until it does. Until then, calls of `wait` do not return, and the watches send nothing.
+    `ask` sends a small request and raises the ApiError family. A watch whose connection has failed calls
+    `suspect`, which starts a check. If the server does not answer, the check is repeated every one to two
+    seconds. Until the server answers, calls of `wait` do not return, so that watches send no requests.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[object]], *, url: str, clock: Clock) -> None:
         self._ask = ask
         self._url = url
         self._clock = clock
-        self._asking: asyncio.Task[None] | None = None  # until it is known whether the server is there
-        self._asked_at = self._rolled_back_at = float("-inf")  # monotonic times
-        self._since: datetime | None = None  # when the current outage was found
-        self._error: str | None = None  # why the last question had no answer
-        self._outages = self._returns = self._rollbacks = 0
-        self._changed = asyncio.Event()  # another one after each change
+        self._asking: asyncio.Task[None] | None = None  # the checks, until the server answers
+        self._asked_at = self._rolled_back_at = float("-inf")  # monotonic: the last check and rollback
+        self._since: datetime | None = None  # when the present outage was found
+        self._error: str | None = None  # why the last check had no answer
+        self._outages = self._returns = self._rollbacks = 0  # counts; a return is the end of an outage
+        self._changed = asyncio.Event()  # set at each change, and then replaced
         self._closed = False
         self._waiting = 0  # calls of `wait` that have not returned
-        # Since the last return of the server: how many waits have their slot, and how many waited then.
+        # Since the last return of the server: the slots that were taken, and the waits at that moment.
         self._slots = (0, 0)
-        self._on_rollback: dict[Callable[[str], None], None] = {}
+        self._on_rollback: dict[Callable[[str], None], None] = {}  # the subscribers, in order
 
     def status(self) -> ServerStatus:
         """The state at this moment."""
         return ServerStatus(self._url, self._since, self._error, self._outages, self._rollbacks)
 
     def suspect(self) -> None:
-        """A request failed as if the server were away: ask whether it is, unless it is being asked.
+        """Start a check, because a request failed as if the server were away; no effect during a check.
 
-        If it was asked less than a second ago, it is asked when that second has passed.
+        The check begins one second after the last one, or at once if that has passed.
         """
         if not self._closed and self._asking is None:
             self._asking = asyncio.create_task(self._ask_until_answered(), name=f"is {self._url} there?")
 
     async def wait(self, seconds: float) -> bool:
-        """Return after `seconds`, and not before it is known that the server answers.
+        """Return after `seconds`, and not during a check.
 
-        When the server returns from an outage, all waits end within two seconds, evenly spread, whatever is
-        left of their `seconds`. Then True is returned.
+        After an outage, all waits end within two seconds, evenly spread, and return True; the rest of their
+        `seconds` does not matter.
         """
         if seconds <= 0 and self._asking is None:
             return False
@@ -100,7 +96,7 @@ class ServerHealth:
         self._waiting += 1
         try:
             while True:
-                # The server is back: from here on the slot decides, and not the `seconds`.
+                # The server is back: the slot takes the place of the `seconds`.
                 if self._returns != returns:
                     returns, came_back = self._returns, True
                     timer.cancel()
@@ -118,7 +114,7 @@ class ServerHealth:
             timer.cancel()
 
     def subscribe(self, call: Callable[[str], None]) -> Callable[[], None]:
-        """Call this with a sentence when the server's history was replaced; returns what ends that."""
+        """Call a function with a sentence when the server's history was replaced; returns an unsubscriber."""
         self._on_rollback[call] = None
 
         def unsubscribe() -> None:
@@ -127,9 +123,9 @@ class ServerHealth:
         return unsubscribe
 
     def history_replaced(self, why: str) -> None:
-        """A watch has found that the server's history is another one: call all subscribers, who list anew.
+        """Call all subscribers, which then list anew, because a watch found another history.
 
-        Further calls within a minute are of the same rollback, and do nothing.
+        Further calls within a minute are about the same rollback, and have no effect.
         """
         now = self._clock.monotonic()
         if now - self._rolled_back_at < _ONE_ROLLBACK:
@@ -140,13 +136,13 @@ class ServerHealth:
             call(why)
 
     async def close(self) -> None:
-        """Stop asking. From now on a wait takes its `seconds` and no longer."""
+        """End the checks. From now on a wait takes its `seconds` and no longer."""
         self._closed = True
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.cancel()
             await asyncio.wait([asking])
-        self._tell()
+        self._notify()
 
     async def _ask_until_answered(self) -> None:
         await self._clock.sleep(self._asked_at + _PAUSE - self._clock.monotonic())
@@ -164,7 +160,7 @@ class ServerHealth:
             self._returns += 1
             self._slots = (0, self._waiting)
         self._asking = None
-        self._tell()
+        self._notify()
 
     async def _fault(self) -> Exception | None:
         """Why the server does not answer; None if it does."""
@@ -177,7 +173,7 @@ class ServerHealth:
         except _AWAY as fault:
             return fault
         except ApiError:
-            return None  # it refuses, so it is there
+            return None  # a refusal is an answer
         except BaseException as fault:
             if must_propagate(fault):
                 raise
@@ -185,14 +181,14 @@ class ServerHealth:
         return None
 
     def _slot(self) -> float:
-        """The seconds until the next wait ends after an outage: the waits are spread evenly."""
+        """The seconds until the next wait may end after an outage: the waits are spread evenly."""
         taken, waits = self._slots
         self._slots = (taken + 1, waits)
         spread = min(SPREAD_SECONDS, waits * _FOR_EACH)
-        # A wait that began later than the return has no slot of its own.
+        # A wait that began after the return of the server gets a random place.
         place = (taken + self._clock.random()) / waits if taken < waits else self._clock.random()
         return spread * place
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Sources: LIST and WATCH of one resource. Bytes off the wire become lines, and lines become events.
+"""Sources: LIST and WATCH of one resource, from bytes to lines and from lines to events.
 
-A WATCH is one JSON document for each line, and a read of the socket brings any part of any number of lines. A
-source decides nothing about versions, back-off or fallbacks: that is the reflector's business.
+A WATCH has one JSON document on each line. A read of the socket returns any part of any number of lines. A
+source decides nothing about versions, back-off or fallbacks; the reflector does.
 """
 
 import asyncio
@@ -25,32 +25,32 @@ from declctl.transport.health import ServerHealth
 from declctl.transport.messages import ApiRequest, Channel, Sink, Wire
 
 _NEWLINE = ord("\n")
-MOST_EVENTS = 256  # decoded in one go; then other work of the loop runs
+MOST_EVENTS = 256  # decoded together, until other tasks of the loop may run
 _WHOLE = "application/json"
-# Without a second choice: whole objects would be taken for metadata.
+# Without an alternative, because a server would answer with whole objects.
 _LISTED = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _WATCHED = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_MUCH = 4 * 1024 * 1024  # bytes of a LIST that would hold up the loop for longer than a watch should wait
+_MUCH = 4 * 1024 * 1024  # bytes of a LIST whose decoding would block the loop for too long
 _EVERYTHING = ListOptions()
 
 
 class LineSplitter:
-    """A sink that cuts the body of a WATCH into lines, without their newlines; empty lines are left out.
+    """A sink that splits the body of a WATCH into lines, without newlines and without empty lines.
 
-    The lines are the same however the bytes were cut into parts. A line that comes as one part, as API
-    servers write it, is copied once.
+    The lines do not depend on the sizes of the parts. A line that comes as one part, as API servers write it,
+    is copied once. `longest` is the limit of a line in bytes. Used by one thread.
     """
 
     def __init__(self, *, longest: int = answers.OBJECT_BYTES) -> None:
         self._longest = longest
         self._lines: list[bytes] = []  # complete, and not taken yet
-        # The beginning of the line that is not complete yet. One buffer and no list of pieces, because a
-        # server that sends single bytes would make each of them an object of fifty bytes.
+        # The beginning of the incomplete line. One buffer, and no list of parts, because a server that sends
+        # single bytes would make each of them an object of fifty bytes.
         self._held = bytearray()
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes; raises MalformedAnswer for a line that is too long."""
-        # The usual part is one whole line. It is copied here, and not by the slow path below.
+        """Append the next bytes; raises MalformedAnswer for a line that is too long."""
+        # The common case, a part that is one whole line, is copied here and not in `_cut`.
         if self._held or part[-1] != _NEWLINE:
             self._cut(bytes(part))
             return
@@ -61,12 +61,12 @@ class LineSplitter:
             self._lines.append(line)
 
     def take(self) -> list[bytes]:
-        """The lines that have become complete since the last time."""
+        """The lines that were completed since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
     def close(self) -> None:
-        """The stream has ended; raises MalformedAnswer if that was within a line."""
+        """Note the end of the body; raises MalformedAnswer if it is within a line."""
         if self._held:
             raise MalformedAnswer(
                 f"a WATCH ended in the middle of a line of {len(self._held)} bytes or more: "
@@ -101,7 +101,7 @@ class LineSplitter:
 
 
 class SourceClient(Protocol):
-    """The part of a client that a source needs."""
+    """The methods of a client that a source needs."""
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         """The resource of a kind."""
@@ -123,11 +123,11 @@ class SourceClient(Protocol):
 
 
 class ResourceSource:
-    """LIST and WATCH of one resource, or of the part that a namespace and selectors select. Used on one loop.
+    """LIST and WATCH of one resource, or of its objects in a namespace or behind selectors, a `Source`.
 
-    The resource is discovered on first use, and again after the server has answered that it isn't there: a
-    CRD that appears, vanishes or moves is followed. `metadata_only` asks for PartialObjectMetadata; a server
-    that can't answer so refuses the request (InvalidRequest).
+    The resource is discovered at the first use, and again after a 404, so that the source follows a CRD that
+    is created, deleted or replaced. `metadata_only` requests PartialObjectMetadata; a server that does not
+    have them refuses the request (InvalidRequest). Used on one loop.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ResourceSource:
 
     @property
     def description(self) -> str:
-        """A name for logs, such as `pods in team-a`; the kind until the resource is discovered."""
+        """A name for logs, such as `pods in team-a`; before the discovery it has the kind."""
         scope = f" in {self._namespace}" if self._namespace else ""
         selectors = (self._label_selector, self._field_selector)
         selected = "".join(f" with {text}" for text in selectors if text)
@@ -162,7 +162,7 @@ class ResourceSource:
 
     @property
     def health(self) -> ServerHealth:
-        """Whether the server can be reached, for all sources of one client."""
+        """The monitor of the server, which all sources of a client share."""
         return self._client.health
 
     @property
@@ -171,7 +171,7 @@ class ResourceSource:
         return bool(self._label_selector or self._field_selector)
 
     async def namespaced(self) -> bool:
-        """Whether its objects live in namespaces."""
+        """Whether the objects have namespaces. Raises the ApiError family."""
         return (await self._client.discover(self._gvk)).namespaced
 
     async def list(
@@ -181,10 +181,10 @@ class ResourceSource:
         known: Known | None = None,
         progress: Callable[[], object] = lambda: None,
     ) -> ListPage:
-        """One page, by default of everything; raises the ApiError family.
+        """One page of a LIST, by default all objects. Raises the ApiError family.
 
-        `known` returns the record that the cache holds for a key, so that an unchanged object is not decoded
-        again. `progress` is called whenever more of the answer has come.
+        `known` returns the cached record of a key, which is used again for an unchanged object. `progress` is
+        called for each part of the answer.
         """
         path = await self._path("list", options.namespace)
         cutter = ItemCutter(self.projection.items(known=known or nothing_known))
@@ -202,7 +202,7 @@ class ResourceSource:
         try:
             while await channel.read():
                 progress()
-                # Items are cut out while the answer comes, so that its body is never in memory as a whole.
+                # Items are read while the answer arrives, so that its body is never in memory as a whole.
                 if decode_runner is None or parts is None:
                     cutter.cut()
                 else:
@@ -211,7 +211,7 @@ class ResourceSource:
             channel.close()
         if decode_runner is not None:
             return await decode_runner(cutter.page)
-        # Usually nothing is left to be decoded; a long rest would hold up the watches of this loop.
+        # A list of another format is decoded as a whole here. A long one would block the loop.
         if cutter.held > _MUCH:
             return await asyncio.to_thread(cutter.page)
         return cutter.page()
@@ -219,13 +219,10 @@ class ResourceSource:
     async def watch(
         self, options: WatchOptions, *, known: Known | None = None
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
-        """Events in batches, as reads of the socket bring them, until the server ends the watch.
+        """Events in batches until the server ends the watch. The first batch is empty: the watch is open.
 
-        The first batch is empty: it says that the server has opened the watch. `known` is as for `list`, for
-        a streaming list.
-
-        Raises the ApiError family; events before a fault are given first. The consumer closes the generator
-        (`contextlib.aclosing`), which closes the connection at once.
+        `known` is for streaming lists, as in `list`. Raises the ApiError family, after the events before the
+        fault. The caller has to close the generator (`contextlib.aclosing`), which closes the connection.
         """
         path = await self._path("watch")
         lines = LineSplitter()
@@ -240,7 +237,7 @@ class ResourceSource:
             lines,
         )
         try:
-            yield ()  # the watch is open: a quiet resource is a healthy one
+            yield ()  # the watch is open, although no event may come for a long time
             while await channel.read():
                 for batch in _batches(lines.take()):
                     if self.decode_runner is None:
@@ -248,12 +245,12 @@ class ResourceSource:
                     else:
                         read = partial(self.projection.events, batch, known=known or nothing_known)
                         events, fault = await self.decode_runner(read)
-                    # An error of the server, such as 410, is a line of the watch behind the last event.
+                    # An ERROR event, such as a 410, comes after the last event.
                     if events:
                         yield events
                     if fault is not None:
                         raise fault
-                    # A flood of events must not keep other watches and the timers of the loop waiting.
+                    # Many events at once must not block the loop.
                     if len(batch) == MOST_EVENTS:
                         await asyncio.sleep(0)
             lines.close()
@@ -264,12 +261,12 @@ class ResourceSource:
         try:
             return await self._client.wire.open(request, sink)
         except NotFound:
-            # The CRD may be gone, or serve another version now.
+            # The CRD may have been deleted, or may serve another version now.
             self._client.forget(self._gvk)
             raise
 
     def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:
-        """The parameters for the selectors of the source and of the options, which both have to match."""
+        """The parameters for the selectors of the source and of the options; objects have to match both."""
         params: dict[str, str] = {}
         for name, own, asked in (
             ("labelSelector", self._label_selector, options.label_selector),
@@ -290,18 +287,18 @@ class ResourceSource:
 
 
 class _PartBuffer:
-    """A sink that holds the parts of a LIST until they are taken, while a thread cuts the parts before."""
+    """A sink that collects parts of a LIST while a thread decodes the earlier parts."""
 
     def __init__(self, cutter: ItemCutter) -> None:
         self._cutter = cutter
         self._parts: list[bytes] = []
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes of the body."""
+        """Append the next bytes of the body."""
         self._parts.append(bytes(part))
 
     def take(self) -> Callable[[], None]:
-        """A function for the thread that decodes: it gives the cutter all parts and lets it cut."""
+        """A function for the decoding thread, which passes the present parts to the cutter."""
         parts, self._parts = self._parts, []
 
         def cut() -> None:
@@ -325,7 +322,7 @@ def _list_params(options: ListOptions) -> dict[str, str]:
     if options.limit:
         params["limit"] = str(options.limit)
     if options.continue_token:
-        # The token holds the version: a server refuses both together (client-go 215).
+        # The token contains the version, and a server refuses both together (client-go 215).
         params["continue"] = options.continue_token
         return params
     if options.resource_version is not None:

@@ -1,12 +1,13 @@
 """The wire: one HTTP request at a time, over the connections of `connections`.
 
-It shows credentials, counts, keeps deadlines, unpacks gzip, and turns each fault into an error of
-`declctl.errors`: no other module sees an exception of aiohttp. It loads aiohttp and the official client (0.5
-s), so it is itself loaded when there is a cluster to talk to.
+It sends credentials, counts requests, has timeouts, unpacks gzip, and converts each fault to an error of
+`declctl.errors`, so that no other module sees an exception of aiohttp. Importing aiohttp and the official
+client takes 0.5 s, so this module is imported only for a client of a cluster.
 
-An API server packs answers of more than 128 KB if the request allows it. For each MB of JSON, packing costs
-the server 6 ms of CPU (Go, level 1). Unpacking costs us 2 ms (zlib) and saves less than 1.2 ms of TLS. So
-gzip never saves CPU. It saves time where the network is slow, as from a laptop (`Cluster.compresses`).
+An API server compresses answers of more than 128 KB if the request allows it. For each MB of JSON, that takes
+6 ms of the server's CPU (Go, level 1). Decompression takes 2 ms of CPU here (zlib), and saves less than 1.2
+ms for TLS. So gzip costs CPU on both sides. It saves time if the network is slow, as from a laptop
+(`Cluster.compresses`).
 """
 
 import asyncio
@@ -36,29 +37,29 @@ from declctl.transport.messages import (
 )
 
 CONNECT_SECONDS = 10
-SILENCE_SECONDS = 30  # before and within an answer
-TOTAL_SECONDS = 60  # a whole answer that is not a LIST
-HEADERS_SECONDS = 60  # until a LIST or a WATCH begins
-WATCH_SLACK_SECONDS = 30  # after the timeoutSeconds of a watch, when the server should have ended it
+SILENCE_SECONDS = 30  # without a byte, before and within an answer
+TOTAL_SECONDS = 60  # for the body of an answer that is not a LIST
+HEADERS_SECONDS = 60  # until the head of the answer to a LIST or a WATCH
+WATCH_SLACK_SECONDS = 30  # of silence after the timeoutSeconds of a watch
 
-# What a request may raise: aiohttp's own, sockets', deadlines', and ValueError for a request that can't be
-# put on the wire.
+# The exceptions of a request: of aiohttp, of sockets, of timeouts, and ValueError for an invalid request.
 CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
-_CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # others are kept here
+# aiohttp's only timeout; the others are in this module.
+_CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 _PLAIN = "identity"
 _GZIP = "gzip"
 _WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
-_SLICE = 256 * 1024  # unpacked in one go: JSON may become a hundred times as large
-_MOST = 256 * 1024  # bytes that are taken in one go from what aiohttp holds
-_SHOWN = 200  # characters of a text of others
+_SLICE = 256 * 1024  # bytes that are unpacked together, although JSON may become a hundred times as large
+_MOST = 256 * 1024  # bytes that are read together from aiohttp's buffer
+_SHOWN = 200  # characters of an error text in messages
 
 
 class HttpWire:
-    """The connections to one server, over HTTP/1.1. Used on one loop.
+    """The connections to one server over HTTP/1.1, a `Wire`. Used on one loop.
 
-    Where it `compresses`, lists are asked for in gzip. Watches never are: each event would have to be packed
-    alone.
+    `compresses` requests lists in gzip. Watches are never compressed, because the server would have to
+    compress each event by itself.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class HttpWire:
     ) -> None:
         self._credentials = credentials
         self._base = credentials.configuration.host
-        self._server = ServerUrl.of(self._base).url  # for people: without the password that may be in it
+        self._server = ServerUrl.of(self._base).url  # for messages: without credentials
         self._headers = headers  # of every request
         self._clock = clock
         self._counters = counters
         self._list_encoding = _GZIP if compresses else _PLAIN
         self._pool: ConnectionPool | None = None  # made by the first request
-        self._files: object = None  # the state of the certificate files that the pool has loaded
+        self._files: object = None  # the state of the certificate files when the pool loaded them
         self._closed = False
 
     async def fetch(self, request: ApiRequest) -> bytes:
@@ -103,11 +104,11 @@ class HttpWire:
             return self._stream(request, response, sink, SILENCE_SECONDS)
         response = await self._send(request, HEADERS_SECONDS)
         keep_alive(response)
-        # A watch may be silent for as long as it runs: nothing may have happened to its objects.
+        # A watch without changes may be silent as long as it runs.
         return self._stream(request, response, sink, request.watch_seconds + WATCH_SLACK_SECONDS)
 
     async def prepare(self) -> None:
-        """Make the TLS context; raises UsageError when certificates can't be loaded."""
+        """Make the TLS context; raises UsageError if certificates can't be loaded."""
         try:
             await self._connections(await self._credentials.proof())
         except OSError as fault:
@@ -130,10 +131,10 @@ class HttpWire:
     async def _send(
         self, request: ApiRequest, head_seconds: float, *, encoding: str = _PLAIN
     ) -> aiohttp.ClientResponse:
-        """The answer of a server that accepts the request, within `patience` seconds to its head."""
+        """Send a request; returns the successful answer when its head has come, within `head_seconds`."""
         proof = await self._credentials.proof()
         response = await self._attempt(request, head_seconds, proof, encoding)
-        # A token may have expired, or been revoked, before its time: log in again, and ask once more.
+        # The token may have expired or been revoked: log in again, and repeat the request once.
         if response.status == 401:
             try:
                 renewed = await self._credentials.renew(proof)
@@ -191,7 +192,7 @@ class HttpWire:
             self._pool = ConnectionPool(self._credentials.configuration)
             self._files = proof.files
         elif self._files != proof.files:
-            # Certificates rotated. Watches over the old connections end now, as with client-go's rotating
+            # The certificates have changed. The old connections are closed, as by client-go's rotating
             # dialer.
             renewed = ConnectionPool(self._credentials.configuration)
             old, self._pool, self._files = self._pool, renewed, proof.files
@@ -199,7 +200,7 @@ class HttpWire:
         return self._pool
 
     async def _refused(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
-        """The error of an answer that is no success. Its body is read as far as an error may be long."""
+        """The error of an unsuccessful answer, whose body is read up to ERROR_BYTES."""
         error: ApiError | None = redirect_error(response.status, response.headers, server=self._server)
         if error is not None:
             response.close()
@@ -229,10 +230,10 @@ class HttpWire:
 
 
 class BodyStream:
-    """The body of a successful answer, a `Channel`. It fails after `silence` seconds in which nothing came.
+    """The body of a successful answer, a `Channel`. It fails after `silence` seconds without a byte.
 
-    A WATCH is counted as open until it is closed. `close` ends the connection at once, whatever else is still
-    in it; after the last part the connection is kept for the next request.
+    A WATCH counts as open until it is closed. `close` ends the connection at once, unless the body was read
+    to its end; then the connection returns to the pool.
     """
 
     def __init__(
@@ -250,8 +251,8 @@ class BodyStream:
         self._server = server
         self._counters = counters
         self._open = True
-        self._counted = 0  # bytes of the body that are in `counters`
-        # The wire has refused encodings that were not asked for, so that the other one is plain.
+        self._counted = 0  # bytes of the body that `counters` has
+        # The wire refuses encodings that were not requested, so a body is either gzip or plain.
         self._unpacker = Unpacker(sink) if content_encoding(response.headers) == _GZIP else None
         into = self._unpacker or sink
         taken = response.chunks(into, silence=silence) if isinstance(response, ChunkedResponse) else None
@@ -260,12 +261,12 @@ class BodyStream:
             counters.open_watches += 1
 
     async def read(self) -> bool:
-        """Wait until the sink was given more; False if there will be no more. Raises the ApiError family."""
+        """Wait until the sink has more bytes; False at the end of the body. Raises the ApiError family."""
         try:
             return await self._more() if self._unpacker is None else await self._unpacked(self._unpacker)
         except CONNECTION_FAULTS as fault:
             error = unreachable(fault, server=self._server)
-            # A WATCH that breaks has had its answer: it is an error, and no request without one.
+            # A WATCH that breaks was answered before, so it does not count as a request without an answer.
             if self._request.watch_seconds:
                 self._counters.last_error = str(error)
             else:
@@ -273,7 +274,7 @@ class BodyStream:
             raise error from fault
 
     def close(self) -> None:
-        """Close the connection unless everything was read; twice is harmless."""
+        """Close the connection, unless the whole body was read. May be repeated."""
         if not self._open:
             return
         self._open = False
@@ -291,7 +292,7 @@ class BodyStream:
 
     async def _unpacked(self, unpacker: "Unpacker") -> bool:
         if unpacker.unpack():
-            await asyncio.sleep(0)  # there was no need to wait: let others go on
+            await asyncio.sleep(0)  # without a wait for the network, other tasks run here
             return True
         while await self._more():
             if unpacker.unpack():
@@ -301,7 +302,7 @@ class BodyStream:
 
 
 class _AiohttpBody:
-    """A body that aiohttp reads: one with a length, or one that ends with its connection."""
+    """A body that aiohttp reads: with a length, or up to the end of the connection."""
 
     def __init__(self, response: aiohttp.ClientResponse, sink: Sink, *, silence: float) -> None:
         self._content = response.content
@@ -315,17 +316,17 @@ class _AiohttpBody:
         if not part:
             return False
         if len(part) == _MOST:
-            await asyncio.sleep(0)  # the next part may be here already: let others go on
+            await asyncio.sleep(0)  # the next part may be there already, so other tasks run here
         self.count += len(part)
         self._sink.feed(memoryview(part))
         return True
 
     def close(self) -> None:
-        """Nothing: the answer closes its connection."""
+        """No effect: the answer closes its connection."""
 
 
 class _WholeBody:
-    """A sink that keeps everything, up to a limit."""
+    """A sink that keeps the whole body, up to BODY_BYTES."""
 
     def __init__(self, what: str) -> None:
         self.data = bytearray()
@@ -341,7 +342,7 @@ class _WholeBody:
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
-    """How the body of an answer is packed: `gzip`, another one, or empty for a body that is not packed."""
+    """The encoding of a body, such as `gzip`; empty for a plain body."""
     encoding = headers.get("Content-Encoding", "").strip().lower()
     return "" if encoding == _PLAIN else encoding
 
@@ -349,7 +350,7 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 class Unpacker:
     """A sink for gzip, which it unpacks into another sink, one slice at a time.
 
-    The loop can go on between two slices, however large the whole becomes.
+    Other tasks of the loop can run between two slices of a large body.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -358,14 +359,15 @@ class Unpacker:
         self._gzip = zlib.decompressobj(_WINDOW_BITS)
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes of gzip."""
+        """Append the next bytes of gzip."""
         self._packed.append(bytes(part))
 
     def unpack(self) -> bool:
-        """Give the other sink a slice; False if there is none, yet.
+        """Unpack a slice into the other sink; False if more bytes are needed for that.
 
-        Raises BrokenBody for bytes that are no gzip, and for bytes that follow its end. Servers write one
-        member; readers that stop there and readers that go on would see different answers.
+        Raises BrokenBody for bytes that are no gzip, and for bytes after its end. Servers write one gzip
+        member; a reader that ignores further bytes and a reader that unpacks them would see different
+        answers.
         """
         while self._packed:
             if self._gzip.eof:
@@ -378,7 +380,7 @@ class Unpacker:
             if rest := self._gzip.unused_data or self._gzip.unconsumed_tail:
                 self._packed.appendleft(rest)
             elif len(plain) == _SLICE and not self._gzip.eof:
-                # zlib may hold more plain bytes, even if no packed ones are left.
+                # zlib may have more plain bytes in its buffer, even if no packed bytes are left.
                 self._packed.appendleft(b"")
             if plain:
                 self._sink.feed(memoryview(plain))
@@ -386,23 +388,22 @@ class Unpacker:
         return False
 
     def close(self) -> None:
-        """Nothing more will come; raises BrokenBody if that is too early."""
+        """Note the end of the body; raises BrokenBody if that is before the end of gzip."""
         if not self._gzip.eof:
             raise BrokenBody("what gzip made of it ended too early")
 
 
 def unreachable(fault: BaseException, *, server: str) -> Unreachable:
-    """A connection that brought no answer, as a sentence: which server, what happened, what to look at."""
+    """The error of a request without an answer: a sentence with the server, the fault, and a hint."""
     return Unreachable(_sentence(fault, server))
 
 
 def _sentence(fault: Any, server: str) -> str:  # noqa: C901, PLR0911, PLR0912 - a case for each kind of fault
-    # In this order, because most of these are also an OSError, and some are also another one of these.
+    # Subclasses come first: most of these are an OSError, and some are a subclass of another one.
     match fault:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
-            cause: Any = getattr(
-                fault, "certificate_error", fault
-            )  # aiohttp wraps the error of the TLS library
+            # aiohttp wraps the error of the TLS library.
+            cause: Any = getattr(fault, "certificate_error", fault)
             why = getattr(cause, "verify_message", "") or _text(cause)
             return (
                 f"The certificate of {server} is not accepted: {why}. Check certificate-authority(-data), "
