@@ -19,7 +19,7 @@ from declctl.runtime.checking.loaded_code import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
-from declctl.runtime.reloading.stage import code_of, recoded
+from declctl.runtime.reloading.stage import code_of, recoded_handlers
 
 
 class ObjectSelection(NamedTuple):
@@ -346,7 +346,7 @@ def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequen
     else:
         assert against.inputs is not None
         before = code_of(_plan_of(against), against.inputs.bundle)
-    return recoded(before, _plan_of(checked), checked.inputs.bundle)
+    return recoded_handlers(before, _plan_of(checked), checked.inputs.bundle)
 
 
 def _replays(

@@ -21,7 +21,7 @@ from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.stage import code_of, outdated, snapshot
+from declctl.runtime.reloading.stage import code_of, restart_steps, snapshot
 
 
 class RunningCache(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class RunningSnapshot:
         return msgspec.structs.replace(
             self.known,
             handler_code=code_of(self.known.plan, self.bundle),
-            restarts=outdated(self.plugins),
+            restarts=restart_steps(self.plugins),
         )
 
     def document(self) -> dict[str, Any]:

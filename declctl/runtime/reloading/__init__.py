@@ -1,1 +1,1 @@
-"""From one generation to the next: what asks for it, the attempt, the commit, and what comes after it."""
+"""From one generation to the next: triggers, attempts, staging, commit, probation and retirement."""

@@ -1,16 +1,16 @@
-"""Attempts to reload: what asks for one, which one runs, and when a refused one is tried again.
+"""Attempts to reload: their triggers, their order, and their retries.
 
-`Triggers` ask when files change or SIGHUP comes; a person asks by `declctl reload`. `Attempts`
-runs one at a time, and the newest files win: until its commit an attempt can be given up. Then all it has
-staged is undone, and only after that the newer attempt begins. A caller that waits for an attempt that was
-given up gets the outcome of the newer one. `ReloadRetries` tries again what was refused for no fault of the
-files.
+`Triggers` begins an attempt when files change or SIGHUP comes; `declctl reload` begins one too. `Attempts`
+runs one at a time, and the newest files win: until its commit, an attempt can be given up for newer files.
+Everything that it has staged is undone before the newer attempt begins. A caller that waits for the old one
+receives the outcome of the newer one. `ReloadRetries` retries attempts that were refused for a reason outside
+of the files.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from declctl.kit import Clock, set_within
 from declctl.manifest.model import ReloadSpec, WatchFiles
@@ -19,23 +19,24 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import RETRIED, STOPPING, Outcome, Result
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
+from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.threads import in_thread
 
 FIRST_RETRY_SECONDS = 10.0  # tests shorten it
 _LONGEST_RETRY_SECONDS = 300.0
-_NOT_TRIED = ("AttemptedBefore", "Superseded")  # by an attempt that ran unasked, and was joined
-_NOTHING = "nothing"  # no digest of files
-_CLOSE_SECONDS = 10.0  # what undoing an attempt may take when the process ends
+_NOT_TRIED = ("AttemptedBefore", "Superseded")  # reasons of attempts that have not tried the files
+_NOTHING = "nothing"  # stands for a digest, and equals none
+_CLOSE_SECONDS = 10.0  # the longest wait for the undoing of an attempt when the process ends
 
 
 class Triggers:
     """Begins attempts when files change or SIGHUP comes. Used on the machinery loop.
 
-    `policy` returns `spec.reload` of the generation that runs. `watch` None leaves it to the manifest whether
-    files are watched.
+    `policy` returns `spec.reload` of the active generation. `watch` is the option `--watch` or `--no-watch`;
+    with None the manifest decides whether files are watched.
     """
 
-    def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
+    def __init__(  # noqa: PLR0913 - its parts, keyword by keyword
         self,
         files: InputFiles,
         attempts: "Attempts",
@@ -57,7 +58,7 @@ class Triggers:
         self._watch = watch
 
     async def files(self) -> None:
-        """Make an attempt whenever files have changed and settled, until cancelled."""
+        """Begin an attempt whenever files have changed and settled, until cancelled."""
         if self._watch is False:
             return
         changes = FileChanges(
@@ -72,20 +73,20 @@ class Triggers:
             failed=self._health.failed,
             succeeded=self._health.succeeded,
         )
-        # Files are looked at while an attempt is made, which is given up if they change again.
+        # Files are watched during an attempt too: it is given up if they change again.
         async with asyncio.TaskGroup() as group:
             async for digest in changes:
                 group.create_task(self._attempts.reload(asked=False, digest=digest))
 
     async def hangups(self, hangup: asyncio.Event) -> None:
-        """Make an attempt whenever that event is set, until cancelled."""
+        """Make an attempt whenever the event is set, until cancelled."""
         while True:
             await hangup.wait()
             hangup.clear()
             await self._attempts.reload(asked=True)
 
     def _way(self) -> WatchFiles:
-        """How files are watched; `--watch` does so even where the manifest says Off."""
+        """The way to watch files. `--watch` takes precedence over `watch: Off` in the manifest."""
         way = self._policy().watch
         return WatchFiles.AUTO if self._watch and way is WatchFiles.OFF else way
 
@@ -97,56 +98,37 @@ class Triggers:
         )
 
     def _warm_preflight(self) -> None:
-        # While files settle, the pre-flight's children load what they need: that is off the edit's way.
+        # The fork server loads while the files settle, so that the edit does not wait for it.
         if self._policy().preflight:
             self._children.warm()
 
 
-class Reloads(Protocol):
-    """What makes one attempt at a time (`Reloader`)."""
-
-    @property
-    def running(self) -> tuple[int, str]:
-        """The number of the generation that runs, and the digest of its files; 0 and "" before the first."""
-        ...
-
-    async def reload(
-        self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
-    ) -> Outcome:
-        """Make what the files say now the next generation, or say why not."""
-        ...
-
-    def forget(self, digest: str) -> None:
-        """Try files of this digest again when they come back."""
-        ...
-
-
 @dataclass(eq=False)
 class _Attempt:
-    """One attempt."""
+    """One attempt. `asked`, `force` and `settled` may change until it has begun."""
 
-    asked: bool  # a person waits for its outcome
-    force: bool  # make a new generation even where the files are those that run
-    settled: str | None  # the digest of the files when they had settled, for an attempt that runs unasked
+    asked: bool  # a user waits for its outcome
+    force: bool  # make a new generation also of unchanged files
+    settled: str | None  # the digest of the settled files, for an attempt that no user asked for
     has_begun: bool = False
     digest: str = ""  # of the files that it has read
     read: asyncio.Event = field(default_factory=asyncio.Event)  # `digest` is known, or never will be
     over: asyncio.Event = field(default_factory=asyncio.Event)  # committed, refused or undone
-    newer: "_Attempt | None" = None  # the attempt that this one was given up for
+    newer: "_Attempt | None" = None  # for which this one was given up
     task: asyncio.Task[Outcome] = field(init=False)
 
 
 class Attempts:
-    """Lets a reloader make one attempt at a time. Used on the machinery loop.
+    """Runs one attempt of a reloader at a time. Used on the machinery loop.
 
-    `digest` returns what the files are now; it blocks, and is called in a daemon thread. `finished` is called
-    once for each outcome, with whether a person asked for the attempt. `health` is told whether files can be
-    looked at.
+    `digest` returns the digest of the present files; it blocks, and is called in a daemon thread. `finished`
+    is awaited once for each outcome, with True if a user asked for the attempt. `health` counts failed
+    digests.
     """
 
     def __init__(
         self,
-        reloader: Reloads,
+        reloader: Reloader,
         *,
         digest: Callable[[], str],
         finished: Callable[[Outcome, bool], Awaitable[None]],
@@ -159,17 +141,17 @@ class Attempts:
         self._health = health
         self._clock = clock
         self._current: _Attempt | None = None  # not committed, refused or undone yet
-        self._latest = ""  # the digest of the files that are dealt with, or were dealt with last
-        self._tasks: set[asyncio.Task[Outcome]] = set()  # attempts under way, with their announcement
+        self._latest = ""  # the digest of the files of the current attempt, or of the last one
+        self._tasks: set[asyncio.Task[Outcome]] = set()  # attempts under way, until `finished` has returned
         self._closed = False
 
     async def reload(self, *, asked: bool, digest: str | None = None, force: bool = False) -> Outcome:
-        """Make what the files say the next generation, or say why not.
+        """Make the next generation of the present files; return the outcome.
 
-        An attempt on the same files is joined, one on older files is given up. `digest` is what the
-        files are; without it they are looked at. `force` makes a new generation whatever they are, and joins
-        no attempt that has begun: what that has read besides may be older. When the process ends, the outcome
-        has the reason `Stopping`.
+        If an attempt on the same files runs, its outcome is returned; an attempt on older files is given up.
+        `digest` is that of the present files; without it they are read. `force` makes a new generation also
+        of unchanged files, and joins no attempt that has begun: that may have read older versions of other
+        files. When the process ends, the outcome has the reason `Stopping`.
         """
         self._latest = digest or self._latest
         while True:
@@ -182,25 +164,25 @@ class Attempts:
                 outcome, attempt = attempt.task.result(), attempt.newer
             if outcome is None:
                 return self.stopping()
-            # A person who joined an attempt that tried nothing gets an attempt of their own.
+            # A user who joined an attempt that has not tried the files gets another attempt.
             if not (asked and outcome.reason in _NOT_TRIED):
                 return outcome
 
     @property
     def is_busy(self) -> bool:
-        """Whether an attempt is under way that is not committed, refused or undone yet."""
+        """Whether an attempt is not committed, refused or undone yet."""
         return self._current is not None
 
     async def idle(self) -> None:
-        """Return when no attempt is under way."""
+        """Wait until no attempt is under way."""
         while self._current is not None:
             await self._current.over.wait()
 
     async def again(self, digest: str, *, generation: int) -> Outcome | None:
-        """Try files of this digest once more, which were refused for another reason than what is in them.
+        """Retry files that were refused for a reason outside of them.
 
-        Without a digest, as they could not be read, it is what they are now. Does nothing and returns None if
-        another generation runs, or an attempt is under way. If the files are others by now, the outcome is
+        `digest` is empty if the files were unreadable. Returns None, without an attempt, if `generation` is
+        not active any more, or an attempt is under way. If the files have another digest now, the outcome is
         Superseded.
         """
         if self.is_busy or self._reloader.running[0] != generation:
@@ -210,15 +192,15 @@ class Attempts:
 
     @property
     def latest(self) -> str:
-        """The digest of the files that are being dealt with, or have been dealt with last."""
+        """The digest of the files of the current attempt, or of the last one."""
         return self._latest or self._reloader.running[1]
 
     def stopping(self) -> Outcome:
-        """The outcome of an attempt for which nothing was done, as the process ends."""
+        """The outcome of an attempt that is not made because the process ends."""
         return Outcome(Result.UNCHANGED, self._reloader.running[0], "", reason=STOPPING)
 
     async def close(self) -> None:
-        """Undo the attempt that runs, if any, and begin no other: the process ends."""
+        """Undo the current attempt, and begin no other: the process ends."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -226,17 +208,17 @@ class Attempts:
             await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
 
     async def _newest(self, *, asked: bool, digest: str | None, force: bool) -> _Attempt | None:
-        """The attempt on the files as they are, which runs or begins now; None when the process ends."""
+        """The attempt on the present files, joined or begun now; None when the process ends."""
         while not self._closed and (current := self._current) is not None:
             if current.has_begun:
                 await current.read.wait()
                 newest = digest or await self._look(otherwise=current.digest)
-                # Both waits let others run: the attempt may be over, or another one may have begun.
+                # During both waits the attempt may have ended, or another one may have begun.
                 if current is not self._current or self._closed:
                     continue
                 if force or newest != current.digest:
                     return self._begin(asked=asked, settled=digest, force=force, instead_of=current)
-            # It has not read anything else than these files: it serves this caller as well.
+            # It has not read other files than these, so it serves this caller too.
             current.asked = current.asked or asked
             current.force = current.force or force
             current.settled = digest
@@ -248,7 +230,7 @@ class Attempts:
     def _begin(
         self, *, asked: bool, settled: str | None, force: bool, instead_of: _Attempt | None
     ) -> _Attempt:
-        # What the older attempt was forced to do, the newer one has to do as well.
+        # If the older attempt was forced, the newer one has to be forced too.
         forced = force or (instead_of is not None and instead_of.force)
         attempt = self._current = _Attempt(asked, forced, settled)
         attempt.task = asyncio.create_task(self._run(attempt, instead_of), name="reload")
@@ -286,17 +268,17 @@ class Attempts:
                 settled=None if attempt.asked else attempt.settled,
                 read=read,
             )
-            # Faults of files that were mended meanwhile are not logged. The files as they are now are next.
+            # A refusal of files that have changed since is not logged. The changed files are tried next.
             refused = outcome.result is Result.REFUSED and bool(attempt.digest)
             if refused and not attempt.asked and await self._look(otherwise=attempt.digest) != attempt.digest:
                 outcome = given_up()
             if outcome.result is Result.SUPERSEDED:
-                self._latest = _NOTHING  # the next files are tried, even if they are what runs
+                self._latest = _NOTHING  # the next files are tried, also those of the active generation
             return outcome
         except asyncio.CancelledError:
             if attempt.newer is None:
                 raise
-            attempt.task.uncancel()  # cancelled for a newer attempt: the callers of this one wait for that
+            attempt.task.uncancel()  # cancelled for a newer attempt, whose outcome the callers receive
             return given_up()
         finally:
             attempt.read.set()
@@ -305,10 +287,10 @@ class Attempts:
                 self._current = None
 
     async def _look(self, *, otherwise: str) -> str:
-        """The digest of the files as they are; `otherwise` where that can't be found out."""
+        """The digest of the present files; `otherwise` if they can't be read."""
         try:
             digest = await in_thread(self._digest, name="declctl-look")
-        except Exception as error:  # noqa: BLE001 - counted and logged; the attempt that runs goes on
+        except Exception as error:  # noqa: BLE001 - counted and logged; the current attempt goes on
             self._health.failed(error)
             return otherwise
         self._health.succeeded()
@@ -317,10 +299,10 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class RetryStatus:
-    """A refused reload that is tried again: why it was refused, how often it was retried, when it is next."""
+    """A refused reload that will be retried."""
 
-    reason: str
-    retries: int
+    reason: str  # of the refusal
+    retries: int  # so far
     next_in_seconds: float
 
     def document(self) -> dict[str, Any]:
@@ -332,57 +314,45 @@ class RetryStatus:
         }
 
 
-class Retryable(Protocol):
-    """What tries files again (`Attempts`)."""
-
-    async def idle(self) -> None:
-        """Return when no attempt is under way."""
-        ...
-
-    async def again(self, digest: str, *, generation: int) -> Outcome | None:
-        """Try files of this digest once more; None if `generation` does not run any longer."""
-        ...
-
-
 @dataclass(slots=True)
 class _Refusal:
-    """The refusal of the newest attempt, for a reason of `RETRIED`."""
+    """The refusal of the last attempt, for a reason of `RETRIED`."""
 
     outcome: Outcome
     retries: int  # of these files, so far
-    due: float  # on the clock: when it is tried again
+    due: float  # the time of the next retry, on the clock
 
 
 class ReloadRetries:
-    """Tries a refused reload again, after 10 s, 20 s, … 5 min, until it or a newer one has another outcome.
+    """Retries a refused reload after 10 s, 20 s, … 5 min, until it or a newer one has another outcome.
 
-    Only reasons that lie outside of the files count (`RETRIED`). Used on the machinery loop.
+    Only reasons outside of the files count (`RETRIED`). Used on the machinery loop.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._refusal: _Refusal | None = None  # what waits to be tried again
-        self._changed = asyncio.Event()  # `_refusal` is another one
+        self._refusal: _Refusal | None = None  # waits for its retry
+        self._changed = asyncio.Event()  # set when `_refusal` was replaced
         self.made = 0  # retries since the start of the process
 
     def status(self) -> RetryStatus | None:
-        """The refused reload that waits; None if there is none."""
+        """The refused reload that waits for its retry; None if there is none."""
         if self._refusal is None:
             return None
         left = max(0.0, self._refusal.due - self._clock.monotonic())
         return RetryStatus(self._refusal.outcome.reason, self._refusal.retries, left)
 
     def record(self, outcome: Outcome) -> bool:
-        """Take the outcome of an attempt into account. Returns whether it is to be announced.
+        """Record the outcome of an attempt. Returns whether it has to be reported.
 
-        A retry that was refused for the same reason as before is counted, and not announced again.
+        A retry that was refused for the same reason as before is counted, and not reported again.
         """
         before = self._refusal
         is_new = before is None or outcome.back or _cause(before.outcome) != _cause(outcome)
         if outcome.result is Result.SUPERSEDED or outcome.reason == "AttemptedBefore":
-            return is_new  # nothing was tried
+            return is_new  # the files were not tried
         if outcome.back and outcome.result is Result.REFUSED:
-            return is_new  # a rollback is not tried again, and says nothing of the files
+            return is_new  # a rollback is not retried, and says nothing of the files
         if outcome.result is not Result.REFUSED or outcome.reason not in RETRIED:
             self._refusal = None
         else:
@@ -393,8 +363,8 @@ class ReloadRetries:
         self._changed.set()
         return is_new
 
-    async def run(self, attempts: Retryable) -> None:
-        """Retry what waits, whenever it is due, until cancelled."""
+    async def run(self, attempts: Attempts) -> None:
+        """Retry the refused reload whenever it is due, until cancelled."""
         while True:
             self._changed.clear()
             refusal = self._refusal
@@ -405,14 +375,14 @@ class ReloadRetries:
             left = refusal.due - self._clock.monotonic()
             if await set_within(self._changed, left, clock=self._clock):
                 continue
-            # An attempt that runs has newer files: its outcome decides whether this one is tried again.
+            # A current attempt has newer files: its outcome decides whether this one is retried.
             await attempts.idle()
             if self._refusal is not refusal:
                 continue
             outcome = await attempts.again(refusal.outcome.bundle_hash, generation=refusal.outcome.generation)
             if outcome is not None:
                 self.made += 1
-            if self._refusal is refusal:  # its files or its generation are not there any longer
+            if self._refusal is refusal:  # its files or its generation are gone
                 self._refusal = None
 
 

@@ -1,7 +1,7 @@
-"""What a reload changes, and what came of it. Pure: nothing here touches what runs.
+"""The steps of a reload, and its outcome. Pure.
 
 `changes` compares two plans, with digests of their code, and returns steps. The kind of a step says what it
-costs. `summary` is the one line that a person reads after a reload. `Outcome` is one attempt, with its steps.
+does to the running process. `Outcome` is the result of one attempt, with its steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,17 +20,18 @@ from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
-# Every other field of a handler's plan: a difference in it swaps what is behind the slot.
+# Every other field of a handler's plan: a difference in it gives the slot a new binding.
 _POLICY = tuple(
     each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
 )
-NOT_IN_MEMORY = "NotInMemory"  # the reason of a rollback that nothing was done for
-EXHAUSTED = "ResourcesExhausted"  # the reason of a refusal that says nothing of the files
-STOPPING = "Stopping"  # the reason of an attempt that nothing was done for, as the process ends
-# refusals for which no file is at fault
+# Reasons of outcomes:
+NOT_IN_MEMORY = "NotInMemory"  # of a rollback to a generation that is not loaded
+EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
+STOPPING = "Stopping"  # of an attempt that was not made because the process ends
+# Reasons of refusals that lie outside of the files.
 RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced", "CacheLags", "NoThreads", EXHAUSTED})
-_SLOW_IMPORTS = 1.0  # seconds of both imports together; a reload line tells of what takes longer
-_NO_TENTHS = 9.95  # seconds from which on tenths are not shown
+_SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
+_NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
 _AGAIN = "`declctl reload` tries the same files again"
 _BY_ITSELF = "it is tried again by itself, and by `declctl reload` at once"
 _BACK_AGAIN = "`declctl rollback` tries it again"
@@ -66,17 +67,17 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
 
 
 class StepKind(StrEnum):
-    """What a step does to what runs."""
+    """The effect of a step on the running process."""
 
-    KEEP = "Keep"  # goes on untouched; no difference, and told only where everything is
-    SWAP = "Swap"  # the code or policy behind a slot changes
+    KEEP = "Keep"  # the part goes on unchanged; only `kept` makes such steps
+    SWAP = "Swap"  # the code or policy of a slot changes
     ADD = "Add"
     REMOVE = "Remove"
-    REHOME = "Rehome"  # a living handler's resource is watched anew
-    REPROJECT = "Reproject"  # a cache is decoded anew, out of what it holds
+    REHOME = "Rehome"  # the resource of a handler is listed and watched anew
+    REPROJECT = "Reproject"  # the records of a cache are made anew, without a LIST
     REINDEX = "Reindex"  # an index is built from the cache
-    RETIME = "Retime"  # a resync period changes, its phase is kept
-    RESTART = "RestartRequired"  # only a new process does this
+    RETIME = "Retime"  # a resync period changes; its phase is kept
+    RESTART = "RestartRequired"  # only a new process takes this step
 
 
 _MARKS = {
@@ -90,7 +91,7 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One difference. `subject` is what it is about, such as `handler notify`."""
+    """One difference between two plans. An example of `subject` is `handler notify`."""
 
     kind: StepKind
     subject: str
@@ -102,46 +103,42 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanSnapshot:
-    """One of the two to be compared: a plan, and a digest of the handler files behind it.
-
-    `transformed` names the resources whose objects a hook transforms; those whose manifest names a
-    transform need not be among them. `modules` has a digest for each module that an entry point names, of all
-    that it is made of; of one that is not among them the code is that of all files.
-    """
+    """One side of a comparison: a plan, with digests of its code."""
 
     plan: Plan
-    code: str
-    transformed: frozenset[str] = frozenset()
+    code: str  # a digest of all handler files
+    transformed: frozenset[str] = frozenset()  # names of the resources whose objects a hook transforms
+    # By module of an entry point, a digest of the files that it imports. For other modules `code` counts.
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def resources(self) -> Mapping[str, ResourcePlan]:
-        """By name."""
+        """The resources by name."""
         return {resource.name: resource for resource in self.plan.resources}
 
     @property
     def handlers(self) -> Mapping[str, HandlerPlan]:
-        """By name."""
+        """The handlers by name."""
         return {handler.name: handler for handler in self.plan.handlers}
 
     def code_of(self, *entries: EntryPoint | None) -> tuple[str, ...]:
-        """Digests of the code that entry points name; a plugin, which has none, is not of the files."""
+        """Digests of the code of entry points. None stands for a plugin, whose code is not in the files."""
         return tuple(self.modules.get(entry.module, self.code) for entry in entries if entry is not None)
 
     def forced(self, number: int) -> "PlanSnapshot":
-        """The same, whose code is another one than before the forced reload of that number; 0 is none."""
+        """A copy with other digests if a forced reload made generation `number`; 0: none did."""
         if not number:
             return self
-        # The number makes all digests other ones: code that no file shows may have changed.
+        # Code outside of the files may have changed, so all digests change.
         modules = {name: f"{digest} {number}" for name, digest in self.modules.items()}
         return replace(self, code=f"{self.code} {number}", modules=modules)
 
     def handler_code(self, handler: HandlerPlan) -> tuple[str, ...]:
-        """Of the code of a handler, and of its filter."""
+        """Digests of the code of a handler and its filter."""
         return self.code_of(handler.entry_point, handler.filter.entry_point if handler.filter else None)
 
     def identities(self, resource: ResourcePlan) -> tuple[CacheIdentity, ...]:
-        """What its caches are; those that are transformed are others with other code."""
+        """The identities of its caches. With a transform, they depend on its code."""
         return tuple(
             CacheIdentity(watch, self._transform_code(resource, watch)) for watch in resource.watches
         )
@@ -152,12 +149,12 @@ class PlanSnapshot:
         return "".join(self.code_of(watch.transform.entry_point))
 
     def all_identities(self) -> tuple[CacheIdentity, ...]:
-        """What all caches are, each once."""
+        """The identities of all caches, each once."""
         found = [identity for each in self.plan.resources for identity in self.identities(each)]
         return tuple(dict.fromkeys(found))
 
     def paths(self, identity: CacheIdentity) -> frozenset[FieldPath]:
-        """The indexed fields that a cache has at hand."""
+        """The indexed fields that the records of a cache contain."""
         paths = [
             FieldPath.parse(indexer.field_path)
             for each in self.plan.resources
@@ -169,12 +166,12 @@ class PlanSnapshot:
 
 
 def changes(old: PlanSnapshot, new: PlanSnapshot) -> tuple[Step, ...]:
-    """The steps from one side to the other: resources, handlers, then what needs a new process."""
+    """The steps from one plan to the other: resources, handlers, then the rest."""
     return (*_resources(old, new), *_handlers(old, new), *_others(old.plan, new.plan))
 
 
 def kept(old: PlanSnapshot, new: PlanSnapshot, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """What goes on untouched: the resources and handlers of both sides that no step is about."""
+    """A step KEEP for each resource and handler of both plans that no other step changes."""
     touched = {step.subject for step in steps}
     subjects = [f"resource {name}" for name in new.resources if name in old.resources]
     subjects += [f"handler {name}" for name in new.handlers if name in old.handlers]
@@ -187,7 +184,7 @@ def summary(steps: Sequence[Step]) -> str:
 
 
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
-    """What a process that was started with one plan does not do of another."""
+    """The steps to `new` that a process that was started with `old` can't take."""
     if old.admin.bind_address != new.admin.bind_address:
         yield Step(StepKind.RESTART, "admin.bindAddress")
     if old.name != new.name:
@@ -204,7 +201,7 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             continue
         previous = before[name]
         mine, theirs = old.identities(previous), new.identities(resource)
-        # Caches that become others without a new LIST: their records are only decoded in another way.
+        # Caches that are converted without a LIST: only the form of their records changes.
         to_convert = {served[identity] for identity in theirs if identity not in mine}
         if set(mine) != set(theirs):
             is_conversion = bool(to_convert) and to_convert == set(mine) - set(theirs)
@@ -216,7 +213,7 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
         if previous.idle_timeout != resource.idle_timeout:
             yield Step(StepKind.SWAP, f"resource {name}", "idleTimeout")
         yield from _indexers(previous, resource, old, new)
-        # A cache that stays may have to hold more fields at hand, for an index that is new.
+        # The records of a cache that stays may need more fields, for a new index.
         lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
         if lacking:
             fields = ", ".join(sorted(map(str, lacking)))
@@ -253,13 +250,13 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             yield Step(StepKind.REHOME, f"handler {name}", "resourceRef")
         if previous.resync_period != handler.resync_period:
             yield Step(StepKind.RETIME, f"handler {name}", "resync")
-        # Two equal digests of everything make a look at each module needless.
+        # If the digests of all files are equal, those of the modules are equal too.
         same_code = old.code == new.code or old.handler_code(previous) == new.handler_code(handler)
         reasons = [] if same_code else ["code"]
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
             yield Step(StepKind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
-    # Another order is one step, whatever number of handlers has moved.
+    # Another order is one step, also if several handlers have moved.
     if [name for name in before if name in after] != [name for name in after if name in before]:
         yield Step(StepKind.SWAP, "handlers", "order")
 
@@ -298,13 +295,13 @@ def _camel(name: str) -> str:
 
 
 class Result(StrEnum):
-    """How an attempt ended."""
+    """The result of an attempt."""
 
     APPLIED = "Applied"
     UNCHANGED = "Unchanged"
     REFUSED = "Refused"
     ROLLED_BACK = "RolledBack"  # the generation before runs again, under a new number
-    SUPERSEDED = "Superseded"  # given up before its commit: the files had changed again
+    SUPERSEDED = "Superseded"  # given up before its commit because the files have changed again
 
 
 def takes_effect(subjects: Sequence[str]) -> str:
@@ -314,14 +311,14 @@ def takes_effect(subjects: Sequence[str]) -> str:
 
 
 class ImportSeconds(NamedTuple):
-    """How long importing the handlers took, in seconds, in both places; 0 where nothing was imported."""
+    """The duration of both imports of the handlers, in seconds; 0 if nothing was imported."""
 
     in_preflight: float = 0.0
     here: float = 0.0
 
     @property
     def are_slow(self) -> bool:
-        """Whether a user should know why the reload took so long."""
+        """Whether the imports explain a slow reload."""
         return self.in_preflight + self.here > _SLOW_IMPORTS
 
     def __str__(self) -> str:
@@ -331,42 +328,36 @@ class ImportSeconds(NamedTuple):
 
 
 def shown_seconds(seconds: float) -> str:
-    """`20 s`, `1.5 s`: the tenths only where they matter."""
+    """Seconds as text, such as `20 s` or `1.5 s`; tenths are left out above 10 s."""
     return f"{seconds:.0f} s" if seconds >= _NO_TENTHS else f"{seconds:.1f} s"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One attempt. `generation` is the one that runs after it; `seconds` is from the read to the commit.
-
-    `lists` and `watches` are the LISTs and WATCHes that were made until the commit, and `unplanned` says in
-    words where these are others than the plan had; `reason` is a CamelCase word. `back` says that it was an
-    attempt to go back, which has nothing to do with what the files say. `imports` are those of a
-    generation that was committed.
-    """
+    """The outcome of one attempt; plugins receive it in `declctl_reload`."""
 
     result: Result
-    generation: int
-    bundle_hash: str
-    reason: str = ""
+    generation: int  # that is active after the attempt
+    bundle_hash: str  # the digest of the files, or a text if they can't be read
+    reason: str = ""  # a CamelCase word
     message: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # from the read to the commit
     steps: Sequence[Step] = ()
-    lists: int = 0
+    lists: int = 0  # LISTs until the commit
     diagnostics: Sequence[Diagnostic] = ()
-    watches: int = 0
-    unplanned: Sequence[str] = ()
-    back: bool = False
-    imports: ImportSeconds = ImportSeconds()
+    watches: int = 0  # WATCHes until the commit
+    unplanned: Sequence[str] = ()  # requests that the plan had not, in words
+    back: bool = False  # the attempt was a rollback, and says nothing of the files
+    imports: ImportSeconds = ImportSeconds()  # of a committed generation
 
     @property
     def bundle(self) -> str:
-        """The digest of the files, also of faulty ones; empty where they could not be read."""
+        """The digest of the files, also if they have errors; empty if they could not be read."""
         digest = self.bundle_hash.removeprefix("faulty ")
         return digest if digest.isalnum() else ""
 
     @property
     def line(self) -> str:
-        """The attempt on one line: `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
+        """The outcome on one line, such as `generation 7: ~handler notify (code), 0 LIST, 3 ms`."""
         if self.result is Result.REFUSED:
             what = "rollback" if self.back else "reload"
             return f"{what} refused, generation {self.generation} goes on: {self.message}"
@@ -389,13 +380,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def _restarts(self) -> str:
-        """What has changed in the files and not in the process, as the end of a sentence; maybe nothing."""
+        """The changes that need a new process, as the end of a sentence; empty if there are none."""
         subjects = [step.subject for step in self.steps if step.kind is StepKind.RESTART]
         return f"; {takes_effect(subjects)}" if subjects else ""
 
     @property
     def advice(self) -> str | None:
-        """What to do about it; None where nothing has to be done, or its diagnostics say it."""
+        """Advice for a user; None if no action is needed, or the diagnostics have suggestions."""
         if self.result not in (Result.REFUSED, Result.ROLLED_BACK):
             return None
         if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
@@ -406,7 +397,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return advice
 
     def as_rollback(self) -> "Outcome":
-        """The same, as an attempt to go back."""
+        """A copy that is marked as a rollback."""
         return msgspec.structs.replace(self, back=True)
 
     def document(self) -> dict[str, Any]:

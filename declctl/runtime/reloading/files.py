@@ -1,9 +1,8 @@
-"""Files changed: a reload is asked for.
+"""The watch on the files of a manifest: each settled change yields a digest.
 
-The operating system says that something happened in a folder; what happened is found by comparing
-digests, because that is the only thing that is true for editors, kubelet's link swaps, network
-mounts and clocks that stand still. Folders are watched, never files: a file that is replaced takes
-its watch with it.
+The operating system gives notice of an event in a folder. The comparison of digests shows whether a file has
+changed, which holds for editors, links that the kubelet moves, network mounts and clocks that stand still.
+Folders are watched, and no files: the watch on a file ends when the file is replaced.
 """
 
 import asyncio
@@ -28,28 +27,25 @@ from declctl.runtime.threads import in_thread
 
 _POLL_SECONDS = 1.0
 SAFETY_POLL_SECONDS = 5.0  # between two looks without a notice; tests make it long
-_LEAST_LIMIT_SECONDS = 2.0  # of the wait for files that never rest
-_QUIET_TIMES = 4  # the same as a multiple of `settle`, so that the quiet time that was asked for is kept
-_FIRST_PAUSE_SECONDS = 1.0  # after a look that failed; twice as long after each further one
+_LEAST_LIMIT_SECONDS = 2.0  # the longest wait for files that never settle is at least this,
+_QUIET_TIMES = 4  # and at least so many times `settle`
+_FIRST_PAUSE_SECONDS = 1.0  # after a look that failed; doubled after each further one
 _LONGEST_PAUSE_SECONDS = 16.0
-_SILENCE_SECONDS = 60.0  # without a fault, until the log says the same fault again
-_MOST_FAULTS = 100  # whose last moment is remembered
+_SILENCE_SECONDS = 60.0  # a fault is logged again if it has not occurred for so long
+_MOST_FAULTS = 100  # whose last time is remembered
 _THREAD = "declctl-look"
 
-_Folder = tuple[Path, int, int]  # with its device and its number there
-_Notice = AbstractSet[tuple[object, str]]  # what has happened, and to which path
+_Folder = tuple[Path, int, int]  # path, device, inode
+_Notice = AbstractSet[tuple[object, str]]  # kinds of events with their paths
 
 
 @dataclass(frozen=True, slots=True)
 class FileWatchStatus:
-    """Whether changed files can be noticed. `error` says why not, `failures` counts the looks that failed.
+    """The health of the watch on files."""
 
-    `error_type` is the class of `error`.
-    """
-
-    failures: int = 0
-    error: str | None = None
-    error_type: str | None = None
+    failures: int = 0  # looks that failed, since the start of the process
+    error: str | None = None  # of the last look; None if it succeeded
+    error_type: str | None = None  # the class of `error`
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -57,22 +53,22 @@ class FileWatchStatus:
 
 
 class FileWatchHealth:
-    """Counts looks at files that failed, and logs each distinct fault once, until it stays away for a minute.
+    """Counts and logs looks at files that failed. Used on the machinery loop.
 
-    Used on the machinery loop.
+    A fault is logged once, and again only after a minute without it.
     """
 
     def __init__(self, *, clock: Clock, log: Log) -> None:
         self._clock = clock
         self._log = log
-        self._failures = 0  # in the life of the process
-        self._in_a_row = 0  # since a look has succeeded
+        self._failures = 0  # since the start of the process
+        self._in_a_row = 0  # failures since the last success
         self._last = FileWatchStatus()
-        self._failed_at: dict[str, float] = {}  # on the clock, by fault
-        self._has_logged = False  # a fault, since a look has succeeded
+        self._failed_at: dict[str, float] = {}  # the last time of each fault, on the clock
+        self._has_logged = False  # a fault since the last success
 
     def failed(self, error: Exception) -> None:
-        """A look has failed."""
+        """Count and log a look that has failed."""
         self._failures += 1
         self._in_a_row += 1
         what, now = _in_words(error), self._clock.monotonic()
@@ -97,7 +93,7 @@ class FileWatchHealth:
             )
 
     def succeeded(self) -> None:
-        """Files have been looked at."""
+        """Record a look that has succeeded; log the first one after a logged fault."""
         if self._has_logged:
             times = "once" if self._in_a_row == 1 else f"{self._in_a_row} times"
             self._log.info(f"files are looked at again, after that has failed {times}")
@@ -105,24 +101,25 @@ class FileWatchHealth:
         self._last = FileWatchStatus(self._failures)
 
     def status(self) -> FileWatchStatus:
-        """How it was at the last look."""
+        """The health at the last look."""
         return self._last
 
 
 class FileChanges:
-    """Yields once for each settled change of what `digest` covers.
+    """Yields the new digest after each settled change of files. Iterated on the machinery loop.
 
-    Files that the digest doesn't cover neither cause nor prolong anything. `folders`, `settle` and
-    `watch` are asked again and again, since a new generation may say something else. `digest` and `folders`
-    look at files, and are called in a daemon thread: on a network mount they may hang, and then neither the
-    loop nor the end of the process must. `last` says what has been dealt with, or is being: whoever is told a
-    digest remembers it before asking for the next. Files that are never quiet for `settle` seconds are told
-    after four times that long, or after two seconds, whichever is later. `seen` is called, in a thread, when
-    a change is first seen, which then has to settle. `blind` is told once, and why, if the system gives no
-    notices.
+    - `digest` returns the digest of the present files, `folders` the folders to watch. Both block, and are
+      called in daemon threads: on a network mount they may hang, and must not keep the process from ending.
+    - `settle` returns the seconds for which files have to stay the same. Files that never do are yielded
+      after four times that, but not before 2 s.
+    - `watch` returns the way to watch. Like `settle`, it is called each time, as a reload may change it.
+    - `last` returns the digest that was handled last. The consumer updates it before it asks for the next.
+    - `seen` is called in a thread when a change is first seen, before it settles.
+    - `blind` is called once, with the reason, if the system gives no notices and files are polled instead.
+    - `failed` and `succeeded` are called after each look.
     """
 
-    def __init__(  # noqa: PLR0913 - what it asks and tells, keyword by keyword
+    def __init__(  # noqa: PLR0913 - its callbacks, keyword by keyword
         self,
         *,
         digest: Callable[[], str],
@@ -154,7 +151,7 @@ class FileChanges:
             while True:
                 try:
                     settled = await self._next(notices)
-                except Exception as error:  # noqa: BLE001 - told; what runs goes on without looks
+                except Exception as error:  # noqa: BLE001 - counted and logged; the next look comes later
                     self._failed(error)
                     await self._clock.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -165,24 +162,24 @@ class FileChanges:
                     yield settled
 
     async def _next(self, notices: "Notices") -> str | None:
-        """Look, and wait for the files to settle or for something to happen; None if nothing has changed."""
+        """Look once: return the digest of a settled change; else wait for a notice, and return None."""
         if self._watch() is WatchFiles.OFF:
             await notices.aclose()
-            await self._clock.sleep(_POLL_SECONDS)  # a reload that was asked for may turn it on
+            await self._clock.sleep(_POLL_SECONDS)  # a reload by a user may turn the watch on
             return None
-        # Looked at first: something may have changed while the last change was dealt with.
+        # Before the wait: files may have changed while the last change was handled.
         digest = await self._read()
         if digest == self._last():
             await self._something_happened(notices)
             return None
-        await self._tell_seen()
+        await self._call_seen()
         settled = await self._settled(digest)
         return settled if settled != self._last() else None
 
-    async def _tell_seen(self) -> None:
+    async def _call_seen(self) -> None:
         try:
             await asyncio.to_thread(self._seen)
-        except Exception as error:  # noqa: BLE001 - it only prepares: the change is told all the same
+        except Exception as error:  # noqa: BLE001 - it only prepares: the change is yielded all the same
             self._failed(error)
 
     async def _settled(self, digest: str) -> str:
@@ -208,8 +205,8 @@ class FileChanges:
         try:
             await notices.next(folders)
         except OSError as fault:
-            # Nothing left to watch with (fs.inotify.max_user_instances, max_user_watches), or a folder
-            # went away meanwhile: looking still works.
+            # The limits of inotify are reached (fs.inotify.max_user_instances, max_user_watches), or a folder
+            # is gone. Polling still works.
             again = await in_thread(self._identified, name=_THREAD)
             if self._blind is not None and len(again) == len(folders):
                 self._blind(str(fault))
@@ -217,32 +214,32 @@ class FileChanges:
             await self._clock.sleep(_POLL_SECONDS)
 
     def _identified(self) -> tuple[_Folder, ...]:
-        """The folders that are there, each with what it is."""
+        """The folders that exist, each with its device and inode."""
         found: list[_Folder] = []
         for path in self._folders():
-            with suppress(OSError):  # it went away this moment
+            with suppress(OSError):  # it was removed just now
                 found.append(folder_id(path))
         return tuple(found)
 
 
 class Notices:
-    """The operating system's notices about some folders, none lost between two looks."""
+    """The operating system's notices of events in some folders. None is lost between two calls of `next`."""
 
     def __init__(self) -> None:
-        self._watched: tuple[_Folder, ...] = ()
-        self._stop = asyncio.Event()
-        self._changes: AsyncGenerator[_Notice] | None = None
-        self._coming: asyncio.Task[_Notice] | None = None
+        self._watched: tuple[_Folder, ...] = ()  # the folders of `_changes`
+        self._stop = asyncio.Event()  # ends `_changes`
+        self._changes: AsyncGenerator[_Notice] | None = None  # None while nothing is watched
+        self._coming: asyncio.Task[_Notice] | None = None  # waits for the next notice, over several calls
 
     async def next(self, watched: tuple[_Folder, ...]) -> None:
-        """Return when something may have happened in these folders, or after a while; raises OSError."""
+        """Wait for an event in these folders, but not for ever; raises OSError if they can't be watched."""
         folders = tuple(path for path, *_ in watched)
         if self._changes is None or watched != self._watched:
             await self.aclose()
             self._watched, self._changes = watched, self._watch(folders)
             self._coming = asyncio.create_task(_following(self._changes))
             await asyncio.sleep(0)
-            return  # what happened before the watch began is not told: whoever asks has to look again
+            return  # there is no notice of earlier events: the caller has to look again
         if self._coming is None:
             self._coming = asyncio.create_task(_following(self._changes))
         try:
@@ -253,17 +250,17 @@ class Notices:
             raise
         self._coming = None
         if await in_thread(lambda: _is_of(notice, folders), name=_THREAD):
-            # A folder itself went away or came: the watch has gone with it, and a new one may look the same.
+            # A folder was removed or made: its watch is gone, although a new folder may look the same.
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Watch no more."""
+        """End the watch."""
         changes, coming = self._changes, self._coming
         self._changes = self._coming = None
         self._stop.set()
         if coming is not None:
             await asyncio.wait([coming])
-            coming.exception()  # looked at: nobody else does
+            coming.exception()  # retrieved, so that asyncio does not log it
         if changes is not None:
             await changes.aclose()
 
@@ -292,7 +289,7 @@ def folder_id(path: Path) -> _Folder:
 
 
 def _is_of(notice: _Notice, folders: Sequence[Path]) -> bool:
-    """Whether something has happened to one of these folders itself, by whatever name."""
+    """Whether one of these folders itself, also under another path, is in the notice."""
     real = {os.path.realpath(path) for path in folders}
     return not real.isdisjoint(os.path.realpath(path) for _, path in notice)
 
@@ -300,14 +297,14 @@ def _is_of(notice: _Notice, folders: Sequence[Path]) -> bool:
 async def _following(changes: AsyncGenerator[_Notice]) -> _Notice:
     try:
         return await anext(changes, frozenset())
-    except RuntimeError as error:  # how watchfiles tells that the system has no inotify instance left
+    except RuntimeError as error:  # watchfiles raises this if there is no inotify instance left
         raise OSError(str(error)) from error
-    except ExceptionGroup as group:  # what its task group makes of an error in its thread
+    except ExceptionGroup as group:  # from the task group of watchfiles
         raise OSError(_in_words(group.exceptions[0])) from group
 
 
 def _in_words(error: Exception) -> str:
-    """An error on one line, with its class where its text does not say what it is."""
+    """An error on one line; with its class, unless it is an OSError with a text."""
     text = str(error)
     return one_line(
         text if isinstance(error, OSError) and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,11 +1,11 @@
-"""One generation: an immutable set of handlers, indexers and plugins; its life-cycle hooks.
+"""One generation: an immutable set of handlers, indexes and plugins, with its life-cycle hooks.
 
-A generation is staged, prepared, committed, drained and retired; nothing in it changes meanwhile. Its life-
-cycle hooks are called one after the other, off the machinery loop, each within a time limit.
+A generation is staged, prepared, committed, drained and retired. Its life-cycle hooks are called one after
+the other, each with a time limit, and never on the machinery loop.
 
-Handler files belong to one generation, and to the generations that a rollback makes of it. An installed
-plugin is one object for all generations that have it with the same version and config: `PluginLifetimes`
-prepares it once and tears it down when its last generation goes.
+The code of handler files belongs to one generation, and to those that a rollback makes of it. An installed
+plugin is one object for all generations that have it with the same version and config. `PluginLifetimes`
+prepares it once, and tears it down with the last of these generations.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _CANCELLED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RuntimeServices:
-    """What every generation is wired to."""
+    """The services of the process that every generation uses."""
 
     discover: Callable[[GroupVersionKind], Awaitable[Resource]]  # raises NotFound for an unknown kind
     caches: InformerPool
@@ -48,38 +48,34 @@ class RuntimeServices:
     def environment(
         self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
     ) -> HandlerEnvironment:
-        """What the contexts of one handler of one generation share."""
+        """The environment that all contexts of one handler of one generation share."""
         return HandlerEnvironment(
             handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run
         )
 
 
 class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """What runs, or is about to.
-
-    `requirements` is what it needs of the caches, `bindings` what it puts into the slots of its
-    handlers. `loop` runs its asynchronous hooks.
-    """
+    """A generation that is active, or is being staged."""
 
     number: int
     inputs: Inputs
     plan: Plan
     loaded_code: LoadedCode
-    requirements: tuple[ResourceRequirement, ...]
+    requirements: tuple[ResourceRequirement, ...]  # on the caches
     listers: Listers
-    bindings: Mapping[str, HandlerBinding]
-    loop: LoopThread
+    bindings: Mapping[str, HandlerBinding]  # for the slots of its handlers, by their names
+    loop: LoopThread  # for asynchronous hooks
 
     def resource(self, name: str) -> ResourceRequirement | None:
-        """What it wants of a resource."""
-        return next((requirement for requirement in self.requirements if requirement.plan.name == name), None)
+        """Its requirement of a resource."""
+        return next((each for each in self.requirements if each.plan.name == name), None)
 
 
 class OldGeneration(msgspec.Struct, frozen=True):
-    """A generation that was replaced, or refused, and is alive, and what holds it."""
+    """A generation that was replaced or refused, and whose code is still alive."""
 
     generation: int
-    holders: tuple[str, ...]
+    holders: tuple[str, ...]  # of its code, in words
     refused: bool = False
 
     def document(self) -> dict[str, Any]:
@@ -90,7 +86,7 @@ class OldGeneration(msgspec.Struct, frozen=True):
 def lifecycle_context(
     name: str, generation: Generation, memo: Memo, services: RuntimeServices
 ) -> HandlerContext:
-    """The context of a life-cycle hook: `name` is the plugin's, or the entry point's."""
+    """The context of a life-cycle hook. `name` is that of the plugin, or the entry point."""
     config = generation.loaded_code.plugin_configs.get(name)
     environment = services.environment(name, generation.number, listers=generation.listers, config=config)
     return HandlerContext(environment, lambda: memo)
@@ -110,9 +106,9 @@ class HookFailure(msgspec.Struct, frozen=True):
 
 
 class Lifecycle:
-    """Calls hooks for the runtime.
+    """Calls life-cycle hooks: `def` in a thread, `async def` on the `loop` of their generation.
 
-    Synchronous ones in a thread, asynchronous ones on the `loop` of their generation.
+    Used on the machinery loop.
     """
 
     def __init__(self, log: Log) -> None:
@@ -126,15 +122,15 @@ class Lifecycle:
         loop: LoopThread,
         timeout: float,
     ) -> list[HookFailure]:
-        """Call all of them, in their order.
+        """Call all implementations in order, each with `timeout` seconds; return and log the failures.
 
-        One that fails doesn't keep the others from being called.
+        After a failure, the next one is called all the same.
         """
         failed: list[HookFailure] = []
         for implementation in implementations:
             try:
                 await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
-            except Exception as error:  # noqa: BLE001 - user code: told, and left to the caller to judge
+            except Exception as error:  # noqa: BLE001 - user code: logged, and the caller decides
                 failed.append(HookFailure(implementation.hook, implementation.plugin, error))
         for failure in failed:
             self._log.error(str(failure), hook=failure.hook, plugin=failure.plugin)
@@ -148,11 +144,11 @@ class Lifecycle:
         loop: LoopThread,
         timeout: float,
     ) -> object:
-        """Call one; returns what it returns. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
+        """Call one implementation. Raises HandlerFailed, or TimeoutError after `timeout` seconds.
 
-        An asynchronous hook is not called while its loop is blocked: that is a TimeoutError at once. A
-        synchronous hook that takes too long can't be stopped: its thread is left behind. Whoever is cancelled
-        waits for it, for 5 seconds at most: what undoes a hook should not run beside it.
+        An `async def` hook is not called while its loop is blocked: that is a TimeoutError at once. A `def`
+        hook that takes too long can't be stopped: its thread is abandoned. After a cancellation, the hook is
+        waited for, for 5 seconds at most: the hook that undoes it should not run beside it.
         """
         what = f"{implementation.hook} of {implementation.plugin}"
         if implementation.is_async and loop.is_blocked:
@@ -161,14 +157,14 @@ class Lifecycle:
         try:
             done, _ = await asyncio.wait([work], timeout=timeout)
         except asyncio.CancelledError:
-            # A synchronous hook can't be cancelled: it is waited for, so that its undoing comes after it.
+            # A `def` hook can't be cancelled: its end is waited for, so that its undoing comes after it.
             if implementation.is_async:
                 work.cancel()
             await asyncio.wait([work], timeout=_CANCELLED_SECONDS)
             raise
         finally:
             work.cancel()
-            work.add_done_callback(_looked_at)
+            work.add_done_callback(_retrieve_exception)
         if not done:
             raise TimeoutError(f"{what} took longer than {timeout:g} s")
         return work.result()
@@ -186,16 +182,16 @@ class Lifecycle:
         )
 
 
-def _looked_at(work: asyncio.Future[object]) -> None:
-    """Read the exception that a hook raises after its time is over: asyncio would log it."""
+def _retrieve_exception(work: asyncio.Future[object]) -> None:
+    """Retrieve the exception that a hook raises after its timeout: otherwise asyncio logs it."""
     if not work.cancelled():
         work.exception()
 
 
 class PluginLifetimes:
-    """The generations that are staged or committed and have not been torn down, the oldest first.
+    """Prepares generations, and tears them down. Used on the machinery loop.
 
-    Used on the machinery loop; it calls their life-cycle hooks.
+    A plugin or code that several generations share is prepared and torn down once.
     """
 
     def __init__(self, services: RuntimeServices, lifecycle: Lifecycle) -> None:
@@ -205,27 +201,27 @@ class PluginLifetimes:
         self._memos: dict[str, Memo] = {}  # by plugin or entry point
 
     def all(self) -> Sequence[Generation]:
-        """Every one of them."""
+        """The generations that are staged or committed and not torn down, the oldest first."""
         return tuple(self._generations)
 
     def memo(self, name: str) -> Memo:
-        """What a plugin or an entry point remembers in its life-cycle hooks."""
+        """The memo of a plugin or an entry point in its life-cycle hooks."""
         return self._memos.setdefault(name, Memo())
 
     def enter(self, generation: Generation) -> None:
-        """Begin to stage a generation: what it uses is not torn down from now on."""
+        """Begin to stage a generation: its plugins are not torn down from now on."""
         self._generations.append(generation)
 
     async def leave(self, generation: Generation, *, timeout: float) -> bool:
-        """End a generation: tear down what no other one uses, `timeout` seconds for each hook.
+        """End a generation: tear down plugins and code that no other one uses, with `timeout` seconds a hook.
 
-        Returns whether it was the last that used its code.
+        Returns whether it was the last generation that used its code.
         """
         self._generations.remove(generation)
-        # A rollback made another generation of the same code: that one tears it down.
+        # A rollback has made another generation of the same code: that one tears the code down.
         if self._is_loaded(generation):
             return False
-        kept = self._plugins_elsewhere(generation)
+        kept = self._shared_plugins(generation)
         await self._lifecycle.call_each(
             [i for i in generation.loaded_code.lifecycle("declctl_teardown") if i.plugin not in kept],
             lambda i: self._arguments(i, generation),
@@ -235,9 +231,10 @@ class PluginLifetimes:
         return True
 
     async def prepare(self, generation: Generation, *, after: Generation | None) -> None:
-        """Call what a generation wants called before it is committed; raises ReloadRefused.
+        """Call the hooks of a generation before its commit; raises ReloadRefused if one fails.
 
-        The first of all starts up. Code that is loaded already is prepared, and has its state.
+        `after` is the active generation. Without one, `declctl_startup` is called first. Code that is loaded
+        already was prepared before, and has its state.
         """
         if after is None:
             await self._call_all(generation, "declctl_startup", "StartupFailed")
@@ -264,7 +261,7 @@ class PluginLifetimes:
         timeout, kept = new.plan.reload.warm_timeout, new.loaded_code.same_plugins(old.loaded_code)
         for importer in new.loaded_code.lifecycle("declctl_import_state"):
             exporter = exporters.get(importer.plugin)
-            # An installed plugin that stays is the same object: it has its state.
+            # An installed plugin that stays is the same object, and has its state.
             if exporter is None or importer.plugin in kept:
                 continue
             try:
@@ -277,9 +274,9 @@ class PluginLifetimes:
                 raise ReloadRefused("StateNotImported", message) from error
 
     def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:
-        """The plugins that are prepared already, with the config of this generation.
+        """The plugins that were prepared with the config of this generation.
 
-        A plugin whose config has changed since is not among them, even if it had this one before.
+        A plugin that the active generation has with another config is not among them.
         """
         other = (
             generation.loaded_code.reconfigured(after.loaded_code) if after is not None else frozenset[str]()
@@ -287,14 +284,14 @@ class PluginLifetimes:
         if self._is_loaded(generation):
             everybody = {i.plugin for i in generation.loaded_code.lifecycle("declctl_prepare")}
             return frozenset(everybody - other)
-        return self._plugins_elsewhere(generation) - other
+        return self._shared_plugins(generation) - other
 
     def _is_loaded(self, generation: Generation) -> bool:
-        """Whether another one has the very same code."""
+        """Whether another generation has the same code object."""
         return any(other.loaded_code is generation.loaded_code for other in self._others(generation))
 
-    def _plugins_elsewhere(self, generation: Generation) -> frozenset[str]:
-        """The installed plugins that another one uses as this one does."""
+    def _shared_plugins(self, generation: Generation) -> frozenset[str]:
+        """The installed plugins that another generation has with the same version and config."""
         return frozenset[str]().union(
             *(generation.loaded_code.same_plugins(other.loaded_code) for other in self._others(generation))
         )

@@ -1,9 +1,9 @@
-"""The walk of one edit, from files to commit: settle → read → check → stage → commit → drain → retire.
+"""The steps of a reload: read → check → stage → commit → drain → retire.
 
-Everything that can fail happens before the commit and touches nothing that runs; the commit can't fail. A
-start is the same walk without an old generation: its caches fill after the commit, and its handlers begin
-when they are full. After the commit, `Probation` watches the calls of the new code, and goes back if they
-fail or hang.
+All steps that can fail come before the commit, and change nothing that runs. The commit can't fail. A start
+has the same steps without an old generation: its caches fill after the commit, and its handlers begin after
+that. After the commit, `Probation` judges the calls of the new code, and asks for a rollback if they fail or
+hang.
 """
 
 import asyncio
@@ -39,17 +39,14 @@ from declctl.runtime.reloading.stage import (
     Replays,
     Stage,
     StagedGeneration,
-    outdated,
     refusal,
+    restart_steps,
 )
 from declctl.runtime.threads import in_thread
 
 
 class Reloader:
-    """Makes generations follow one another.
-
-    Used on the machinery loop, by one attempt at a time.
-    """
+    """Replaces the active generation by the next one. Used on the machinery loop, one attempt at a time."""
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class Reloader:
 
     @property
     def running(self) -> tuple[int, str]:
-        """The number of the generation that runs, and the digest of its files; 0 and "" before the first."""
+        """The number of the active generation, and the digest of its files; 0 and "" before the first."""
         return (0, "") if self.active is None else (self.active.number, self.active.inputs.digest)
 
     @property
@@ -93,7 +90,7 @@ class Reloader:
 
     @property
     def old(self) -> list[OldGeneration]:
-        """The generations that were replaced and are alive, and what holds them."""
+        """The generations that were replaced and are alive, with their holders."""
         kept = self.probation.before
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
@@ -104,15 +101,15 @@ class Reloader:
         return [*found, *self._retiring.held]
 
     async def start(self, checked: CheckResult) -> Outcome:
-        """Make the first generation; raises ManifestErrors or ReloadRefused, and then nothing runs.
+        """Make and commit the first generation; if it raises ManifestErrors or ReloadRefused, nothing runs.
 
-        It is committed at once, so that the status shows how its caches fill. No handler is called
-        before `first_sync`.
+        The commit comes at once, so that the status shows how the caches fill. No handler is called before
+        `first_sync`.
         """
         async with self._attempt:
             staged = await self._staging.first(checked)
             self._warnings = checked.diagnostics
-            # Handlers may read any cache: none begins before all have been filled (`first_sync`).
+            # Handlers may read any cache: none is called before all have synced (`first_sync`).
             self._slots.hold()
             self.commit(staged)
             new = staged.generation
@@ -121,10 +118,10 @@ class Reloader:
             )
 
     async def first_sync(self) -> None:
-        """Let handlers begin when every cache has synced, or after `warmTimeout` with those that have.
+        """Start the handlers when every cache has synced, or after `warmTimeout`.
 
-        A kind that the server does not serve is not waited for. Where a reload has come meanwhile, its
-        caches count. What a later generation adds has synced before it is committed (`Stage`).
+        A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
+        caches count. The caches of later generations have synced before their commit (`Stage`).
         """
         began, synced = self._clock.monotonic(), asyncio.Event()
         self.on_synced.append(synced.set)
@@ -132,7 +129,7 @@ class Reloader:
             assert self.active is not None
             if self._clock.monotonic() - began >= self.active.plan.reload.warm_timeout:
                 break
-            # A kind that turns out not to be served gives no event: faults are looked at.
+            # There is no event for a kind that is not served, so faults are polled.
             await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
             synced.clear()
         self.on_synced.remove(synced.set)
@@ -145,7 +142,7 @@ class Reloader:
         self._slots.let_go()
 
     def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
-        """The resources that have not synced, and why; those that are not served only if `missing`."""
+        """The resources that have not synced, and why; with `missing`, also kinds that are not served."""
         assert self.active is not None
         return {
             requirement.plan.name: cached.informer.why_not_synced()
@@ -162,13 +159,14 @@ class Reloader:
         settled: str | None = None,
         read: Callable[[str], None] = lambda _: None,
     ) -> Outcome:
-        """Make what the files say now the next generation, or say why not.
+        """Make the next generation of the present files; return the outcome.
 
-        `asked` tries again what has been tried before, and plugins that could not be loaded; otherwise
-        the same bytes are not tried twice. `force` makes all code anew even where no file has changed that is
-        read: it may depend on others. Files that are not `settled`, a digest, any longer are left to a
-        later attempt. `read` is told the digest of what the attempt is made of. Cancelling, which is possible
-        until the commit, undoes everything before it is raised.
+        - `asked`: a user asks. Files that were tried before, and disabled plugins, are tried again.
+        - `force`: make all code anew also if no file has changed, as it may depend on other files.
+        - `settled`: the digest of the settled files. If they have another digest, a later attempt takes them.
+        - `read`: called with the digest of the files that were read.
+
+        A cancellation is possible until the commit. It is raised after everything was undone.
         """
         async with self._attempt:
             began = self._clock.monotonic()
@@ -178,21 +176,21 @@ class Reloader:
                     checked, digest = await in_thread(self._read, name="declctl-read")
             except ReloadRefused as refused:
                 return self._refused(refused, settled or "", began)
-            # Files that change while they are read settle again, and begin an attempt of their own.
+            # Files that have changed since settle again, and begin an attempt of their own.
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
-            # A person asks again also to load a plugin that was disabled, as it could not be loaded.
+            # A user may ask to load a plugin again that is disabled because it could not be loaded.
             wants_anew = force or (asked and bool(self.active.loaded_code.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
                 try:
                     with self._own_faults():
-                        steps = await asyncio.to_thread(outdated, self.active.loaded_code.plugins)
+                        steps = await asyncio.to_thread(restart_steps, self.active.loaded_code.plugins)
                 except ReloadRefused as refused:
                     return self._refused(refused, digest, began)
                 return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
-            # The same bytes fail the same way: they are tried again only if a person asks.
+            # The same files fail the same way: they are tried again only if a user asks.
             if digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
@@ -203,28 +201,28 @@ class Reloader:
                         raise refusal(checked)
                     staged = await self._staging.next(checked, self._next_number, after=self.active)
             except ReloadRefused as refused:
-                self._last_digest = digest  # not where it is given up: it has not been tried then
+                self._last_digest = digest  # not after a cancellation: the files were not tried then
                 return self._refused(refused, digest, began)
             known, self._warnings = self._warnings, checked.diagnostics
             return self._applied(staged, began, warnings=new_among(checked.diagnostics, known))
 
     def forget(self, digest: str) -> None:
-        """Try files of this digest again when they come back: that they were refused was not announced."""
+        """Try files of this digest again when they come back: their refusal was not reported."""
         if self._last_digest == digest:
             self._last_digest = ""
 
     async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
-        """Commit the generation before again, as the next one, or say why not.
+        """Commit the generation before again, as the next one; return the outcome.
 
-        Only what is still loaded can come back: `number`, or whichever it is. What the files say is not
-        tried again until it changes or somebody asks. An attempt that runs is waited for; if it is
-        committed, nothing is done unless somebody `asked`.
+        Only the generation of the trial is still loaded. `number` is the requested one; None: any. `why` is
+        the reason in the log. The present files are not tried again until they change or a user asks. A
+        current attempt is waited for; if it is committed, nothing is done unless a user has `asked`.
         """
         judged = self.probation.trial
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
-            # The attempt that was waited for may have begun another trial: what was judged is gone.
+            # The attempt before may have begun another trial: then the verdict was on another generation.
             trial, active = self.probation.trial, self.active
             if trial is not judged and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
@@ -242,11 +240,11 @@ class Reloader:
 
     @property
     def loaded(self) -> tuple[int, ...]:
-        """The generation that may come back, if there is one, and the one that runs."""
+        """The numbers of the generation that may come back, if there is one, and of the active one."""
         return tuple(each.number for each in (self.probation.before, self.active) if each is not None)
 
     async def drained(self) -> None:
-        """Return when every generation that was replaced has been retired."""
+        """Wait until every replaced generation is retired."""
         await self._retiring.drained()
 
     async def close(self, *, timeout: float) -> None:
@@ -257,11 +255,11 @@ class Reloader:
             await self._lifetimes.leave(generation, timeout=timeout)
 
     def memo(self, name: str) -> Memo:
-        """What a plugin or an entry point remembers in its life-cycle hooks."""
+        """The memo of a plugin or an entry point in its life-cycle hooks."""
         return self._lifetimes.memo(name)
 
     async def _let_go(self, generation: Generation) -> None:
-        """Undo what was made of a generation that is not committed."""
+        """Undo the staging of a generation that is not committed."""
         timeout = generation.plan.reload.drain_timeout
         await self._retiring.let_go(generation, timeout=timeout, linger=0.0)
 
@@ -273,9 +271,9 @@ class Reloader:
 
     @contextmanager
     def _own_faults(self) -> Generator[None]:
-        """Turn an unforeseen exception into a refusal, before the commit: what runs was not touched.
+        """Turn an unexpected exception before the commit into a refusal.
 
-        Raises ReloadRefused, with the reason `ResourcesExhausted` or `InternalError`.
+        Raises ReloadRefused with the reason `ResourcesExhausted` or `InternalError`.
         """
         try:
             yield
@@ -292,9 +290,9 @@ class Reloader:
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
     def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
-        """Between two deltas: no user code, no I/O, nothing to wait for."""
+        """Make a staged generation the active one, between two deltas. Calls no user code; awaits nothing."""
         old, new = self.active, staged.generation
-        # From this line on events go to the new bindings. The rest of the commit only keeps books.
+        # From this line on, events go to the new bindings. The rest of the commit is bookkeeping.
         ended = self._slots.commit(staged.prepared)
         self._services.caches.reproject(new.requirements)
         for requirement in new.requirements:
@@ -305,12 +303,12 @@ class Reloader:
         self.active = new
         self._next_number = new.number + 1
         self._retiring.alive[new.number] = new
-        # After a rollback the files are those that failed: they are not tried again until they change.
+        # After a rollback, the present files are those that failed: they are not tried until they change.
         if not back:
             self._last_digest = new.inputs.digest
         if old is not None:
             policy = new.plan.reload
-            if back:  # what waits for code that fails goes to the code that does not
+            if back:  # changes that wait for the failing code are handed to the code before it
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             released = self.probation.begin(old, new.plan.reload, back=back)
             self._retiring.begin(old, policy, ended, released)
@@ -320,7 +318,7 @@ class Reloader:
             call()
 
     async def call_reload_hooks(self, outcome: Outcome, timeout: float) -> None:
-        """Call `declctl_reload` of the active generation, `timeout` seconds for each hook; raises nothing."""
+        """Call `declctl_reload` of the active generation, `timeout` seconds a hook; failures are logged."""
         active = self.active
         if active is not None:
             hooks = active.loaded_code.lifecycle("declctl_reload")
@@ -363,12 +361,13 @@ class Reloader:
 
 
 def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None) -> Outcome:
-    """The generation that somebody wants back is not loaded; says which one is, and why no other."""
-    there = trial.before.number if trial is not None else None
-    wanted = "no earlier generation" if number is None else f"generation {number}"
-    message = f"{wanted} is not in memory: " if number is not None else f"{wanted} is in memory: "
-    if there is not None:
-        message += f"generation {there} is"
+    """The outcome if the requested generation is not loaded; says which one is loaded."""
+    if number is None:
+        message = "no earlier generation is in memory: "
+    else:
+        message = f"generation {number} is not in memory: "
+    if trial is not None:
+        message += f"generation {trial.before.number} is"
     elif not active.plan.reload.probation_period:
         message += "one is kept for spec.reload.probationPeriod, and that is not set"
     else:

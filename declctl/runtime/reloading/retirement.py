@@ -1,9 +1,8 @@
-"""Retirement of a generation: queued changes are drained, code is torn down and freed, informers released.
+"""The retirement of a generation: drain its changes, tear down and free its code, release its informers.
 
-Python frees code when nothing refers to it any longer. A thread, a task, a logging handler or a registration
-that a module has left behind may refer to it for ever: such code goes on running, and its memory stays.
-`find_holders` looks for them in a thread, after a full collection, and only while a generation is still alive
-then.
+Python frees code without references. A thread, a task, a logging handler or a registration that a module has
+left behind may refer to the code for ever: then it goes on running, and its memory stays. `find_holders`
+searches for such references in a thread, after a full collection, and only if the code is still alive then.
 """
 
 import asyncio
@@ -41,11 +40,11 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
 
-SWEEP_SECONDS = 0.5  # after code is forgotten; what else is forgotten meanwhile is swept with it
-SWEEP_INTERVAL = 60.0  # seconds between two sweeps, where more than a few objects are cached decoded
-_MOST_WAITING = 3  # retired generations, which may hold much memory, that wait for such a sweep
+SWEEP_SECONDS = 0.5  # from a retirement to its sweep, which later retirements may share
+SWEEP_INTERVAL = 60.0  # between two sweeps if many objects are cached decoded
+_MOST_WAITING = 3  # retired generations, which may have much memory, before a sweep does not wait
 _UNKNOWN = "something that was not found"
-FEW_DECODED = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each of them
+FEW_DECODED = 1000  # decoded objects: a full collection stops all threads for about 25 µs for each
 _MOST = 5  # holders that are named
 _CONTAINERS = (dict, list, tuple, set, frozenset, CellType, staticmethod, classmethod, property)
 _NO_HOLDERS = (
@@ -57,7 +56,7 @@ _HOOKS = ((sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook"
 
 
 class RetiredCode(msgspec.Struct, frozen=True):
-    """The code of a generation that was retired, or refused, which may be alive all the same."""
+    """The code of a generation that was retired or refused, and that may still be alive."""
 
     generation: int
     refused: bool
@@ -66,18 +65,18 @@ class RetiredCode(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether anything of it is left: a function, a class with methods, or what it has attached."""
+        """Whether a function or a class of it is left, or a logging handler on the root logger."""
         return self.trace.is_alive or bool(self.registrations.attached)
 
 
 def find_holders(
     code: RetiredCode, loops: Sequence[asyncio.AbstractEventLoop], *, everywhere: bool
 ) -> tuple[str, ...]:
-    """What holds the code of a generation, five at most; empty if nothing is found. In a thread.
+    """The holders of the code of a generation, in words, five at most; empty if none is found. In a thread.
 
-    Threads, tasks of `loops`, logging, signals and other modules are looked at first: some 10 ms. If it is
-    none of these, and `everywhere`, all objects of the process are: a second for a million of them, in which
-    other threads run.
+    Searches threads, tasks of `loops`, logging, signals and other modules first: some 10 ms. If none of these
+    holds the code, `everywhere` searches all objects of the process: a second for a million of them, during
+    which other threads run.
     """
     prefix = code.trace.prefix
     found = [
@@ -89,7 +88,7 @@ def find_holders(
     ]
     if not found and code.trace.is_alive and code.registrations.at_exit:
         found = ["a function registered with atexit"]
-    # Last, as it takes long: what is named above explains itself, and a type in the heap hardly does.
+    # Last, as it takes long, and the names of types help less than the holders above.
     if not found and code.trace.is_alive and everywhere:
         found = _referrers(prefix)
     if len(found) > _MOST:
@@ -98,12 +97,12 @@ def find_holders(
 
 
 def _threads(prefix: str) -> Iterator[str]:
-    # A thread that is within a function of the code holds it by its stack.
+    # A thread that runs a function of the code holds it by its stack.
     frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     for thread in threading.enumerate():
         place = _place(frames.get(thread.ident or 0), prefix)
         if not place:
-            # What it was given, and not what it has: the fields of threading.Thread and threading.Timer.
+            # The target that it will call: fields of threading.Thread and threading.Timer.
             given = [vars(thread).get(name) for name in ("_target", "function")]
             own = [value for value in (*given, thread) if _is_of(value, prefix)]
             place = _named(own[0]) if own else ""
@@ -116,7 +115,7 @@ def _tasks(prefix: str, loops: Iterable[asyncio.AbstractEventLoop]) -> Iterator[
     for loop in loops:
         for task in asyncio.all_tasks(loop):
             waits: Any = task.get_coro()
-            # Down the chain of awaits: the outer coroutine is often a library's, the inner one the user's.
+            # Follow the awaits inwards: the outer coroutine is often a library's, the inner one the user's.
             while type(waits) is CoroutineType:
                 place = _place(waits.cr_frame, prefix, outer=False)
                 if place:
@@ -143,7 +142,7 @@ def _logging(prefix: str, attached: Sequence[logging.Handler]) -> Iterator[str]:
 
 def _signals(prefix: str) -> Iterator[str]:
     for number in signal.valid_signals():
-        with suppress(ValueError):  # of the system's own
+        with suppress(ValueError):  # a signal that Python has no name for
             if _is_of(signal.getsignal(number), prefix):
                 yield f"signal handler {_named(signal.getsignal(number))} for {signal.Signals(number).name}"
     for module, name in _HOOKS:
@@ -152,7 +151,7 @@ def _signals(prefix: str) -> Iterator[str]:
 
 
 def _modules(prefix: str) -> Iterator[str]:
-    """Attributes of modules of others that the generation has set."""
+    """Attributes of other modules that the generation has set."""
     for name, module in tuple(sys.modules.items()):
         if not name.startswith(prefix) and type(module) is ModuleType:
             for attribute, value in tuple(vars(module).items()):
@@ -161,15 +160,14 @@ def _modules(prefix: str) -> Iterator[str]:
 
 
 def _referrers(prefix: str) -> list[str]:
-    """What else refers to functions, classes and instances of the generation: the types of these objects.
+    """The types of all other objects that refer to functions, classes and instances of the generation.
 
-    Of a container its owner is told. In Python, and not by `gc.get_referrers`, which lets no other thread run
-    until it has looked at everything.
+    For a container, its owner is named. Written in Python, as `gc.get_referrers` lets no other thread run.
     """
     everything = gc.get_objects()
     own = {id(each) for each in everything if _is_of(each, prefix) or _is_namespace(each, prefix)}
     first = [each for each in everything if id(each) not in own and _refers(each, own)]
-    # A dict or a list says nothing to a person: the object that owns it does.
+    # The name of a dict or a list does not help a user: the object that owns it does.
     containers = {id(each) for each in first if _is_a(each, _CONTAINERS)}
     ours = {id(everything), id(first)}
     lifetimes = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
@@ -183,12 +181,12 @@ def _refers(each: object, to: set[int]) -> bool:
 
 
 def _is_a(each: object, kinds: tuple[type, ...]) -> bool:
-    """As isinstance, which asks the object for its `__class__`: user code, and a dead proxy raises."""
+    """As isinstance, which reads `__class__`: that may run user code, and raises for a dead proxy."""
     return issubclass(type(each), kinds)
 
 
 def _is_namespace(each: object, prefix: str) -> bool:
-    """Whether it is a module of the generation, or what such a module consists of."""
+    """Whether it is a module of the generation, or the dict of one."""
     if type(each) is ModuleType:
         each = vars(each)
     return type(each) is dict and _begins(each.get("__name__"), prefix) and "__loader__" in each
@@ -204,7 +202,7 @@ def _is_of(value: Any, prefix: str) -> bool:
     if kind is FunctionType:
         return _begins(value.__globals__.get("__name__"), prefix)
     of_class = value if issubclass(kind, type) else kind
-    # Not by `of_class.__dict__`, which asks a metaclass, and so user code.
+    # Not by `of_class.__dict__`, which a metaclass of user code may define.
     return _begins(type.__getattribute__(of_class, "__dict__").get("__module__"), prefix)
 
 
@@ -223,7 +221,7 @@ def _place(frame: FrameType | None, prefix: str, *, outer: bool = True) -> str:
 
 
 def _named(value: Any) -> str:
-    """A function or a class by its name, anything else by its class."""
+    """The name of a function or a class, else the name of the object's class."""
     kind = type(value)
     if kind is partial:
         return _named(value.func)
@@ -242,17 +240,14 @@ def _named(value: Any) -> str:
 
 
 class Retirement:
-    """The generations that were committed, by their numbers, and the end of those that were replaced.
-
-    Used on the machinery loop.
-    """
+    """Retires generations, and looks whether their code is freed. Used on the machinery loop."""
 
     def __init__(
         self, services: RuntimeServices, lifetimes: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
     ) -> None:
-        self.alive: dict[int, Generation] = {}  # committed and not retired
-        self._retired: dict[str, RetiredCode] = {}  # prefix of its modules → code that no sweep found gone
-        self._held: dict[str, OldGeneration] = {}  # the same prefix → what the last sweep found to hold it
+        self.alive: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
+        self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
+        self._held: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
@@ -267,18 +262,18 @@ class Retirement:
     def begin(
         self, old: Generation, policy: ReloadSpec, ended: Sequence[EndedEpoch], released: asyncio.Event | None
     ) -> None:
-        """Drain and retire a generation that was replaced; tear it down after `released` is set, if given."""
+        """Begin to drain and retire a replaced generation; its teardown waits for `released`, if given."""
         task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, released))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def drained(self) -> None:
-        """Return when every generation that was replaced has been retired."""
+        """Wait until every replaced generation is retired."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def cancel(self) -> None:
-        """Leave undone what is not done: the process ends."""
+        """Cancel retirements and sweeps: the process ends."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         tasks = (*self._tasks, *self._sweeps)
@@ -288,9 +283,9 @@ class Retirement:
             await asyncio.wait(tasks)
 
     async def let_go(self, generation: Generation, *, timeout: float, linger: float) -> None:
-        """End a generation, committed or not: what nobody else uses is torn down, and its code forgotten.
+        """End a generation, committed or not: tear down what no other one uses, and close its code.
 
-        Hooks have `timeout` seconds, informers linger for `linger` seconds.
+        Each hook has `timeout` seconds. Informers linger for `linger` seconds.
         """
         was_last = await self._lifetimes.leave(generation, timeout=timeout)
         # Only committed generations are alive; the others were refused while they were staged.
@@ -299,7 +294,7 @@ class Retirement:
             del self.alive[generation.number]
         self._services.caches.drop_indexes(generation.requirements, self._requirements())
         self._services.caches.release(generation.requirements, linger=linger)
-        # A loop that only this generation used is not needed any longer.
+        # A loop that only this generation used is not needed any more.
         self._services.loops.keep({other.loop for other in self._lifetimes.all()})
         if was_last:
             loaded_code = generation.loaded_code
@@ -323,19 +318,19 @@ class Retirement:
             self._log.warning(_undrained(left, old.number, took), handler=left.handler)
         if not late:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
-        # Calls that `drainTimeout` did not wait for still use the old code: nothing is torn down under them.
+        # Calls that `drainTimeout` did not wait for still use the old code: its teardown comes after them.
         await self._slots.finished(ended)
-        if released is not None:  # probation of the next generation may bring this one back
+        if released is not None:  # the probation of the next generation may commit this one again
             await released.wait()
         await self.let_go(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
 
     @property
     def held(self) -> Sequence[OldGeneration]:
-        """The generations that were retired and whose code is alive all the same."""
+        """The retired generations whose code is still alive."""
         return [old for prefix, old in self._held.items() if self._retired[prefix].is_alive]
 
     def _sweep_in(self, delay: float) -> None:
-        """Sweep in so many seconds, unless it is done sooner anyway."""
+        """Sweep after `delay` seconds, unless an earlier sweep is due."""
         loop = asyncio.get_running_loop()
         if self._sweeping is not None:
             if self._sweeping.when() <= loop.time() + delay:
@@ -351,7 +346,7 @@ class Retirement:
         task.add_done_callback(self._sweeps.discard)
 
     async def _swept(self) -> None:
-        """Free code without references, and find the holders of the rest; again a minute later."""
+        """Free code without references, and find the holders of the rest; repeat that after a minute."""
         async with self._one_sweep:
             retired, before, loops = tuple(self._retired.values()), self._held, self._services.loops.all()
             everywhere = self._decoded() <= FEW_DECODED
@@ -363,7 +358,7 @@ class Retirement:
 
             try:
                 held = await in_thread(sweep, name="memory sweep")
-            except Exception as fault:  # noqa: BLE001 - told; the next sweep finds what this one has not
+            except Exception as fault:  # noqa: BLE001 - logged; the next sweep tries again
                 self._log.warning(
                     "what keeps the code of retired generations alive can't be found out: "
                     f"{describe(fault)}; it is tried again in {SWEEP_INTERVAL:g} s"
@@ -386,7 +381,7 @@ class Retirement:
             self._sweep_in(SWEEP_INTERVAL)
 
     def _decoded(self) -> int:
-        """How many objects are cached decoded (`mode: Objects`)."""
+        """The number of objects that are cached decoded (`mode: Objects`)."""
         return sum(
             len(cached.informer.indexer)
             for cached in self._services.caches.all()
@@ -394,8 +389,8 @@ class Retirement:
         )
 
     def _requirements(self) -> list[ResourceRequirement]:
-        """What every generation reads that hasn't been retired: the active one, and those that drain."""
-        return [requirement for generation in self.alive.values() for requirement in generation.requirements]
+        """The requirements of the active generation, and of those that drain."""
+        return [each for generation in self.alive.values() for each in generation.requirements]
 
 
 def _held(
@@ -404,7 +399,7 @@ def _held(
     loops: Sequence[asyncio.AbstractEventLoop],
     everywhere: bool,
 ) -> OldGeneration:
-    """What holds the code of a generation now. All objects are searched the first time only: that is slow."""
+    """The present holders of the code of a generation. Only the first search is in all objects: it is slow."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
     known_holders = before.holders if before is not None else (_UNKNOWN,)
@@ -412,7 +407,7 @@ def _held(
 
 
 def _undrained(left: DrainRemainder, generation: int, seconds: float) -> str:
-    """What a handler was not through with, what became of it, and what to do."""
+    """The log line of a handler that was not drained in time."""
     changes = "1 change" if left.waiting == 1 else f"{left.waiting:,} changes"
     calls = "1 call" if left.running == 1 else f"{left.running:,} calls"
     still = f"; {calls} still running, not waited for any longer" if left.running else ""
@@ -431,12 +426,13 @@ def _undrained(left: DrainRemainder, generation: int, seconds: float) -> str:
 
 
 def sweep_delay(decoded: int, since_last: float, *, waiting: int = 1) -> float:
-    """Seconds until the next sweep, with so many decoded objects and so many seconds after the last one.
+    """The seconds until the next sweep.
 
-    `waiting` generations have been retired since: code of 100 MB that is edited again and again must not fill
-    the memory.
-
-    Many reloads in a row pause a process that caches many decoded objects once a minute, or once for three.
+    - `decoded`: the number of decoded objects in caches. With many of them, a sweep pauses the process, so
+      there is one a minute at most.
+    - `since_last`: seconds since the last sweep.
+    - `waiting`: generations that were retired since. With three of them the sweep does not wait: code of
+      100 MB that is edited again and again must not fill the memory.
     """
     if decoded <= FEW_DECODED or waiting >= _MOST_WAITING:
         return SWEEP_SECONDS
@@ -444,15 +440,14 @@ def sweep_delay(decoded: int, since_last: float, *, waiting: int = 1) -> float:
 
 
 def give_memory_back() -> None:
-    """Free forgotten code, and give free memory back to the system.
+    """Free closed code, and return free memory to the system. Called in a thread.
 
     A module and its functions refer to each other, so that only a full collection frees them. Python makes
     one when a quarter more objects have survived than at the last one, which may be many reloads later. It
-    looks at every container of the process while no other thread runs: 2 to 4 ms with 100,000 cached frames,
-    half a second with 20,000 decoded pods.
+    visits every container of the process while no other thread runs: 2 to 4 ms with 100,000 cached frames,
+    half a second with 20,000 decoded pods. It also runs finalizers of user code.
 
-    What is freed lies between objects that are in use, and stays resident until glibc trims its heap. A
-    thread calls this: it takes the time of what there is to free, and runs finalizers of users.
+    The freed memory lies between objects in use, and stays resident until glibc trims its heap.
     """
     gc.collect()
     trim = _malloc_trim()

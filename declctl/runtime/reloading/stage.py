@@ -1,12 +1,11 @@
-"""The stage: makes a generation ready beside the one that runs. A failure leaves what runs untouched.
+"""The stage: makes a generation ready for its commit, beside the active one, which a failure does not change.
 
     manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
-    handler files → LoadedCode ───┘  handlers  → Binding → slots (queue, workers), listening to the informers
+    handler files → LoadedCode ───┘  handlers  → HandlerBinding → slots (queue, workers) on the informers
 
-`assemble` is the wiring diagram: it starts nothing, and only counts informers as used. `Stage` then calls
-`declctl_prepare`, fills new caches, builds new indexes, and prepares all that the commit takes over.
-`Replays` gives a handler with new code the cache again where its manifest asks for that: in slices, each when
-nothing else waits for the handler, and each object as it is then.
+`assemble` joins the parts of a generation. It starts nothing, and only counts informers as used. `Stage` then
+calls `declctl_prepare`, fills new caches, builds new indexes, and prepares the changes of the commit.
+`Replays` delivers the cache again to handlers with new code, if the manifest says so (`replay`).
 """
 
 import asyncio
@@ -64,21 +63,18 @@ _REASONS = {
     "DCL045": "ImportTimeout",
     "DCL087": "RestartRequired",
 }
-_SLICE = 100
-_PAUSE_SECONDS = 0.01
+_SLICE = 100  # objects of a replay that are queued at once
+_PAUSE_SECONDS = 0.01  # between two looks whether the queue of a handler is empty
 FAULT_LOOK_SECONDS = 0.05  # between two looks at the faults of a cache that is being filled
 
 
-def outdated(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
-    """A step `RestartRequired` for each plugin of which another version is installed than is loaded.
-
-    Looks at the disk.
-    """
-    return tuple(step for plugin in plugins if plugin.state == READY for step in _outdated(plugin))
+def restart_steps(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
+    """A step `RestartRequired` for each plugin whose installed version is not the loaded one. Blocks."""
+    return tuple(step for plugin in plugins if plugin.state == READY for step in _restart_step(plugin))
 
 
-def changed_states(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> Iterator[Step]:
-    """A step `Swap` for each plugin that can be loaded now and could not be before, or the reverse."""
+def state_steps(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> Iterator[Step]:
+    """A step `Swap` for each plugin that has become Ready or Disabled."""
     was = {plugin.name: plugin.state for plugin in before}
     for plugin in after:
         if plugin.name in was and was[plugin.name] != plugin.state:
@@ -86,7 +82,7 @@ def changed_states(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]
             yield Step(StepKind.SWAP, f"plugin {plugin.name}", detail)
 
 
-def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
+def _restart_step(plugin: LoadedPlugin) -> Iterable[Step]:
     try:
         installed = find(plugin.name, None).version
     except EntryPointError:
@@ -100,7 +96,7 @@ def _outdated(plugin: LoadedPlugin) -> Iterable[Step]:
 
 
 def refusal(checked: CheckResult) -> ReloadRefused:
-    """The errors as one refusal: the first in words, the others counted."""
+    """The errors as one refusal: the text of the first, and the number of the others."""
     errors = checked.errors
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -108,17 +104,18 @@ def refusal(checked: CheckResult) -> ReloadRefused:
     return ReloadRefused(_REASONS.get(first.code, "Invalid"), message, checked.diagnostics)
 
 
-def wanting(plan: Plan) -> tuple[HandlerPlan, ...]:
-    """The handlers that want a replay when their code has changed."""
+def handlers_with_replay(plan: Plan) -> tuple[HandlerPlan, ...]:
+    """The handlers with `replay: OnCodeChange`."""
     return tuple(handler for handler in plan.handlers if handler.replay is ReplayPolicy.ON_CODE_CHANGE)
 
 
-def recoded(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
-    """The handlers of a plan that want a replay, were there `before`, and whose code is not what it was.
+def recoded_handlers(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
+    """The handlers of a plan with `replay: OnCodeChange` whose code has changed; new handlers do not count.
 
-    Their code is the function or module that they name, with all that it imports beside the manifest.
+    `before` has the digests of `code_of`. The code of a handler is its function or module, with the modules
+    beside the manifest that it imports.
     """
-    after = _code_of([handler for handler in wanting(plan) if handler.name in before], bundle)
+    after = _code_of([handler for handler in handlers_with_replay(plan) if handler.name in before], bundle)
     return tuple(name for name, code in after.items() if before[name] != code)
 
 
@@ -128,12 +125,12 @@ def code_of(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
 
 
 def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, str]:
-    modules: dict[str, str] = {}  # what they are made of is worked out once for each
+    modules: dict[str, str] = {}  # digest by module: handlers may share one
     found: dict[str, str] = {}
     for handler in handlers:
         entry = handler.entry_point
         if entry is None:
-            found[handler.name] = f"plugin {handler.plugin}"  # new code of it needs a new process
+            found[handler.name] = f"plugin {handler.plugin}"  # new code of a plugin needs a new process
             continue
         if entry.module not in modules:
             modules[entry.module] = digest_of(reached(bundle, entry.module).items())
@@ -142,21 +139,25 @@ def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, st
 
 
 class Replays:
-    """The replays that are under way, at most one for each handler. Used on the machinery loop."""
+    """Delivers caches again to handlers with new code. Used on the machinery loop.
+
+    A handler has at most one replay. Objects are queued in slices, each when the queue of the handler is
+    empty, and each object in its present state.
+    """
 
     def __init__(self, slots: Slots, *, clock: Clock, log: Log) -> None:
         self._slots = slots
         self._clock = clock
         self._log = log
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by the name of the handler
 
     def begin(self, names: Sequence[str]) -> None:
-        """Tell these handlers the cache again; one that is being told begins anew. Returns at once."""
+        """Begin a replay for each of these handlers. A present replay of a handler is replaced."""
         for name in names:
             slot = self._slots.get(name)
             if slot is None:
                 continue
-            # Newer code hears all of the cache: what is left of the earlier replay is part of that.
+            # The new replay has all objects of the cache, and so the rest of the earlier one.
             if (before := self._tasks.get(name)) is not None:
                 before.cancel()
             task = asyncio.get_running_loop().create_task(self._replay(slot), name=f"replay {name}")
@@ -164,7 +165,7 @@ class Replays:
             task.add_done_callback(lambda done, name=name: self._over(name, done))
 
     def close(self) -> None:
-        """Tell no more: the process ends."""
+        """End all replays: the process ends."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -172,15 +173,15 @@ class Replays:
         before = slot.replayed
         for cached in tuple(slot.registrations):
             for keys in _slices(list(cached.informer.indexer.known())):
-                # Newer changes go first. The queue has no event for it, and this is in no hurry.
+                # Newer changes go first. The queue has no event for "empty", and a replay may be late.
                 while cached in slot.registrations and slot.queue.statistics().waiting:
                     await self._clock.sleep(_PAUSE_SECONDS)
                 if cached not in slot.registrations:
-                    break  # it listens to another cache now, or is gone
+                    break  # the handler listens to another cache now, or is gone
                 slot.replay(_records(slot, cached, keys), self._clock.now().timestamp())
                 await asyncio.sleep(0)
-        told = slot.replayed - before
-        self._log.info(f"{slot.name}: {told:,} objects replayed to its new code", handler=slot.name)
+        count = slot.replayed - before
+        self._log.info(f"{slot.name}: {count:,} objects replayed to its new code", handler=slot.name)
 
     def _over(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:
@@ -194,14 +195,14 @@ def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _records(slot: HandlerSlot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
-    """What is there of these, but for what a handler that has joined a moment ago has still to hear of."""
+    """The cached records of these keys, without those of which the handler's first delivery is pending."""
     pending = slot.registrations[cached].pending or ()
     found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
     return [record for record in found if record is not None]
 
 
 def snapshot(generation: Generation) -> PlanSnapshot:
-    """What of a generation is compared with another one: its plan with the scopes of its kinds, its code."""
+    """The side of a generation in a comparison. Cluster-scoped kinds have no namespaces in its plan."""
     resources = tuple(requirement.plan for requirement in generation.requirements)
     scoped = replace(generation.plan, resources=resources, watches=watches_of(resources))
     by_hooks = generation.loaded_code.from_hooks.transforms
@@ -211,25 +212,25 @@ def snapshot(generation: Generation) -> PlanSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AssembledGeneration:
-    """A generation, and the informers that it is the first to use: they are not started yet."""
+    """A generation whose parts are joined, and nothing of it is started."""
 
     generation: Generation
-    fresh: Sequence[ManagedInformer]
-    imports: ImportSeconds  # of its code; no time where that was loaded already
+    fresh: Sequence[ManagedInformer]  # the new informers, not started yet
+    imports: ImportSeconds  # of its code; 0 if the code was loaded before
 
 
 class _HandlerImport:
-    """An import that may be given up while it runs: what it makes after that is forgotten at once."""
+    """The import of the handlers in a thread. If it is given up, its code is closed when it returns."""
 
     def __init__(self, declaration: Declaration, number: int) -> None:
         self._declaration = declaration
         self._number = number
-        self._deciding = threading.Lock()
+        self._deciding = threading.Lock()  # guards the two fields below
         self._given_up = False
         self._made: LoadedCode | None = None
 
     def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
-        # Begun before the import, so that what it registers is told from what was there.
+        # Before the import, so that its registrations differ from those that exist.
         watch = RegistrationWatch()
         loaded_code, faults = load_code(self._declaration, number=self._number)
         if loaded_code is not None:
@@ -237,13 +238,13 @@ class _HandlerImport:
             loaded_code.share()
         with self._deciding:
             self._made = loaded_code
-            # The wait is over already: this is what ends the code that came too late.
+            # The caller has stopped waiting, so this thread closes the code.
             if self._given_up and loaded_code is not None:
                 loaded_code.close()
         return loaded_code, faults
 
     def give_up(self) -> None:
-        """Forget what was imported, or will be; from any thread."""
+        """Close the code, now or when the import returns. From any thread."""
         with self._deciding:
             self._given_up = True
             if self._made is not None:
@@ -253,14 +254,15 @@ class _HandlerImport:
 async def assemble(
     checked: CheckResult, number: int, services: RuntimeServices, *, clock: Clock
 ) -> AssembledGeneration:
-    """Make generation `number`; raises ManifestErrors if its code can't be imported after all.
+    """Make generation `number` of a checked bundle, without starting anything.
 
-    `clock` times the import.
+    Raises ManifestErrors if its code can't be imported here, and ReloadRefused (ImportTimeout) if the import
+    takes longer than `warmTimeout`. `clock` measures the import.
     """
     assert checked.inputs is not None
     assert checked.declaration is not None
     inputs = checked.inputs
-    # Imports are user code, and user code never runs on this loop.
+    # An import runs user code, which must not run on this loop.
     build = _HandlerImport(checked.declaration, number)
     limit = inputs.loaded.controller.reload.warm_timeout
     await asyncio.sleep(0)
@@ -287,10 +289,10 @@ async def assemble(
         resolved = plan(inputs.loaded.controller)
         resources = [await _scoped(resource, services) for resource in resolved.resources]
         await asyncio.sleep(0)
-        code = _Code(inputs, loaded_code)
+        code = _CodeDigests(inputs, loaded_code)
         requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
         loop = await services.loops.responsive()
-        return _assembled(
+        return _wire(
             number, inputs, resolved, loaded_code, requirements, services, imports=imports, loop=loop
         )
     except BaseException:
@@ -299,10 +301,10 @@ async def assemble(
 
 
 async def assemble_again(loaded: Generation, number: int, services: RuntimeServices) -> AssembledGeneration:
-    """Make generation `number` of what another one has loaded already: the same code, plugins and plan."""
+    """Make generation `number` with the code, plugins and plan of one that is still loaded."""
     loop = await services.loops.responsive()
     requirements = tuple(replace(resource) for resource in loaded.requirements)
-    return _assembled(
+    return _wire(
         number,
         loaded.inputs,
         loaded.plan,
@@ -314,7 +316,7 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
     )
 
 
-def _assembled(  # noqa: PLR0913 - all that it is made of
+def _wire(  # noqa: PLR0913 - the parts of a generation
     number: int,
     inputs: Inputs,
     resolved: Plan,
@@ -338,7 +340,7 @@ def _assembled(  # noqa: PLR0913 - all that it is made of
         generation = Generation(number, inputs, resolved, loaded_code, requirements, listers, bindings, loop)
         return AssembledGeneration(generation, fresh, imports)
     except BaseException:
-        # What `prepare` has counted as used is given back at once: nothing of it has started.
+        # `prepare` has counted informers as used. They have not started, and are closed at once.
         services.caches.release(requirements, linger=0.0)
         raise
 
@@ -362,20 +364,20 @@ def _binding(
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:
-    """The plan of a resource, with the namespaces left out where its kind has none."""
+    """The plan of a resource; without its namespaces if the kind is cluster-scoped."""
     if resource.namespaces is None:
         return resource
     key = resource.watches[0]
     try:
         found = await services.discover(GroupVersionKind.of(key.api_version, key.kind))
     except NotFound:
-        return resource  # the kind may appear later; its informer says so until then
+        return resource  # the kind may appear later; its informer reports the fault until then
     except ApiError as error:
         services.log.warning(f"{resource.name}: the scope of {key.kind} is not known: {error}")
         return resource
     if found.namespaced:
         return resource
-    # A default of the whole manifest is meant for other resources, too; it needs no warning.
+    # No warning if the namespaces are the default of the manifest, which is meant for other resources.
     if not resource.namespaces_inherited:
         services.log.warning(
             f"{resource.name}: {key.kind} is cluster-scoped, so that its namespaces are ignored"
@@ -383,30 +385,30 @@ async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> Resource
     return resource.without_namespaces()
 
 
-class _Code:
-    """Stamps for what code has made: they change whenever that code does, or a plugin's version."""
+class _CodeDigests:
+    """Digests of user code and of the versions of plugins, for indexes and transforms."""
 
     def __init__(self, inputs: Inputs, loaded_code: LoadedCode) -> None:
         self._inputs = inputs
         self._foreign = loaded_code
 
     def of(self, origin: str | None) -> str:
-        """Of the module that an entry point names, with all that it imports; without one, of all code."""
+        """The digest of the module of an entry point, with its imports; for None, of all code."""
         module = (origin or "").partition(":")[0]
         code = self._inputs.modules.get(module, self._inputs.code)
         return _stamp(code, self._foreign.versions, self._inputs.forced)
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
-        """Of what transforms the objects of a watch; empty if nothing does. As `PlanSnapshot.identities`."""
+        """The digest of the transforms of a watch; empty without any. As in `PlanSnapshot.identities`."""
         if resource.name not in self._foreign.transforms:
             return ""
-        # A hook may use any of the code; an entry point depends on its module and what that imports.
+        # A hook may use all of the code; an entry point uses its module with its imports.
         by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
         entry = watch.transform.entry_point
         return self.of(None if by_hooks or entry is None else entry.module)
 
 
-def _requirement(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -> ResourceRequirement:
+def _requirement(resource: ResourcePlan, loaded_code: LoadedCode, code: _CodeDigests) -> ResourceRequirement:
     transform = loaded_code.transforms.get(resource.name)
     return ResourceRequirement(
         plan=resource,
@@ -418,7 +420,7 @@ def _requirement(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -
     )
 
 
-def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -> Iterator[ResourceIndex]:
+def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _CodeDigests) -> Iterator[ResourceIndex]:
     for each in resource.indexers:
         if each.field_path is not None:
             yield ResourceIndex(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
@@ -429,26 +431,26 @@ def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _Code) -> It
 
 
 def _stamp(code: str, versions: str, forced: int) -> str:
-    """What changes whenever the user's code or a plugin's version does, or a reload is forced."""
+    """A digest of the user's code, the versions of plugins, and the last forced reload."""
     return hashlib.sha256(f"{code}\0{versions}\0{forced}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedGeneration:
-    """A generation that is ready: committing it cannot fail any more."""
+    """A generation that is ready: its commit can't fail."""
 
     generation: Generation
     prepared: PreparedCommit
     steps: Sequence[Step]
-    replayed: Sequence[str]  # the handlers that hear the cache again, as their code has changed
+    replayed: Sequence[str]  # the handlers that receive the cache again because their code has changed
     imports: ImportSeconds  # of its code
 
 
 class Stage:
     """Makes generations ready, one at a time. Used on the machinery loop.
 
-    What it returns has to be committed in the turn of the loop in which it does. Where it raises, which
-    is ReloadRefused or what cancels it, all that was made is undone.
+    The result has to be committed in the same turn of the loop. Each method raises ReloadRefused, or
+    CancelledError, after everything that was made is undone.
     """
 
     def __init__(
@@ -467,18 +469,18 @@ class Stage:
         self._clock = clock
 
     async def first(self, checked: CheckResult) -> StagedGeneration:
-        """The first generation, number 1. Its caches fill when it is committed."""
-        return await self._ready(await self._assembled(checked, 1), after=None)
+        """The first generation, number 1. Its caches fill after the commit."""
+        return await self._ready(await self._assemble(checked, 1), after=None)
 
     async def next(self, checked: CheckResult, number: int, *, after: Generation) -> StagedGeneration:
         """The generation of a checked bundle."""
-        return await self._ready(await self._assembled(checked, number), after=after)
+        return await self._ready(await self._assemble(checked, number), after=after)
 
     async def again(self, before: Generation, number: int, *, after: Generation) -> StagedGeneration:
-        """A generation that is still loaded, as another one."""
+        """A new generation with the code of `before`, which is still loaded."""
         return await self._ready(await assemble_again(before, number, self._services), after=after)
 
-    async def _assembled(self, checked: CheckResult, number: int) -> AssembledGeneration:
+    async def _assemble(self, checked: CheckResult, number: int) -> AssembledGeneration:
         try:
             return await assemble(checked, number, self._services, clock=self._clock)
         except ManifestErrors as error:
@@ -492,19 +494,19 @@ class Stage:
         self._lifetimes.enter(new)
         try:
             await self._lifetimes.prepare(new, after=after)
-            # Before new caches are listed: a proof needs the versions that handlers had heard until then.
+            # Before new caches are listed: a proof needs the versions that handlers have received until then.
             proofs = self._slots.begin_proofs(new.bindings)
             caches.start(assembled.fresh)
             if after is not None:
                 await self._warm(new, after, timeout)
             await caches.build_indexes(new.requirements, timeout=timeout)
-            # Another version of a plugin may have been installed, which only a new process loads.
+            # Another version of a plugin may be installed now, which only a new process loads.
             plugins = new.loaded_code.plugins
-            restarts = await asyncio.to_thread(outdated, plugins) if plugins else ()
+            restarts = await asyncio.to_thread(restart_steps, plugins) if plugins else ()
             replayed = await self._replayed(after, new)
             await asyncio.sleep(0)
             steps = (
-                (*_changes(after, new), *changed_states(after.loaded_code.plugins, plugins), *restarts)
+                (*_changes(after, new), *state_steps(after.loaded_code.plugins, plugins), *restarts)
                 if after is not None
                 else ()
             )
@@ -513,34 +515,37 @@ class Stage:
             prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
             await self._follow(prepared, new, timeout)
         except BaseException:
-            # Also when cancelled: a newer attempt begins only after all of this one is undone.
+            # Also when cancelled: a newer attempt begins only after this one is undone.
             for proof in proofs:
                 proof.close()
             await to_its_end(self._undo(new))
             raise
-        staying = {slot.name for slot in prepared.staying}  # the others hear the cache anyway
+        staying = {slot.name for slot in prepared.staying}  # the others receive the cache anyway
         return StagedGeneration(
             new, prepared, steps, [name for name in replayed if name in staying], assembled.imports
         )
 
     async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
-        if after is None or not wanting(new.plan):
+        if after is None or not handlers_with_replay(new.plan):
             return ()
-        # A forced reload is for changes that no digest sees, so all code counts as new.
+        # A forced reload is for changes that digests do not show, so all code counts as new.
         if after.inputs.forced != new.inputs.forced:
-            return [handler.name for handler in wanting(new.plan) if handler.entry_point is not None]
-        # In threads: digests of large bundles would hold up events.
+            return [
+                handler.name for handler in handlers_with_replay(new.plan) if handler.entry_point is not None
+            ]
+        # In threads: digests of large bundles would delay events.
         before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
-        return await asyncio.to_thread(recoded, before, new.plan, new.inputs.bundle)
+        return await asyncio.to_thread(recoded_handlers, before, new.plan, new.inputs.bundle)
 
     async def _warm(self, new: Generation, after: Generation, timeout: float) -> None:
-        """Wait until all that a generation adds has synced; raises ReloadRefused for what can't."""
+        """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not."""
         deadline = self._clock.monotonic() + timeout  # one for all caches together
         moved = _moved_to(new, after)
         for requirement in new.requirements:
             name = requirement.plan.name
             before = after.resource(name)
-            # Caches of the old generation are full, but for those that a handler moves to.
+            # Caches of the active generation have synced; those to which a handler moves are waited for
+            # anyway.
             known = self._services.caches.of(before) if before is not None and name not in moved else ()
             for cached in self._services.caches.of(requirement):
                 if cached not in known:
@@ -551,22 +556,22 @@ class Stage:
         self, cached: ManagedInformer, deadline: float, timeout: float, *, may_be_missing: bool
     ) -> None:
         informer, synced = cached.informer, asyncio.Event()
-        informer.synced.on_open(synced.set)  # from an informer that is released nothing calls it
+        informer.synced.on_open(synced.set)  # a released informer never calls it
         while not informer.has_synced:
             fault = informer.fault
             is_missing = isinstance(fault, NotFound)
             is_forbidden = isinstance(fault, Forbidden | Unauthorized)
             if is_missing and may_be_missing:
-                return  # the kind may appear later: that is accepted, as at a start
+                return  # the kind may appear later: a reload accepts that, as a start does
             is_late = self._clock.monotonic() >= deadline
-            # A transform that does not return keeps the cache from filling: it is named instead.
+            # A transform that does not return keeps the cache from its sync: the refusal names it.
             if is_late and cached.staged is not None and cached.staged.is_running:
                 raise cached.staged.refusal(f"took longer than {timeout:g} s")
             if is_missing or is_forbidden or is_late:
                 why = informer.statistics().error or f"it did not sync within {timeout:g} s"
                 reason = "NotServed" if is_missing else "Forbidden" if is_forbidden else "NotSynced"
                 raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
-            # Faults give no event: they are looked at.
+            # There is no event for faults, so they are polled.
             await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
 
     async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
@@ -585,14 +590,14 @@ class Stage:
             raise
 
     def _place_of(self, cached: ManagedInformer, generation: Generation) -> str:
-        """File and line of the resource that has a cache, and its name."""
+        """File, line and name of the resource of a cache."""
         document = generation.inputs.loaded.document
         resource = next(w.plan for w in generation.requirements if cached in self._services.caches.of(w))
         return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:
         await self._let_go(generation)
-        await asyncio.sleep(0)  # what is released closes now: the next attempt would take it for a synced one
+        await asyncio.sleep(0)  # released informers close now, so that the next attempt does not use them
 
 
 def _changes(after: Generation, new: Generation) -> Sequence[Step]:
@@ -605,9 +610,9 @@ def _code(generation: Generation) -> tuple[str, int]:
 
 
 def _moved_to(new: Generation, after: Generation) -> frozenset[str]:
-    """The names of the resources to which a handler goes on from another one, with its `resourceRef` edited.
+    """The names of the resources to which a handler moves from another one (`resourceRef`).
 
-    Their kinds have to be served: the handler heard objects before, and would be left without any.
+    Their kinds have to be served: the handler would lose the objects that it has received.
     """
     before = {handler.name: handler.resource for handler in after.plan.handlers}
     return frozenset(h.resource for h in new.plan.handlers if before.get(h.name, h.resource) != h.resource)
