@@ -10,7 +10,7 @@ of the files.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from declctl.kit import Clock, set_within
 from declctl.manifest.model import ReloadSpec, WatchFiles
@@ -19,7 +19,6 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import RETRIED, STOPPING, Outcome, Result
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
-from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.threads import in_thread
 
 FIRST_RETRY_SECONDS = 10.0  # tests shorten it
@@ -103,6 +102,25 @@ class Triggers:
             self._children.warm()
 
 
+class Reloads(Protocol):
+    """The reloader (`Reloader`). A Protocol, so that the status does not import the whole of a reload."""
+
+    @property
+    def running(self) -> tuple[int, str]:
+        """The number of the active generation, and the digest of its files; 0 and "" before the first."""
+        ...
+
+    async def reload(
+        self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
+    ) -> Outcome:
+        """Make the next generation of the present files; return the outcome."""
+        ...
+
+    def forget(self, digest: str) -> None:
+        """Try files of this digest again when they come back."""
+        ...
+
+
 @dataclass(eq=False)
 class _Attempt:
     """One attempt. `asked`, `force` and `settled` may change until it has begun."""
@@ -128,7 +146,7 @@ class Attempts:
 
     def __init__(
         self,
-        reloader: Reloader,
+        reloader: Reloads,
         *,
         digest: Callable[[], str],
         finished: Callable[[Outcome, bool], Awaitable[None]],

@@ -399,7 +399,7 @@ def _held(
     loops: Sequence[asyncio.AbstractEventLoop],
     everywhere: bool,
 ) -> OldGeneration:
-    """The present holders of the code of a generation. Only the first search is in all objects: it is slow."""
+    """The present holders of a generation's code. Only the first search covers all objects: it is slow."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
     known_holders = before.holders if before is not None else (_UNKNOWN,)
