@@ -520,7 +520,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
     initial: bool = False  # of the first sync of the listener
     final_state_unknown: bool = False  # the watch missed the delete
     reason: ChangeReason = ChangeReason.WATCH
-    received_at: float = 0.0  # seconds since the epoch when the event was received
+    received_at: float = 0.0  # seconds since the epoch when the cache took the event in
     judged: bool = False  # no filter is asked about it any longer
 
     @property
@@ -553,7 +553,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def received_at(self) -> datetime:
-        """When the event was received from the server, in UTC."""
+        """When the cache took the event in, in UTC; of a change by an edit, when the difference was found."""
         return datetime.fromtimestamp(self.received, UTC)
 
 

@@ -55,9 +55,12 @@ class Move:
     Used on the machinery loop; several handlers may share one.
     """
 
-    def __init__(self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer]) -> None:
+    def __init__(
+        self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer], *, clock: Clock
+    ) -> None:
         self.before = tuple(before)
         self.after = tuple(after)
+        self._clock = clock
         self._by_key: dict[str, Notifications] = {}  # of objects that differ
         self._registrations: list[Registration] = []
 
@@ -86,9 +89,10 @@ class Move:
 
     def compare(self, keys: Iterable[str]) -> None:
         """Compare these objects, as they are now."""
+        found_at = self._clock.now().timestamp()
         for key in keys:
             old, new = self.held(key)
-            self.enter(key, difference(old, new))
+            self.enter(key, difference(old, new, received_at=found_at))
 
     def held(self, key: str) -> tuple[Record | None, Record | None]:
         """An object as the old caches have it, and as the new ones do."""
@@ -108,13 +112,18 @@ class Move:
 
 
 def difference(
-    old: Record | None, new: Record | None, *, was: bool | None = True, now: bool = True
+    old: Record | None,
+    new: Record | None,
+    *,
+    received_at: float,
+    was: bool | None = True,
+    now: bool = True,
 ) -> Notifications:
     """The notifications of an object between the state that a handler knows and the one that it shall know.
 
     Either state may be None: the object is in no cache there. `was` and `now` say whether a filter lets the
     state pass. `was` is None where the filter raised: the handler may not know this object, so no Deleted is
-    delivered.
+    delivered. `received_at` is when the difference was found, in seconds since the epoch.
     """
     known = old if was is not False else None
     passing = new if now else None
@@ -122,14 +131,18 @@ def difference(
     if known is not None and passing is not None and known.uid == passing.uid:
         if version_order(passing.resource_version) <= version_order(known.resource_version):
             return ()
-        return (Notification(ChangeType.MODIFIED, passing, known, reason=ChangeReason.RELIST),)
+        reason = ChangeReason.RELIST
+        return (Notification(ChangeType.MODIFIED, passing, known, reason=reason, received_at=received_at),)
     # Objects of one name and two uids are two objects: the one is deleted, the other added.
     notifications: list[Notification] = []
     if known is not None and was:
-        notifications.append(Notification(ChangeType.DELETED, known, reason=ChangeReason.OUT_OF_SCOPE))
+        reason = ChangeReason.OUT_OF_SCOPE
+        notifications.append(Notification(ChangeType.DELETED, known, reason=reason, received_at=received_at))
     if passing is not None:
-        added = Notification(ChangeType.ADDED, passing, initial=True, reason=ChangeReason.INITIAL)
-        notifications.append(added)
+        reason = ChangeReason.INITIAL
+        notifications.append(
+            Notification(ChangeType.ADDED, passing, initial=True, reason=reason, received_at=received_at)
+        )
     return tuple(notifications)
 
 
@@ -331,8 +344,9 @@ class Refilter(Move):
         *,
         before: Iterable[ManagedInformer],
         after: Iterable[ManagedInformer],
+        clock: Clock,
     ) -> None:
-        super().__init__(before, after)
+        super().__init__(before, after, clock=clock)
         self.name = name
         self._leaving = old
         self._entering = new
@@ -391,6 +405,7 @@ class Refilter(Move):
         notifications = difference(
             pair.old,
             pair.new,
+            received_at=self._clock.now().timestamp(),
             was=pair.old is not None and self._was(pair.old),
             now=pair.new is not None and self._is(pair.new),
         )

@@ -309,7 +309,10 @@ class Slots:
         fresh = {name: (self._make(each), each) for name, each in bindings.items() if name not in stays}
         leaving = [slot for name, slot in before.items() if name not in stays]
         shared: SharedMoves = {}
-        transfers = [_transfer(slot, binding, same_code=same_code, shared=shared) for slot, binding in kept]
+        transfers = [
+            _transfer(slot, binding, same_code=same_code, shared=shared, clock=self._clock)
+            for slot, binding in kept
+        ]
         epoch = self._epochs.newest
         ended = [EndedEpoch(slot, epoch, closing=False) for slot, _ in kept]
         for slot, binding in kept:
@@ -345,7 +348,7 @@ class Slots:
 
 
 def _transfer(
-    slot: HandlerSlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves
+    slot: HandlerSlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves, clock: Clock
 ) -> Transfer | None:
     """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
@@ -359,9 +362,9 @@ def _transfer(
     move: Move | None = None
     if may_differ(old, new, same_code=same_code):
         after = [managed for managed in binding.informers if managed not in missing]
-        move = Refilter(slot.name, old, new, before=before, after=after)
+        move = Refilter(slot.name, old, new, before=before, after=after, clock=clock)
     elif gone or come:
-        move = shared.setdefault((gone, come), Move(gone, come))
+        move = shared.setdefault((gone, come), Move(gone, come, clock=clock))
     return Transfer(slot, binding, gone, come, missing, move) if move is not None or missing else None
 
 

@@ -2,8 +2,11 @@
 
 from types import SimpleNamespace
 
+from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
+
+CLOCK = ManualClock()
 
 
 class MadeUpCache:

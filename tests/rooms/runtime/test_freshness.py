@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from declctl.objects import ChangeType, LabelSelector
 from declctl.runtime.handling.relocation import FreshnessProof, Move
 from tests.rooms.runtime.conftest import make_record
-from tests.rooms.runtime.moving_caches import MadeUpCache, begun
+from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
 
 
 def _begun(source: MadeUpCache, target: MadeUpCache) -> FreshnessProof:
@@ -238,7 +238,7 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
     """
     history = _history(events)
     old, new = _Watched(history, scopes[0]), _Watched(history, scopes[1])
-    ear, proof, move = _Ear(), FreshnessProof(["tell"], [old], new), Move([old], [new])
+    ear, proof, move = _Ear(), FreshnessProof(["tell"], [old], new), Move([old], [new], clock=CLOCK)
     old.listeners.append(ear)
     for _ in range(head_start):
         old.advance()

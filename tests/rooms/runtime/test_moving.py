@@ -2,11 +2,11 @@
 
 from declctl.objects import ChangeType
 from declctl.runtime.handling.relocation import Move
-from tests.rooms.runtime.moving_caches import MadeUpCache, begun
+from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
 
 
 def _told(gone, come):
-    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come)).notifications]
+    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come, clock=CLOCK)).notifications]
 
 
 def test_only_true_differences_are_told(record) -> None:
@@ -18,6 +18,14 @@ def test_only_true_differences_are_told(record) -> None:
         ("Deleted", "default/gone", "OutOfScope"),
         ("Added", "default/new", "Initial"),
     ]
+
+
+def test_differences_have_the_time_at_which_they_were_found(record) -> None:
+    """`change.received_at` is a time of today, whatever makes the change."""
+    before = MadeUpCache(record("newer", version=2), record("gone", version=3))
+    after = MadeUpCache(record("newer", version=5), record("new", version=4))
+    notifications = begun(Move([before], [after], clock=CLOCK)).notifications
+    assert [n.received_at for n in notifications] == [CLOCK.now().timestamp()] * 3
 
 
 def test_an_object_that_was_made_again_is_two_changes(record) -> None:
@@ -34,7 +42,7 @@ def test_nothing_goes_back_in_time(record) -> None:
 def test_what_happens_meanwhile_is_compared_as_it_comes(record) -> None:
     """Nothing is left to compare when the handler moves; then the caches tell the move no more."""
     before, after = MadeUpCache(record("a", version=1)), MadeUpCache(record("a", version=1))
-    move = begun(Move([before], [after]))
+    move = begun(Move([before], [after], clock=CLOCK))
     assert move.notifications == []
     after.put(record("a", version=2))
     assert [n.type for n in move.notifications] == [ChangeType.MODIFIED]

@@ -22,7 +22,7 @@ from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.handling.relocation import Refilter, may_differ
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind
-from tests.rooms.runtime.moving_caches import MadeUpCache, begun
+from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 EVENTS = ("Added", "Modified", "Deleted", "Resync")
@@ -67,7 +67,7 @@ def told(old, new, before, after=None):
     """What a handler hears at once when its filter changes."""
     first = [MadeUpCache(*before)]
     then = first if after is None else [MadeUpCache(*after)]
-    made = asked(begun(Refilter("notify", old, new, before=first, after=then))).notifications
+    made = asked(begun(Refilter("notify", old, new, before=first, after=then, clock=CLOCK))).notifications
     assert all(each.judged for each in made)
     return [(str(each.type), each.key, str(each.reason), each.initial) for each in made]
 
@@ -112,7 +112,9 @@ def test_scope_and_filter_may_change_at_once() -> None:
 def test_what_changes_meanwhile_is_asked_again() -> None:
     """A verdict of what is another object by now counts for nothing, and neither does one of what is gone."""
     cache = MadeUpCache(pod("a", "web"), pod("b", "web"), pod("c", "web"))
-    refilter = begun(Refilter("notify", labels("app=web"), labels("app=api"), before=[cache], after=[cache]))
+    refilter = begun(
+        Refilter("notify", labels("app=web"), labels("app=api"), before=[cache], after=[cache], clock=CLOCK)
+    )
     judged = refilter.judge(refilter.unjudged())
     cache.put(pod("a", "api"))
     cache.remove("b")
@@ -134,7 +136,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
         return False
 
     new = Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
-    refilter = begun(Refilter("notify", None, new, before=[cache], after=[cache]))
+    refilter = begun(Refilter("notify", None, new, before=[cache], after=[cache], clock=CLOCK))
     asyncio.run(ask_the_rest([refilter]))
     assert threads == ["declctl-filter"]
     assert cache.holds == refilter.stale == 0
@@ -253,7 +255,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             world.happen(*happening)
         for new, while_staging, after, delivered in reloads:
             caches = [world.cache]
-            refilter = begun(Refilter("notify", world.filter, new, before=caches, after=caches))
+            refilter = begun(Refilter("notify", world.filter, new, before=caches, after=caches, clock=CLOCK))
             some = refilter.judge(refilter.unjudged())
             for happening in while_staging:
                 world.happen(*happening)
