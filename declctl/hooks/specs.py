@@ -1,10 +1,9 @@
-"""Every hook that a plugin may implement: when it is called, with what, and what an exception means.
+"""The specification of every hook that a plugin may implement: its call, its arguments, and its exceptions.
 
 A hook takes any subset of its arguments, by name, in any order. A `def` hook runs in a thread, an `async def`
-hook on the handlers' loop, one change at a time and in order for each handler; `concurrency` allows more, but
-never two for one key. Index functions and transforms are the exception: they stand between the wire and the
-cache, so they are called on the machinery's loop and must be quick. While their generation is staged, they
-are called in threads.
+hook on the handlers' loop. A handler is called for one change at a time, in order; with `concurrency` for
+more, but never for two of one key. Index functions and transforms process objects before they are cached:
+they run on the machinery's loop and must be quick. While their generation is staged, they run in threads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,18 +18,19 @@ from declctl.objects import Change, ObjectView
 def declctl_event(change: Change, obj: ObjectView, old: ObjectView | None, ctx: Any) -> None:
     """Called for every change of an object of the handler's resource, before the hook of the change's type.
 
-    `change` says what happened and why; `obj` is the object after it (of a deletion, the last known state),
-    `old` the object before it, None if there was none. `ctx` has the handler's log, memo, listers, client and
-    config. The objects are read-only.
+    - `change`: the type and the reason of the change, and its object.
+    - `obj`: the object after the change; for a deletion, the last known state. Read-only.
+    - `old`: the object before the change; None unless it is Modified or Resync. Read-only.
+    - `ctx`: the handler's log, memo, listers, client and config.
 
-    An exception is logged with its traceback, counted, and the change is retried as the handler's `retry` and
-    `onFailure` say.
+    An exception is logged with its traceback and counted, and the change is retried as `retry` and
+    `onFailure` of the handler say.
     """
 
 
 @hookspec
 def declctl_added(obj: ObjectView, change: Change, ctx: Any) -> None:
-    """Called for an object that was added, or was there at the first sync (`change.initial`).
+    """Called for an object that was added, or existed at the first sync (`change.initial`).
 
     The arguments and an exception: as for `declctl_event`.
     """
@@ -46,7 +46,7 @@ def declctl_modified(obj: ObjectView, old: ObjectView, change: Change, ctx: Any)
 
 @hookspec
 def declctl_deleted(obj: ObjectView, change: Change, ctx: Any) -> None:
-    """Called for an object that is gone; `obj` is its last known state.
+    """Called for a deleted object; `obj` is its last known state.
 
     The arguments and an exception: as for `declctl_event`.
     """
@@ -54,7 +54,10 @@ def declctl_deleted(obj: ObjectView, change: Change, ctx: Any) -> None:
 
 @hookspec
 def declctl_reconcile(request: Any, ctx: Any) -> Any:
-    """Called for a key that is due, in `mode: Reconcile`; returns None or `Requeue(after=seconds)`."""
+    """Called for a key that is due, in `mode: Reconcile`; returns None or `Requeue(after=seconds)`.
+
+    `request` has the key, the object and the causes. This version does not call it.
+    """
 
 
 @hookspec
@@ -64,53 +67,62 @@ def declctl_indexers(
     """Called when a generation is staged: returns the indexes that the plugin adds to a resource, by name.
 
     `resource` is the resource's name in the manifest. An index function takes an object and returns its
-    values; it is called on the machinery's loop, so it must be quick. An exception of an index function keeps
-    that object out of that index; it is counted and logged. Never `async def`.
+    values. It runs on the machinery's loop, so it must be quick. If it raises, the object is not in that
+    index; that is counted and logged. Never `async def`. An exception of the hook itself refuses the
+    generation.
     """
     raise AssertionError("a specification is never called")
 
 
 @hookspec
 def declctl_transform(obj: dict[str, Any], resource: str) -> dict[str, Any] | None:
-    """Called before an object enters the cache: returns it, changed or not, or None to keep it out.
+    """Called before an object is cached: returns the object, changed or not, or None to drop it.
 
     `obj` is the object as a dict, as an earlier transform has returned it; it may be changed in place.
-    `resource` is the resource's name in the manifest. Called on the machinery's loop, so it must be quick;
-    never `async def`. An exception keeps the object out; it is counted and logged.
+    `resource` is the resource's name in the manifest. It runs on the machinery's loop, so it must be quick;
+    never `async def`. If it raises, the object is not cached; that is counted and logged.
     """
 
 
 @hookspec
 def declctl_startup(ctx: Any) -> None:
-    """Called once in the life of the process, before the first event. An exception ends the start."""
+    """Called once in the life of the process, before the first event.
+
+    `ctx` has the plugin's log, memo, listers, client and config. An exception ends the start.
+    """
 
 
 @hookspec
 def declctl_shutdown(ctx: Any) -> None:
-    """Called once in the life of the process, when the handlers have stopped. An exception is logged."""
+    """Called once in the life of the process, after the handlers have stopped.
+
+    `ctx` is as for `declctl_startup`. An exception is logged.
+    """
 
 
 @hookspec
 def declctl_prepare(ctx: Any) -> None:
-    """Called once in the life of a generation, before it is committed.
+    """Called once in the life of a generation, before its commit.
 
-    An exception refuses the generation, and the one before goes on.
+    `ctx` is as for `declctl_startup`. An exception, or more than `warmTimeout`, refuses the generation; the
+    one before goes on.
     """
 
 
 @hookspec
 def declctl_teardown(ctx: Any) -> None:
-    """Called once in the life of a generation that was prepared, when it is drained or refused.
+    """Called once in the life of a prepared generation, after it is drained or refused.
 
-    An exception is logged.
+    `ctx` is as for `declctl_startup`. An exception is logged.
     """
 
 
 @hookspec
 def declctl_export_state() -> Any:
-    """Called on the old generation while the new one is staged.
+    """Called on the old generation while the new one is staged: returns any state.
 
-    Its result goes to `declctl_import_state` of the new one.
+    The result is passed to `declctl_import_state` of the new generation. An exception refuses that
+    generation.
     """
 
 
@@ -124,9 +136,9 @@ def declctl_import_state(state: Any, from_generation: int) -> None:
 
 @hookspec
 def declctl_reload(outcome: Any) -> None:
-    """Called on the active generation after every attempt to reload, with its outcome.
+    """Called on the active generation after every attempt to reload.
 
-    An exception is logged.
+    `outcome` has the result of the attempt, its reason and its steps. An exception is logged.
     """
 
 
@@ -134,26 +146,28 @@ def declctl_reload(outcome: Any) -> None:
 def declctl_config_schema() -> Mapping[str, Any]:
     """Called when a plugin is loaded: returns the JSON Schema of its `config`.
 
-    An exception refuses the generation, or disables the plugin where the manifest says `onError: Disable`.
-    Never `async def`.
+    An exception refuses the generation or, with `onError: Disable`, disables the plugin. Never `async def`.
     """
     raise AssertionError("a specification is never called")
 
 
 @hookspec
 def declctl_rbac() -> Iterable[Mapping[str, Any]]:
-    """Returns the RBAC rules that the plugin needs, for `declctl generate rbac`."""
+    """Returns the RBAC rules that the plugin needs, for `declctl generate rbac`.
+
+    This version does not call it.
+    """
     raise AssertionError("a specification is never called")
 
 
 @hookspec
 def declctl_commands(app: Any) -> None:
-    """Adds commands to the command line; `app` is a typer application."""
+    """Adds commands to the command line; `app` is a typer application. This version does not call it."""
 
 
 @hookspec
 def declctl_metrics(registry: Any) -> None:
-    """Adds collectors to the metrics; `registry` is a prometheus-client CollectorRegistry."""
+    """Adds collectors to `registry`, a prometheus-client CollectorRegistry. This version does not call it."""
 
 
 NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
@@ -164,7 +178,7 @@ NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
         "declctl_metrics": "plugins can't add metrics yet; serve them from the plugin meanwhile",
     }
 )
-"""Hooks that are specified and that this version does not call, with the advice for a plugin that has one."""
+"""Hooks that this version does not call, with advice for a plugin that implements one."""
 
 SYNCHRONOUS: Final = frozenset({"declctl_indexers", "declctl_transform", "declctl_config_schema"})
-"""Hooks whose caller can't wait: they can't be `async def`."""
+"""Hooks whose caller can't await: they can't be `async def`."""

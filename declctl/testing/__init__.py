@@ -7,8 +7,8 @@
             controller.wait_idle()
             assert [e["reason"] for e in controller.sandbox.objects("Event")] == ["PodFailed"]
 
-What runs is what `declctl run --sandbox` runs, in threads of the test's process. Fixtures are in
-`declctl.testing.pytest_plugin`. Nothing here is for production.
+The controller is that of `declctl run --sandbox`, in threads of the test's process. Fixtures are in
+`declctl.testing.pytest_plugin`. This package is not for production.
 """
 
 from declctl.kit import ManualClock

@@ -1,6 +1,6 @@
-"""Folders that a controller runs from: edited as editors do, or mounted as a ConfigMap.
+"""Folders for a controller: edited as editors do, or mounted as a ConfigMap.
 
-A mounted ConfigMap or Secret is laid out and swapped as the kubelet's atomic writer does:
+A mounted ConfigMap or Secret has the layout of the kubelet's atomic writer, and is replaced as by it:
 
     folder/manifest.yaml → ..data/manifest.yaml
     folder/..data        → ..2026_01_01_00_00_00.2
@@ -15,7 +15,7 @@ from textwrap import dedent
 
 
 class ConfigMapDir:
-    """A mounted folder; a swap moves one link, so that all files change at once."""
+    """A mounted ConfigMap in `folder`, with `files` (names and texts). All files change at once."""
 
     def __init__(self, folder: Path, files: Mapping[str, str] | None = None) -> None:
         self.path = folder
@@ -25,10 +25,10 @@ class ConfigMapDir:
             self.swap(files)
 
     def swap(self, files: Mapping[str, str], *, keep: bool = False) -> Path:
-        """Replace everything by these files (names without folders); returns the folder that is behind them.
+        """Replace all files by `files` (names without folders); returns the real folder of the new files.
 
-        What was there before is removed, as the kubelet does; `keep` leaves it, as during the moment
-        in which the kubelet hasn't done so yet.
+        The folder of the old files is removed, as by the kubelet. `keep` leaves it, as it is for a moment
+        after the link has moved.
         """
         link = self.path / "..data"
         before = link.resolve() if link.is_symlink() else None
@@ -50,18 +50,18 @@ class ConfigMapDir:
             if not (self.path / name).is_symlink():
                 (self.path / name).symlink_to(f"..data/{name}")
         for path in self.path.iterdir():
-            # Links to files that the new version does not have would lead nowhere.
+            # Links to files that the new version does not have would be broken.
             if path.is_symlink() and not path.name.startswith("..") and path.name not in files:
                 path.unlink()
 
 
 def configmap_dir(folder: Path, files: Mapping[str, str] | None = None) -> ConfigMapDir:
-    """A mounted ConfigMap in `folder`, with these files."""
+    """Make a mounted ConfigMap in `folder`, with `files` (names and texts)."""
     return ConfigMapDir(folder, files)
 
 
 class BundleDir:
-    """A folder for a manifest and handlers. Texts are dedented; each write is there at once, whole."""
+    """A folder for a manifest and handler files. Texts are dedented; each write is atomic."""
 
     def __init__(self, folder: Path, files: Mapping[str, str] | None = None) -> None:
         self.path = folder
@@ -69,7 +69,7 @@ class BundleDir:
             self.write(name, text)
 
     def write(self, name: str, text: str) -> Path:
-        """Replace a file as an editor does: beside it, then over it."""
+        """Write a file as an editor does: beside it, then renamed over it. Returns its path."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.tmp")
@@ -78,12 +78,12 @@ class BundleDir:
         return path
 
     def edit(self, name: str, old: str, new: str) -> None:
-        """Replace a piece of a file, everywhere; raises ValueError if it isn't there."""
+        """Replace `old` by `new` everywhere in a file; raises ValueError if `old` is not in it."""
         text = (self.path / name).read_text("utf-8")
         if old not in text:
             raise ValueError(f"{name} has no {old!r}")
         self.write(name, text.replace(old, new))
 
     def remove(self, name: str) -> None:
-        """Remove a file; raises FileNotFoundError."""
+        """Remove a file; raises FileNotFoundError if it does not exist."""
         (self.path / name).unlink()

@@ -1,6 +1,6 @@
 """A whole controller in the test's process: the runtime in threads, over an API server in memory.
 
-Also what a test of one needs: a wait that has an end, and a log whose lines can be read again.
+`until` waits for a condition, for a limited time. `Logged` is a logger whose lines a test can read.
 """
 
 import asyncio
@@ -36,18 +36,22 @@ from declctl.transport import Client
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.01
-_FIRST_PAUSE_SECONDS = 0.001  # most of what a test waits for comes within some milliseconds
-_LOOK_SECONDS = 5.0
-_TURNS = 20  # of the machinery's loop: what the reflector has read is in the caches by then
+_FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
+_LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
+_TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
 def until(
     what: str, condition: Callable[[], T], *, timeout: float = 10.0, every: float = _PAUSE_SECONDS
 ) -> T:
-    """The first true value of `condition`, asked for at most `timeout` seconds.
+    """Wait until a condition is true. Blocks the calling thread.
 
-    The pauses between two calls grow from a millisecond to `every` seconds. Raises AssertionError that names
-    `what` was waited for and the last value.
+    - `what`: names the condition in the error.
+    - `condition`: called again and again, in the calling thread.
+    - `timeout`: the longest wait, in seconds.
+    - `every`: the longest pause between two calls, in seconds. Pauses grow from a millisecond to this.
+
+    Returns the first true value of `condition`. Raises AssertionError with the last value after `timeout`.
     """
     deadline = time.monotonic() + timeout
     pause = min(_FIRST_PAUSE_SECONDS, every)
@@ -61,41 +65,41 @@ def until(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `level` is debug, info, warning, error or critical; `event` is the sentence.
+    """One line of a log."""
 
-    `fields` has what it was bound with as well; of an exception the text is in `traceback`.
-    """
-
-    level: str
-    event: str
-    fields: Mapping[str, Any]
+    level: str  # debug, info, warning, error or critical
+    event: str  # the message
+    fields: Mapping[str, Any]  # with the bound fields; `traceback` has the text of an exception
 
 
 class Logged:
-    """A structured logger whose lines can be read again. From any thread; what is bound shares the lines."""
+    """A structured logger whose lines a test can read. Used by any thread.
+
+    `lines` has all lines, the oldest first. Loggers that `bind` returns share them.
+    """
 
     def __init__(self, lines: list[Line] | None = None, **bound: Any) -> None:
         self.lines: list[Line] = [] if lines is None else lines
-        self._bound = bound
+        self._bound = bound  # fields of each line
 
     def info(self, event: str, **fields: Any) -> None:
-        """Keep a line."""
+        """Add a line of level info."""
         self._keep("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Keep a line."""
+        """Add a line of level warning."""
         self._keep("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Keep a line."""
+        """Add a line of level error."""
         self._keep("error", event, fields)
 
     def bind(self, **fields: Any) -> "Logged":
-        """The same log with more fields."""
+        """A logger with more fields, which adds to the same `lines`."""
         return Logged(self.lines, **{**self._bound, **fields})
 
     def user_logger(self) -> Any:
-        """A structlog logger, as `ctx.log` is one, whose lines of all levels are kept here."""
+        """A structlog logger for `ctx.log`, which adds lines of all levels here."""
         return structlog.wrap_logger(
             None,
             processors=[
@@ -108,11 +112,11 @@ class Logged:
         )
 
     def events(self, level: str | None = None) -> list[str]:
-        """The sentences, of one level or of all."""
+        """The messages of all lines, or of those with one `level`, the oldest first."""
         return [line.event for line in tuple(self.lines) if level in (None, line.level)]
 
     def find(self, words: str) -> Line | None:
-        """The first line whose sentence contains these words."""
+        """The first line whose message contains `words`; None if there is none."""
         return next((line for line in tuple(self.lines) if words in line.event), None)
 
     def _keep(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
@@ -123,11 +127,11 @@ class Logged:
         if "exception" in fields:
             fields["traceback"] = fields.pop("exception")
         self._keep(fields.pop("level"), str(fields.pop("event")), fields)
-        raise structlog.DropEvent  # nothing is to be written anywhere else
+        raise structlog.DropEvent  # the line is kept, and not written
 
 
 def inherited_by_children() -> object:
-    """The current folder and the environment, without what pytest sets for each phase of a test."""
+    """The current folder and the environment, without pytest's variable for the phase of a test."""
     folder = None
     with suppress(FileNotFoundError):  # a test has removed it
         folder = Path.cwd()
@@ -135,11 +139,11 @@ def inherited_by_children() -> object:
 
 
 class SharedPreflightPool(PreflightPool):
-    """The children of all pre-flights of a process that runs tests. They are forked from one process.
+    """The pre-flight pool of all tests in a process.
 
-    To load that process takes longer than all else that a short test does. So it stays from test to test, and
-    ends with the process that runs the tests. Another one is begun where `inherited` gives another value: a
-    test has changed the environment or the current folder.
+    The load of the fork server takes longer than a short test. So it stays from test to test, and ends with
+    the process that runs the tests. A new one is started if a test has changed the environment or the current
+    folder (`inherited`).
     """
 
     def __init__(self, inherited: Callable[[], object] = inherited_by_children) -> None:
@@ -147,7 +151,7 @@ class SharedPreflightPool(PreflightPool):
         atexit.register(super().close)
 
     def close(self) -> None:
-        """Does nothing: each child has ended with its pre-flight, and the next test needs the process."""
+        """Does nothing: each child ends with its pre-flight, and the next test needs the server."""
 
 
 _CHILDREN = SharedPreflightPool()
@@ -156,12 +160,15 @@ _CHILDREN = SharedPreflightPool()
 class ControllerUnderTest:
     """A controller that runs from `start` to `stop`; use it in a with statement.
 
-    `log` keeps the lines of declctl, and those that handlers write with `ctx.log`.
-    `manifest` is a file or a folder; a text of several lines is taken for the manifest itself, for
-    controllers without handler files. Without a `sandbox` it makes one of its own, and fills it
-    with `objects`. Files are only watched if `watch` says so: a test asks with `reload`. A handler
-    that changed an object which it shares with others (`cache: {mode: Objects}`) fails the test at the
-    end of the with statement.
+    - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
+    - `objects`: loaded into the sandbox before the start.
+    - `sandbox`: the API server, by default a new one that ends with the controller.
+    - `watch`: reload when files change. By default a test calls `reload`.
+    - `clock`: the clock of the runtime, by default the system's.
+
+    `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
+    thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
+    statement raises AssertionError at its end.
     """
 
     def __init__(
@@ -188,9 +195,9 @@ class ControllerUnderTest:
         self._error: BaseException | None = None
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Start, and return when the first generation runs; its caches may still be filling.
+        """Start the controller, and wait until the first generation is active. Its caches may lack objects.
 
-        Raises what the start raises, such as ManifestErrors.
+        Raises the exception of the start, such as ManifestErrors, or AssertionError after `timeout` seconds.
         """
         if self._own_sandbox:
             self._stack.enter_context(self.sandbox)
@@ -217,9 +224,9 @@ class ControllerUnderTest:
         return self
 
     def stop(self, timeout: float = 30.0) -> int:
-        """Drain and end, as SIGTERM does; returns the exit status. Stopping twice is harmless.
+        """Drain and end, as SIGTERM does; returns the exit status. A second call has no effect.
 
-        Raises AssertionError if it hasn't ended after `timeout` seconds.
+        Raises AssertionError if the controller has not ended after `timeout` seconds.
         """
         runtime, thread = self._runtime, self._thread
         try:
@@ -234,21 +241,21 @@ class ControllerUnderTest:
         return self._result or 0
 
     def reload(self, timeout: float = 30.0, *, force: bool = False) -> Outcome:
-        """Make what the files say now the next generation, or say why not.
+        """Reload the files, as `declctl reload`, and return the outcome, which may be a refusal.
 
-        With `force` there is a new generation although nothing has changed that the bundle reads.
+        `force` makes a new generation also of unchanged files. Raises TimeoutError after `timeout` seconds.
         """
         return self.on_machinery(self.runtime.reload(asked=True, force=force), timeout)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Return when it is ready: every cache has been filled."""
+        """Wait until every cache has synced. Raises AssertionError after `timeout` seconds."""
         until("the controller is ready", lambda: self.status().ready, timeout=timeout)
 
     def wait_idle(self, timeout: float = 10.0) -> None:
-        """Return when every change that the sandbox holds has been dealt with by every handler.
+        """Wait until every handler has handled every change that is in the sandbox now.
 
-        Changes that back off, and calls that run, are waited for. Raises AssertionError that names
-        what is left.
+        Also waits for changes that back off, and for running calls. Raises AssertionError after `timeout`
+        seconds.
         """
         deadline = time.monotonic() + timeout
         version = self._version()
@@ -259,36 +266,36 @@ class ControllerUnderTest:
         )
 
     def status(self) -> ControllerStatus:
-        """What the controller says of itself, between two steps of its machinery, as anybody else sees it."""
+        """The status, as in `GET /status`, taken on the machinery loop."""
         runtime = self.runtime
         try:
             return self.on_machinery(_called(runtime.status), _LOOK_SECONDS)
         except (UsageError, RuntimeError, CancelledError, TimeoutError):
-            return runtime.status()  # the machinery has not begun, has ended, or stands still
+            return runtime.status()  # the machinery loop does not run, or is blocked
 
     def condition(self, kind: str) -> Condition:
-        """A condition of the status; raises KeyError if there is none of that type."""
+        """The condition of a type, such as `Reloaded`; raises KeyError if there is none."""
         found = next((c for c in self.status().conditions if c.type == kind), None)
         if found is None:
             raise KeyError(f"no condition {kind}")
         return found
 
     def handler(self, name: str) -> HandlerStatistics:
-        """The figures of a handler; raises KeyError."""
+        """The figures of a handler by its name; raises KeyError if there is none."""
         found = next((h for h in self.status().handlers if h.name == name), None)
         if found is None:
             raise KeyError(f"no handler {name}")
         return found
 
     def resource(self, name: str) -> ResourceStatus:
-        """The figures of a resource; raises KeyError."""
+        """The figures of a resource by its name in the manifest; raises KeyError if there is none."""
         found = next((r for r in self.status().resources if r.name == name), None)
         if found is None:
             raise KeyError(f"no resource {name}")
         return found
 
     def lister(self, resource: str) -> Lister:
-        """The live cache of a resource; raises KeyError."""
+        """The lister of a resource by its name in the manifest; raises KeyError if there is none."""
         lister = self.runtime.lister(resource)
         if lister is None:
             raise KeyError(f"no resource {resource}")
@@ -296,12 +303,12 @@ class ControllerUnderTest:
 
     @property
     def mutations(self) -> Sequence[Mutation]:
-        """What handlers have changed in objects that they share with others; it was put right."""
+        """The changes that handlers have made to shared objects, and that were undone."""
         return () if self._runtime is None else self._runtime.mutations
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime itself; raises UsageError before the start."""
+        """The runtime; raises UsageError before the start."""
         if self._runtime is None:
             raise UsageError("the controller has not been started: use it in a with statement")
         return self._runtime
@@ -313,10 +320,10 @@ class ControllerUnderTest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        # A test that has failed already says more than this would.
+        # If the test has failed, its own error is more useful.
         if kind is None and self.mutations:
-            told = "\n".join(f"  {mutation}" for mutation in self.mutations)
-            raise AssertionError(f"a handler changed objects of the cache, which others read:\n{told}")
+            lines = "\n".join(f"  {mutation}" for mutation in self.mutations)
+            raise AssertionError(f"a handler changed objects of the cache, which others read:\n{lines}")
 
     def _path(self) -> str:
         if isinstance(self._manifest, Path) or "\n" not in self._manifest:
@@ -343,7 +350,11 @@ class ControllerUnderTest:
         yield
 
     def on_machinery(self, work: Any, timeout: float) -> Any:
-        """Run a coroutine on the machinery loop; returns its result within `timeout` seconds."""
+        """Run a coroutine on the machinery loop, and return its result.
+
+        Raises the exception of the coroutine, TimeoutError after `timeout` seconds, UsageError before the
+        start, and RuntimeError after the end of the controller.
+        """
         if self._loop is None:
             work.close()
             raise UsageError("the controller has not been started: use it in a with statement")
@@ -353,19 +364,16 @@ class ControllerUnderTest:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def _version(self) -> int:
-        """The newest version of the sandbox; bookmarks tell it to watches that have no events.
-
-        It is read first: a change between the two would be waited for, and no bookmark would tell it.
-        """
+        """The newest version of the sandbox. Sends it to all watches as a bookmark."""
         version = self.sandbox.faults.history.version
-        # A watch without events learns of the version by a bookmark only.
+        # After the read: otherwise a watch without events might never get to the version.
         self.sandbox.faults.bookmark()
         return version
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):
             return False
-        # What a watch has read may still be on its way to the cache: look again some turns later.
+        # Events that a watch has read may not be in the cache yet: look again some turns later.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         return self._is_idle(version)
@@ -389,6 +397,6 @@ def running(
     sandbox: SandboxThread | None = None,
     watch: bool = False,
 ) -> Generator[ControllerUnderTest]:
-    """A controller that has started, and is stopped in the end; see `ControllerUnderTest`."""
+    """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
     with ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch) as controller:
         yield controller
