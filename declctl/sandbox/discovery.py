@@ -17,8 +17,6 @@ import msgspec
 from declctl.objects import KubeObject
 from declctl.sandbox.kinds import Registry, ServedKind
 
-_JSON: Final = "application/json"
-_HEALTH: Final = frozenset({"healthz", "livez", "readyz"})
 VERSION: Final = {
     "major": "1",
     "minor": "36",
@@ -37,75 +35,42 @@ _GVK: Final = "x-kubernetes-group-version-kind"
 
 @dataclass(frozen=True, slots=True)
 class StaticAnswer:
-    """A whole answer."""
+    """The body and the media type of a 200."""
 
     body: bytes
-    media_type: str = _JSON
-    code: int = 200
+    media_type: str = "application/json"
 
 
 def static_answer(method: str, path: str, registry: Registry) -> StaticAnswer | None:
-    """The answer to a GET of one of these pages; None for any other path."""
-    parts = path.strip("/").split("/")
+    """The answer to a GET of one of these pages; None for any other path or group."""
     if method not in ("GET", "HEAD"):
         return None
-    if parts[0] in _HEALTH:
-        return StaticAnswer(b"ok", "text/plain; charset=utf-8")
-    if parts == ["version"]:
-        return _answer(VERSION)
-    if parts[0] == "openapi":
-        return _openapi(parts[1:], registry)
-    if parts[0] in ("api", "apis") and len(parts) <= (2 if parts[0] == "api" else 3):
-        return _discovery(parts, registry)
-    return None
-
-
-def _discovery(parts: list[str], registry: Registry) -> StaticAnswer | None:
-    match parts:
+    document: KubeObject | None
+    match path.strip("/").split("/"):
+        case ["healthz" | "livez" | "readyz", *_]:
+            return StaticAnswer(b"ok", "text/plain; charset=utf-8")
+        case ["version"]:
+            document = VERSION
         case ["api"]:
-            return _answer(core_versions())
+            document = {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
         case ["apis"]:
-            return _answer(groups(registry))
+            groups = [_group(registry, name) for name in _groups(registry)]
+            document = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
         case ["api", version]:
-            return _answer(resources(registry, "", version))
-        case ["apis", name]:
-            return _answer(group(registry, name))
-        case _:
-            return _answer(resources(registry, parts[1], parts[2]))
-
-
-def _openapi(parts: list[str], registry: Registry) -> StaticAnswer | None:
-    match parts:
-        case ["v2"]:
+            document = resources(registry, "", version)
+        case ["apis", name] if name in _groups(registry):
+            document = {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, name)}
+        case ["apis", name, version]:
+            document = resources(registry, name, version)
+        case ["openapi", "v2"]:
             return StaticAnswer(empty_v2(), "application/com.github.proto-spec.v2.v1.0+protobuf")
-        case ["v3"]:
-            return _answer(index(registry))
-        case ["v3", *root]:
-            return _answer(document(registry, "/".join(root)))
+        case ["openapi", "v3"]:
+            document = index(registry)
+        case ["openapi", "v3", *root]:
+            document = openapi_document(registry, "/".join(root))
         case _:
-            return None
-
-
-def _answer(document: KubeObject | None) -> StaticAnswer | None:
+            document = None
     return None if document is None else StaticAnswer(msgspec.json.encode(document))
-
-
-def core_versions() -> KubeObject:
-    """The answer to /api."""
-    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-
-
-def groups(registry: Registry) -> KubeObject:
-    """The answer to /apis."""
-    entries = [_group(registry, name) for name in _groups(registry)]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": entries}
-
-
-def group(registry: Registry, name: str) -> KubeObject | None:
-    """The answer to /apis/<group>; None if there is none."""
-    if name not in _groups(registry):
-        return None
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, name)}
 
 
 def resources(registry: Registry, group_name: str, version: str) -> KubeObject | None:
@@ -197,7 +162,7 @@ def index(registry: Registry) -> KubeObject:
     return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={digest}"} for root in roots}}
 
 
-def document(registry: Registry, root: str) -> KubeObject | None:
+def openapi_document(registry: Registry, root: str) -> KubeObject | None:
     """The answer to /openapi/v3/api/v1 and /openapi/v3/apis/<group>/<version>; None if there is none."""
     kinds = [kind for kind in registry.served() if _root(kind) == root]
     if not kinds:
@@ -209,11 +174,9 @@ def document(registry: Registry, root: str) -> KubeObject | None:
 
 
 def empty_v2() -> bytes:
-    """/openapi/v2 in the only form in which kubectl reads it, protobuf: `swagger.
+    """The answer to /openapi/v2, in protobuf, the only form that kubectl reads: an info, and no paths.
 
-    "2.0"`, an info, and no paths.
-
-    kubectl falls back to what is compiled into it for kinds that aren't described here.
+    For kinds that it does not describe kubectl falls back to the types that are compiled into it.
     """
     info = _text(1, "declctl sandbox") + _text(2, "v1.36.0")
     return _text(1, "2.0") + _bytes(2, info)

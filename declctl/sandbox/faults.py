@@ -1,7 +1,7 @@
 """Faults on demand, and the ledger of requests: what a test orders, and what a test counts.
 
-Rules change how requests are answered until they are used up or cleared. Orders do something to the open
-watches at once. This module decides; `server` and `watches` obey. Tests in other processes use HTTP:
+A rule changes how requests are answered, until it is used up or cleared. An order changes the open watches at
+once. This module decides; `server` and `watches` obey. Tests in other processes use HTTP:
 
     GET    /sandbox/ledger?verb=list&resource=pods     the requests; DELETE forgets them
     GET    /sandbox/faults                             what is in force; DELETE clears it
@@ -64,19 +64,20 @@ class LedgerEntry:
 
 
 class Ledger:
-    """The requests since the start, or since the last `clear`; of very many, the newest `limit`."""
+    """The requests since the start, or since the last `clear`: the newest 200,000."""
 
-    def __init__(self, *, limit: int = 200_000) -> None:
-        self._requests: deque[LedgerEntry] = deque(maxlen=limit)
+    def __init__(self) -> None:
+        # Bounded: a sandbox that runs for days must not fill the memory.
+        self._requests: deque[LedgerEntry] = deque(maxlen=200_000)
 
     def record(self, request: LedgerEntry) -> None:
-        """Write one down."""
+        """Add a request."""
         self._requests.append(request)
 
     def requests(
         self, verb: str | None = None, *, resource: str | None = None, namespace: str | None = None
     ) -> tuple[LedgerEntry, ...]:
-        """Those that match everything that is given; `namespace` "" means without one."""
+        """The requests that match all given arguments; `namespace` "" means those without one."""
         return tuple(
             request
             for request in self._requests
@@ -92,7 +93,7 @@ class Ledger:
         return len(self.requests(verb, resource=resource, namespace=namespace))
 
     def clear(self) -> None:
-        """Start afresh."""
+        """Forget all requests."""
         self._requests.clear()
 
 
@@ -125,14 +126,14 @@ class WatchOrders:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which requests a rule is about; None matches every one."""
+    """Which requests a rule is for; a field that is None matches all of them."""
 
     verb: str | None = None
     resource: str | None = None
     namespace: str | None = None
 
     def fits(self, verb: str, resource: str, namespace: str) -> bool:
-        """Whether a request is one of them."""
+        """Whether a request matches."""
         return (
             self.verb in (None, verb)
             and self.resource in (None, resource)
@@ -142,9 +143,10 @@ class Match:
 
 @dataclass(slots=True)
 class Rule:
-    """One rule. `times` None lasts until it is cleared; `latency` and `pause` are in seconds.
+    """One rule, for `times` requests; with None until it is cleared.
 
-    `pause` is that between the parts of an answer. `hits` counts the requests that it met.
+    `latency` (before an answer) and `pause` (between its parts) are in seconds; `hits` counts the requests so
+    far.
     """
 
     match: Match
@@ -156,7 +158,7 @@ class Rule:
 
     @property
     def spent(self) -> bool:
-        """Whether it has met as many requests as it was made for."""
+        """Whether it has applied to as many requests as it was made for."""
         return self.times is not None and self.hits >= self.times
 
     def document(self) -> KubeObject:
@@ -190,7 +192,9 @@ class Faults:
     watch_list: WatchListMode = "on"
     expired_watch: ExpiredWatch = "event"
     withhold_initial_events_end: bool = False
+    # Those of the open watches; each `WatchStream` adds and removes its own.
     streams: list[WatchOrders] = field(default_factory=list[WatchOrders])
+    # The plurals on whose watches nothing is sent; None stands for all.
     _silent: set[str | None] = field(default_factory=set[str | None])
 
     def refuse(
@@ -215,9 +219,9 @@ class Faults:
         return self._add(Rule(match, pause=seconds, times=times))
 
     def meet(self, verb: str, resource: str, namespace: str) -> tuple[float, Refusal | None]:
-        """What befalls a request: seconds to wait, and a refusal if there is one.
+        """Seconds to wait before the answer to a request, and a refusal if there is one.
 
-        Counts the rules that it meets.
+        Counts a hit for each rule that applies.
         """
         wait, refusal = 0.0, None
         for rule in self._fitting(verb, resource, namespace):
@@ -231,9 +235,9 @@ class Faults:
         return wait, refusal
 
     def pace(self, resource: str, namespace: str) -> float:
-        """Seconds between the parts of the answer to a LIST; 0 for an answer in one go.
+        """Seconds between the parts of the answer to a LIST; 0 for an answer as a whole.
 
-        Counts the rules that it meets.
+        Counts a hit for each rule that applies.
         """
         met = [rule for rule in self._fitting("list", resource, namespace) if rule.pause]
         for rule in met:
@@ -281,7 +285,7 @@ class Faults:
         self._silent.add(resource)
 
     def speak(self) -> None:
-        """End the silence; what was held back is sent."""
+        """End the silence; the events that were held back are sent."""
         self._silent.clear()
         for stream in tuple(self.streams):
             stream.wake()
@@ -302,7 +306,7 @@ class Faults:
         return self.history.compact()
 
     def clear(self) -> None:
-        """Back to a good day: no rules, no silence, WatchList served whole."""
+        """Back to normal: no rules, no silence, WatchList served."""
         self.rules.clear()
         self.watch_list = "on"
         self.expired_watch = "event"

@@ -1,10 +1,10 @@
-"""Versioned objects: what is, what was, and in which order it changed.
+"""Versioned objects: the present ones, the past ones, and the order of changes.
 
 Synchronous; knows neither HTTP nor rules.
 
-Objects are kept as JSON bytes without `apiVersion` and `kind`, because these depend on the version that
-somebody asks for; bytes are shared by lists, watchers and history. A collection remembers a bounded number
-of changes; what is older was compacted.
+Objects are kept as JSON bytes without `apiVersion` and `kind`, because these depend on the version in the
+request; bytes are shared by lists, watchers and history. A collection remembers a bounded number
+of changes; older ones are compacted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -97,7 +97,7 @@ class Snapshot:
 
     def __init__(self, version: int, keys: Sequence[str], objects: Mapping[str, Stored]) -> None:
         self.version = version
-        self._keys = keys
+        self._keys = keys  # those of `objects`, sorted
         self._objects = objects
 
     def __iter__(self) -> Iterator[Stored]:
@@ -118,12 +118,14 @@ class Collection:
     """The objects of one resource, and the changes that it remembers (at most `limit`)."""
 
     def __init__(self, limit: int, floor: int) -> None:
-        self.objects: dict[str, Stored] = {}
+        self.objects: dict[str, Stored] = {}  # the present, by key
         self.floor = floor  # changes up to this version are forgotten
-        self._log: list[StoreEvent] = []
-        self._limit = limit
-        self._sorted: list[str] | None = []
-        self._past: Snapshot | None = None
+        self._log: list[StoreEvent] = []  # the changes after `floor`, oldest first
+        self._limit = limit  # of changes
+        self._sorted: list[str] | None = []  # the keys in order; None until a list asks for them again
+        self._past: Snapshot | None = (
+            None  # the one that `at` made last: the pages of a list ask for the same
+        )
 
     def apply(self, change: StoreEvent) -> None:
         """Make it the present."""
@@ -200,9 +202,9 @@ class EtcdHistory:
     """
 
     def __init__(self, *, remembered: int = 20_000) -> None:
-        self.version = 1
-        self._floor = 0
-        self._remembered = remembered
+        self.version = 1  # the newest that was given
+        self._floor = 0  # the version of the last `compact`; collections that come later begin there
+        self._remembered = remembered  # changes for each collection
         self._collections: dict[ResourceId, Collection] = {}
         self._subscribers: list[Callable[[ResourceId, StoreEvent], None]] = []
 
@@ -261,14 +263,12 @@ class EtcdHistory:
         self.version, self._floor = backup.version, backup.floor
         self._collections = {resource: kept.copy() for resource, kept in backup.collections.items()}
 
-    def subscribe(self, call: Callable[[ResourceId, StoreEvent], None]) -> Callable[[], None]:
-        """Call `call` with every change from now on; returns what ends it."""
+    def subscribe(self, call: Callable[[ResourceId, StoreEvent], None]) -> None:
+        """Call `call` with every change from now on."""
         self._subscribers.append(call)
-        return lambda: self._subscribers.remove(call)
 
     def _commit(self, resource: ResourceId, change: StoreEvent) -> None:
         self.version = change.version
         self.collection(resource).apply(change)
-        # A subscriber may end its subscription when it is called.
-        for call in tuple(self._subscribers):
+        for call in self._subscribers:
             call(resource, change)

@@ -69,7 +69,7 @@ class Remover:
         self._history = history
         self._registry = registry
         self._clock = clock
-        # What was deleted and is still held, by group, plural and key.
+        # The deleted objects that finalizers or contents still hold, by group, plural and key.
         self._leaving: dict[tuple[str, str, str], Target] = {}
 
     def delete(self, target: Target, deletion: Deletion) -> tuple[KubeObject, bool]:

@@ -56,10 +56,10 @@ class Sandbox:
             clock=self.clock,
             outage=self._begin_outage,
         )
-        self._runner: web.AppRunner | None = None
-        self._bookmarks: asyncio.Task[None] | None = None
-        self._outage: asyncio.Task[None] | None = None
-        self._address: tuple[str, int] | None = None
+        self._runner: web.AppRunner | None = None  # None while the sandbox does not listen
+        self._bookmarks: asyncio.Task[None] | None = None  # sends bookmarks while the sandbox listens
+        self._outage: asyncio.Task[None] | None = None  # the newest outage, under way or over
+        self._address: tuple[str, int] | None = None  # where it listens, or listened last
 
     @property
     def url(self) -> str:
@@ -135,15 +135,15 @@ class Sandbox:
         }
 
     async def churn(self, rate: float) -> None:
-        """Live: make `rate` changes a second to demo pods, until cancelled."""
+        """Make `rate` changes a second to demo pods, until cancelled; raises SandboxError for 0 or less."""
         if rate <= 0:
             raise SandboxError(f"a churn of {rate} changes a second can't be made: give a number above 0")
-        life = Churn(self.store, clock=self.clock, chance=self._chance)
-        life.begin()
+        demo = Churn(self.store, clock=self.clock, chance=self._chance)
+        demo.begin()
         due = self.clock.monotonic()
         while True:
             # A due time instead of a pause: the rate holds, however long a step takes.
-            life.step()
+            demo.step()
             due += 1 / rate
             await self.clock.sleep(due - self.clock.monotonic())
 
@@ -186,7 +186,7 @@ class Sandbox:
 
 
 class _OnLoop:
-    """Whatever is asked of this is asked of the target, on the loop of the sandbox."""
+    """A proxy: reads, sets and calls of its attributes happen on the loop of the sandbox, on the target."""
 
     def __init__(self, target: object, call: Callable[[Callable[[], Any]], Any]) -> None:
         object.__setattr__(self, "_target", target)
@@ -216,10 +216,10 @@ class SandboxThread:
     ) -> None:
         self._sandbox = Sandbox(clock=clock, bookmark_interval=bookmark_interval, seed=seed)
         self._listen = (host, port)
+        # Both are None outside of `with`.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        # These two are used on the loop of the sandbox, whichever thread asks; the cast hides nothing but
-        # that.
+        # Each access to these two runs on the loop of the sandbox. The cast hides nothing else.
         self.ledger = cast("Ledger", _OnLoop(self._sandbox.ledger, self._call))
         self.faults = cast("Faults", _OnLoop(self._sandbox.faults, self._call))
 

@@ -1,8 +1,7 @@
 """The HTTP side: from requests to the store and back.
 
-Decides nothing about objects; knows who asked, and writes it down.
-
-Everything that is refused is a Status document with its HTTP code, as clients expect it.
+The rules for objects are in `writer` and `remover`. This module reads requests, records them in the ledger,
+and writes answers. Each refusal is a Status document with its HTTP code, as clients expect it.
 """
 
 import dataclasses
@@ -54,10 +53,10 @@ class Api:
         outage: Callable[[float], None],
     ) -> None:
         self.host = ""
-        self._store = store
-        self._hub = hub
-        self._faults = faults
-        self._ledger = ledger
+        self._store = store  # the objects; all writes go through its writer and remover
+        self._hub = hub  # the open watches; `_watch` opens and closes them
+        self._faults = faults  # asked once for each request about a resource
+        self._ledger = ledger  # gets each request about a resource, refused ones included
         self._clock = clock
         self._outage = outage
         # TCP connections that have asked for something, numbered from 1 for the ledger.
@@ -98,9 +97,7 @@ class Api:
         # Before the ledger and the faults: discovery and health are not about a resource.
         found = static_answer(request.method, path, registry)
         if found is not None:
-            return web.Response(
-                body=found.body, status=found.code, headers={"Content-Type": found.media_type}
-            )
+            return web.Response(body=found.body, headers={"Content-Type": found.media_type})
         call = resolve(request.method, path, params, registry)
         if call is None:
             return web.Response(text="404 page not found\n", status=404)

@@ -4,8 +4,8 @@ Everything here follows the rules of the HTTP side, with one liberty: `create` a
 status, because there is no controller that would write it. Not safe for threads: call it on the loop of the
 server (`SandboxThread` does).
 
-The demo pods come, get a node, run, are relabelled, restart, finish, fail and go, without a controller. Which
-change is next is drawn from a random.Random, so that a seed repeats a life.
+The demo pods come, get a node, run, are relabelled, restart, finish, fail and go, without a controller. A
+random.Random draws the next change, so that a seed repeats all of them.
 """
 
 import random
@@ -24,7 +24,7 @@ from declctl.sandbox.remover import Deletion, Remover, Target, Write
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.writer import Writer
 
-_HERE = Write(keep_status=True, manager="sandbox")
+_HERE: Final = Write(keep_status=True, manager="sandbox")
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _NODES: Final = ("node-1", "node-2", "node-3")
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
@@ -53,17 +53,16 @@ class ObjectStore:
         Raises SandboxError with the server's words.
         """
         kind = self._kind_of(obj)
-        return _told(lambda: self.writer.create(kind, _namespace(kind, obj), obj, _HERE))
+        return _raising(lambda: self.writer.create(kind, _namespace(kind, obj), obj, _HERE))
 
-    def update(self, obj: KubeObject, *, subresource: str = "") -> KubeObject:
+    def update(self, obj: KubeObject) -> KubeObject:
         """Replace an object, status included.
 
-        Without metadata.resourceVersion whatever is there is replaced.
+        Without metadata.resourceVersion any present state is replaced.
         """
         kind = self._kind_of(obj)
         target = Target(kind, _namespace(kind, obj), obj["metadata"]["name"])
-        write = Write(keep_status=True, manager="sandbox", subresource=subresource)
-        return _told(lambda: self.writer.replace(target, obj, write))
+        return _raising(lambda: self.writer.replace(target, obj, _HERE))
 
     def patch(
         self,
@@ -73,22 +72,20 @@ class ObjectStore:
         *,
         namespace: str = "default",
         media_type: str = MERGE_PATCH,
-        subresource: str = "",
     ) -> KubeObject:
         """Patch an object, status included; by default with a JSON merge patch."""
         target = Target(self.kind(kind), namespace, name)
-        write = Write(keep_status=True, manager="sandbox", subresource=subresource)
-        return _told(lambda: self.writer.patch(target, Patch(media_type, patch), write)[0])
+        return _raising(lambda: self.writer.patch(target, Patch(media_type, patch), _HERE)[0])
 
     def delete(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
         """Delete an object (or mark it, if it has finalizers); returns its last state."""
         target = Target(self.kind(kind), namespace or "default", name)
-        return _told(lambda: self.remover.delete(target, Deletion())[0])
+        return _raising(lambda: self.remover.delete(target, Deletion())[0])
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
         """One object; raises SandboxError if there is none."""
         target = Target(self.kind(kind), namespace or "default", name)
-        return _told(lambda: self.writer.existing(target).rendered(target.kind))
+        return _raising(lambda: self.writer.existing(target).rendered(target.kind))
 
     def objects(self, kind: str, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind, in the order of their namespaces and names."""
@@ -99,8 +96,8 @@ class ObjectStore:
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
         """Create objects, definitions and namespaces first; returns `kind/name` lines in that order.
 
-        Lists are taken apart; a namespace that isn't there is created; what was there before the call is
-        replaced. Raises SandboxError that counts documents from 0.
+        The items of lists are created on their own, and namespaces that are missing. An object that was
+        there before the call is replaced. Raises SandboxError, which counts documents from 0.
         """
         entries = sorted(_flat(documents), key=lambda entry: _rank(entry[1]))
         lines: list[str] = []
@@ -137,7 +134,7 @@ class ObjectStore:
         name = (obj.get("metadata") or {}).get("name", "")
         target = Target(kind, namespace, name)
         identity = (*kind.resource, target.key)
-        # Two documents of one name in one load are a fault, and told by `create`.
+        # Two documents of one name in one load are a fault, and `create` refuses the second.
         if name and identity not in done and self.history.get(kind.resource, target.key) is not None:
             stored = self.update(obj)
         else:
@@ -157,7 +154,8 @@ class ObjectStore:
         return kind
 
 
-def _told(call: Any) -> Any:
+def _raising(call: Any) -> Any:
+    """Turn a refusal of the call into a SandboxError with the server's words."""
     try:
         with validation.readable("the object"):
             return call()
@@ -194,7 +192,7 @@ def _described(obj: KubeObject) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What pods belong to; `replicas` live at a time, and those of a `job` finish."""
+    """The owner of demo pods: `replicas` of them live at a time; those of a `job` finish."""
 
     name: str
     namespace: str
@@ -214,7 +212,7 @@ WORKLOADS: Final = (
 
 @dataclass(slots=True)
 class DemoPod:
-    """One pod and what has happened to it so far."""
+    """One pod; `stage` is pending, scheduled, starting, running or done."""
 
     workload: Workload
     name: str
@@ -222,13 +220,13 @@ class DemoPod:
 
 
 class Churn:
-    """Makes the changes. Pods that somebody else deletes are forgotten and replaced."""
+    """Makes the changes. A pod that a client deletes is replaced by another one."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock, chance: random.Random) -> None:
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._lives: list[DemoPod] = []
+        self._lives: list[DemoPod] = []  # the pods that it created and has not deleted
 
     def begin(self) -> None:
         """Create what the pods need: the namespace and the nodes. What is there already stays."""
