@@ -1,8 +1,8 @@
 """All slots by the names of their handlers; what a commit does to them, and how old epochs drain.
 
 `prepare` makes all that a commit takes over, while a generation is staged. `commit` runs on the
-machinery loop between two deltas: it calls no user code, does no I/O and waits for nothing, so that
-no handler can see an event with its new code that another sees with its old code.
+machinery loop between two batches of deltas: it calls no user code, does no I/O and waits for nothing, so
+that no handler can see an event with its new code that another sees with its old code.
 """
 
 import asyncio

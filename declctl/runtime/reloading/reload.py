@@ -290,9 +290,12 @@ class Reloader:
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
     def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
-        """Make a staged generation the active one, between two deltas. Calls no user code; awaits nothing."""
+        """Make a staged generation the active one, between two batches of deltas.
+
+        Calls no user code and awaits nothing.
+        """
         old, new = self.active, staged.generation
-        # From this line on, events go to the new bindings. The rest of the commit is bookkeeping.
+        # From this line on, events go to the new bindings. The rest changes projections, watches and figures.
         ended = self._slots.commit(staged.prepared)
         self._services.caches.reproject(new.requirements)
         for requirement in new.requirements:
