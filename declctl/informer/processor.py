@@ -114,7 +114,10 @@ class Registration:
 
 
 class SharedProcessor:
-    """The listeners of an informer, in the order in which they were added (client-go's sharedProcessor)."""
+    """The listeners of an informer, in the order in which they were added (client-go's sharedProcessor).
+
+    Used on one loop; `statistics` from any thread.
+    """
 
     slice_size = 500  # notifications of an introduction or replay until other tasks of the loop may run
 

@@ -341,7 +341,7 @@ def _together(figures: Sequence[ProjectionStatistics]) -> ProjectionStatistics:
 
 
 class SourceProvider(Protocol):
-    """Makes sources: a client of a cluster."""
+    """Makes sources: a client of a cluster. Used on one loop."""
 
     def source(
         self,

@@ -286,7 +286,7 @@ def informer_watcher(
     """A watcher with an informer of its own, which the block runs (client-go's NewIndexerInformerWatcher).
 
     `source` is the resource, such as `Client.list_watch` returns. `indexers` are the index functions of the
-    cache, by name. Raises TypeError for an index that is no plain function.
+    cache, by name. Raises TypeError for an index that is no plain function. Used on one loop.
     """
     informer = SharedIndexInformer(source, name=source.description, clock=clock, indexers=indexers)
     return InformerWatcher(informer, runs=True, clock=clock)

@@ -100,7 +100,7 @@ DEFAULT_OPTIONS = ReflectorOptions()
 
 
 class ReflectorStore(Protocol):
-    """The queue or store that a reflector writes to (client-go's ReflectorStore)."""
+    """The queue or store that a reflector writes to, on its loop (client-go's ReflectorStore)."""
 
     def extend(self, deltas: Iterable[Delta]) -> None:
         """Receive changes, in their order."""

@@ -58,7 +58,8 @@ def field_index(path: str) -> FieldIndex:
 def namespace_index() -> FieldIndex:
     """An index by namespace (client-go's MetaNamespaceIndexFunc). Cluster-scoped objects have the value "".
 
-    With this index as NAMESPACE_INDEX, listing a namespace does not look at objects of other namespaces.
+    With this index as NAMESPACE_INDEX, listing a namespace does not look at objects of other namespaces. From
+    any thread.
     """
     return field_index("metadata.namespace")
 
@@ -85,7 +86,10 @@ class FunctionIndex:
 
 
 def function_index(function: Callable[[ObjectView], Iterable[str] | None]) -> FunctionIndex:
-    """An index by a function that returns the values of an object."""
+    """An index by a function of an object that returns its values; None counts as no values.
+
+    The function is called on the informer's loop. From any thread.
+    """
     return FunctionIndex(function)
 
 

@@ -317,7 +317,10 @@ def _indices(indexers: Mapping[str, IndexFunc]) -> dict[str, Index]:
 
 
 class ThreadSafeStore(IndexedRecords):
-    """Records under keys that the caller chooses (client-go's ThreadSafeStore)."""
+    """Records under keys that the caller chooses (client-go's ThreadSafeStore).
+
+    One loop writes, any thread reads.
+    """
 
     def add(self, key: str, record: Record) -> None:
         """Store a record under a key; the store reaches the record's version."""
@@ -348,7 +351,7 @@ class ThreadSafeStore(IndexedRecords):
 class Indexer(IndexedRecords):
     """Records under their own keys (client-go's Indexer). A reflector can write to it directly.
 
-    Writing a record with an empty key raises NoKey and changes nothing.
+    One loop writes, any thread reads. Writing a record with an empty key raises NoKey and changes nothing.
     """
 
     def add(self, record: Record) -> None:
