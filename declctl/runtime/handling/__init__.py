@@ -1,1 +1,1 @@
-"""Handlers: the slots that changes wait in, the calls of their hooks, and the moves between caches."""
+"""Handlers: their slots with the queues, the calls of their hooks, and their moves between caches."""

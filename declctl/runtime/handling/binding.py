@@ -1,7 +1,7 @@
-"""How one generation calls a handler: its functions, filter, policy and tally.
+"""The binding of a handler to the code of one generation: functions, filter, policy and tally.
 
-A filter is client-go's FilteringResourceEventHandler with the transitions: an object that begins to pass is
-Added, one that ceases to pass is Deleted. It judges a change when that is delivered, after merging.
+A filter is client-go's FilteringResourceEventHandler: an object that begins to pass is Added, one that ceases
+to pass is Deleted. The filter judges a change at its delivery, after merging.
 """
 
 from collections import deque
@@ -36,11 +36,11 @@ _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.
 
 @dataclass(frozen=True, slots=True)
 class HandlerStatistics:
-    """One handler in `status`; times are in seconds.
+    """The figures of one handler in `status`. Times are in seconds.
 
-    delivered + merged + dropped + filtered + what waits for its first delivery = changes, and of what was
-    delivered each has succeeded, has failed, runs, or backs off. `disabled` handlers are not called, as
-    their plugin could not be loaded: their changes are dropped.
+    delivered + merged + dropped + filtered + changes that wait for their first delivery = all changes. A
+    delivered change has succeeded, has failed, runs, or backs off. The plugin of a `disabled` handler could
+    not be loaded: its changes are dropped.
     """
 
     name: str
@@ -74,38 +74,37 @@ class HandlerCounts:
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
-    # Seconds that the newest calls took.
+    # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
     def p95(self) -> float:
-        """How long all but the slowest twentieth of the newest calls took at most, in seconds."""
+        """The 95th percentile of the durations, in seconds."""
         durations = sorted(self.durations)
         return durations[int(len(durations) * 0.95)] if durations else 0.0
 
 
 @dataclass(slots=True)
 class CallTally:
-    """The calls that one generation has made of a handler, and how many of them failed; retries count.
+    """The calls of a handler on one generation, retries included. Used under the slot's lock.
 
-    A call counts when it returns, or as failed when its `timeout` is over. `longest` is how long a call took
-    at most, in seconds, without those that timed out. `inherited` counts the failures of changes that had
-    failed on another generation first, by the number of that. Used under the slot's lock.
+    A call counts when it returns, or as failed at its `timeout`.
     """
 
     calls: int = 0
     failed: int = 0
     last_error: str | None = None
-    longest: float = 0.0
+    longest: float = 0.0  # seconds, without calls that timed out
+    # Failures of changes that failed first on another generation, by its number.
     inherited: dict[int, int] = field(default_factory=dict[int, int])
 
     def without_inherited(self, generation: int) -> "CallTally":
-        """The same without failures of changes that had failed on that generation already, or on an older."""
+        """A copy without failures of changes that failed first on that generation, or on an older one."""
         inherited = sum(count for first, count in self.inherited.items() if first <= generation)
         return CallTally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
 
     @property
     def ratio(self) -> float:
-        """The share that failed; 0 of no calls."""
+        """The ratio of failed calls; 0 without calls."""
         return self.failed / self.calls if self.calls else 0.0
 
     def __add__(self, other: "CallTally") -> "CallTally":
@@ -118,17 +117,17 @@ class CallTally:
 
 
 class FilterOutcome(NamedTuple):
-    """A change, and what a filter has made of it for its handler."""
+    """A change, with the result of the filter."""
 
     change: Notification
-    result: Notification
+    result: Notification  # that the handler receives
 
 
 class Filter:
-    """A handler's filter in one generation; any thread may ask it.
+    """A handler's filter in one generation. Used by any thread.
 
-    `events` are those that the handler hears, `accepts` is the user's function. Raises what that raises,
-    and nothing else.
+    `events` are the types of changes that the handler receives. `accepts` is the user's function; its
+    exceptions are raised as they are.
     """
 
     def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
@@ -141,18 +140,18 @@ class Filter:
 
     @property
     def judges_objects(self) -> bool:
-        """Whether objects enter and leave it."""
+        """Whether it judges objects, so that they enter and leave it. `changedPaths` do not."""
         return self._selector is not None or self._accepts is not None
 
     @property
     def heeded(self) -> frozenset[ChangeType]:
-        """The changes that it has to see for the handler to hear its events: entering is a Modified."""
+        """The types of changes that it has to judge. Objects enter and leave it by a Modified."""
         if self.judges_objects and self.events & {_ADDED, _DELETED}:
             return self.events | {_MODIFIED}
         return self.events
 
     def passes(self, obj: ObjectView) -> bool:
-        """Whether an object is in it."""
+        """Whether an object passes."""
         if self._selector is not None and not self._selector.matches(obj.labels):
             return False
         return self._accepts is None or self._accepts(obj)
@@ -160,10 +159,10 @@ class Filter:
     def judge(
         self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None = None
     ) -> Notification | None:
-        """What the handler receives for a change; None for nothing.
+        """The notification that the handler receives for a change; None for none.
 
-        `obj` and `old` are views of the change's records. `known` is what the handler has already failed
-        on, where that was merged with something newer: the handler may know of it, so it can't be taken back.
+        `obj` and `old` are views of the change's records. `known` is the notification on which the handler
+        has failed before, if a newer change was merged into it: the handler may have acted on it.
         """
         result = self._judged(change, obj, old, known)
         return result if result is not None and result.type in self.events else None
@@ -172,19 +171,19 @@ class Filter:
         self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
     ) -> Notification | None:
         if change.type is _DELETED:
-            # One that was merged with a Modified is known by how it was before that.
+            # After a merge with a Modified, the handler knows the object in the state before that.
             before = known is not None or self.passes(obj if change.old is None else ObjectView(change.old))
             return change if before else None
         now = self.passes(obj)
         if known is not None:
-            # A retry that was merged with something newer: the handler may have acted on the older one.
+            # A retry with a newer change merged into it: the handler may have acted on the older one.
             return _again(change, known, now=now)
         # Only an update can enter or leave the filter: its two states are judged one by one.
         if change.type is not _MODIFIED or change.old is None:
             return change if now else None
         before = self.passes(old or ObjectView(change.old))
         if before and now:
-            # `changedPaths` compare what the handler has seen with what it would see.
+            # `changedPaths` compare the state that the handler knows with the new one.
             same = self._changed is not None and not self._changed.differ(change.old, change.record)
             return None if same else change
         if now:
@@ -193,14 +192,14 @@ class Filter:
 
 
 def entering_or_leaving(change: Change, result: Notification) -> Change:
-    """What a hook receives of a change that a filter has made into another one."""
+    """The change for a hook, if the filter has turned it into another type."""
     return msgspec.structs.replace(
         change, type=result.type, obj=ObjectView(result.record), old=None, initial=False, reason=result.reason
     )
 
 
 def _again(change: Notification, known: Notification, *, now: bool) -> Notification:
-    """What a handler receives for a change when it has failed on `known`; `now`: the object passes."""
+    """The notification for a change after a failure on `known`; `now`: the object passes the filter."""
     if not now:
         return known if known.type is _DELETED else _leaving(change, known.record)
     if known.type in (_ADDED, _DELETED) and change.type is _MODIFIED:
@@ -217,29 +216,29 @@ def _leaving(change: Notification, last: Record) -> Notification:
 
 
 class DeliveryPolicy(NamedTuple):
-    """Which changes a slot takes, and how it queues them."""
+    """The changes that a slot queues, and the limits of the queue."""
 
-    wanted: frozenset[ChangeType]  # changes of other types are not queued
-    skips_initial: bool  # neither are those of the first sync
-    limit: int  # bytes; beyond them changes of one object are merged
+    types: frozenset[ChangeType]  # changes of other types are not queued
+    skips_initial: bool  # changes of the first sync are not queued
+    limit: int  # bytes; above it, changes of one object are merged
     keyed: bool  # changes of one object are always merged
-    at_once: int  # no more are delivered at the same time
+    at_once: int  # the most changes that are delivered at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class CallBinding:
-    """How one generation calls a handler: what `HandlerBinding` has for invocations."""
+    """The part of a `HandlerBinding` that invocations need."""
 
     generation: int
     plan: HandlerPlan
     target: EventTarget  # the functions to call
-    make_context: Callable[[Callable[[], Any], str], object]  # of `ctx`, from its memo, not made yet, and key
-    loop: LoopThread  # of asynchronous hooks
+    make_context: Callable[[Callable[[], Any], str], object]  # makes `ctx`: of the memo and a key
+    loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
     tally: CallTally = field(default_factory=CallTally, compare=False)
-    # Both are made here, and not in a commit, which is short.
+    # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)
-    backoff: Backoff = field(init=False, compare=False)  # how long a change that has failed waits
+    backoff: Backoff = field(init=False, compare=False)  # of changes that have failed
 
     def __post_init__(self) -> None:
         """Derive the policy and the back-off from the plan."""

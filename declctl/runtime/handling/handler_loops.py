@@ -1,8 +1,8 @@
-"""The loops on which asynchronous hooks run: one, until a hook blocks it.
+"""The loops for asynchronous hooks: one, until a hook blocks it.
 
-A hook that computes for ever, or that waits without `await`, holds the thread of its loop, and a thread can't
-be stopped. What is staged after that gets another loop: code that was loaded stays on the loop that it began
-on, because what it has made there (sessions, locks, queues) belongs to that loop.
+A hook that computes for ever, or that waits without `await`, blocks the thread of its loop, and a thread
+can't be stopped. The next generation gets another loop. Loaded code stays on its loop, because sessions,
+locks and queues that it has made belong to that loop.
 """
 
 import asyncio
@@ -17,18 +17,15 @@ from declctl.kit.callbacks import user_code_place
 from declctl.runtime.log import Log
 
 LOOK_SECONDS = 1.0  # between two looks at each loop
-ANSWER_SECONDS = 5.0  # a loop that takes longer to answer is taken for blocked
+ANSWER_SECONDS = 5.0  # a loop that does not answer in this time counts as blocked
 
 
 class BlockedLoop(msgspec.Struct, frozen=True):
-    """A loop that does not get on. `task` is what runs on it, `place` the line of user code, if known.
+    """A loop that is blocked by a hook."""
 
-    It is `newest` where nothing else has been staged since.
-    """
-
-    task: str
-    place: str
-    newest: bool
+    task: str  # the name of the task that runs on it; empty if not known
+    place: str  # the line of user code; empty if not known
+    newest: bool  # no other loop was made since
 
     def __str__(self) -> str:
         what = " at ".join(filter(None, (self.task, self.place))) or "an `async def`"
@@ -42,9 +39,9 @@ class BlockedLoop(msgspec.Struct, frozen=True):
 
 
 class HandlerLoops:
-    """All loops for handlers: the newest is for what is staged next, the others for what still uses them.
+    """All loops for handlers: the newest for the next generation, the others for older ones.
 
-    Used on the machinery loop, but for `start`, `stop`.
+    Used on the machinery loop, except `start` and `stop`.
     """
 
     def __init__(self, *, log: Log) -> None:
@@ -55,11 +52,11 @@ class HandlerLoops:
 
     @property
     def newest(self) -> LoopThread:
-        """The loop for what is staged next, unless it is blocked."""
+        """The loop for the next generation, unless it is blocked."""
         return self._loops[-1]
 
     def all(self) -> Sequence[asyncio.AbstractEventLoop]:
-        """The loops themselves."""
+        """The asyncio loops."""
         return [loop.loop for loop in self._loops]
 
     def start(self) -> None:
@@ -67,23 +64,23 @@ class HandlerLoops:
         self.newest.start()
 
     def stop(self) -> None:
-        """End all of them; a blocked one is left to the end of the process."""
+        """End all loops; the thread of a blocked one ends with the process."""
         for loop in self._loops:
             loop.stop(0.0 if loop.is_blocked else 5.0)
 
     async def responsive(self) -> LoopThread:
-        """A loop that answers: the newest, or another one where that is blocked.
+        """A loop that answers: the newest or, if that is blocked, a new one.
 
-        Raises ReloadRefused where the system has no thread or no file left for it.
+        Raises ReloadRefused (NoThreads) if the system has no thread or file descriptor left for it.
         """
         newest = self.newest
         if await _answers(newest):
             return newest
-        # A thread can't be stopped: code that was loaded stays with its loop, new code gets another one.
+        # A thread can't be stopped: loaded code keeps its loop, and new code gets another one.
         self._made += 1
         try:
             other = LoopThread(f"declctl-handlers-{self._made}")
-            await asyncio.to_thread(other.start)  # a thread that starts holds up its starter
+            await asyncio.to_thread(other.start)  # the start of a thread blocks its starter
         except (RuntimeError, OSError) as error:
             message = f"the loop of `async def` hooks is blocked, and there can't be another one: {error}"
             raise ReloadRefused("NoThreads", message) from error
@@ -91,16 +88,16 @@ class HandlerLoops:
         return other
 
     def keep(self, used: Collection[LoopThread]) -> None:
-        """End the loops that nobody uses any longer, but for the newest."""
+        """End the loops that are not in `used`, except the newest."""
         for loop in self._loops[:-1]:
             if loop not in used:
                 self._loops.remove(loop)
                 self._reported.discard(loop)
-                # Without a wait: a blocked loop would hold up the reload that has made it needless.
+                # Without a wait: a blocked loop would delay the reload that has replaced it.
                 loop.stop(0.0)
 
     def blocked(self) -> list[BlockedLoop]:
-        """The loops that are blocked, and by what."""
+        """The blocked loops, with the hooks that block them."""
         return [self._described(loop) for loop in self._loops if loop.is_blocked]
 
     async def watch(self, on_blocked: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""A handler's slot: what waits for the handler, which binding it goes to, and the workers that deliver it.
+"""A handler's slot: the queue of the handler, its bindings, and the workers that deliver changes.
 
-A slot belongs to a handler's name and outlives generations: a reload gives it a new binding and leaves what
-waits where it is. Changes come in on the machinery loop (`add_all`) and are delivered by the slot's workers
-(`Invocations`), in threads or on a loop for handlers; the `KeyedQueue` between them keeps the order.
+A slot belongs to the name of a handler and outlives generations: a reload gives it a new binding and does not
+touch the queue. Changes are added on the machinery loop (`add_all`), and the slot's workers deliver them
+(`Invocations`), in threads or on a loop for handlers. The `KeyedQueue` between them keeps the order.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason
 
 @dataclass(frozen=True, slots=True)
 class HandlerBinding(CallBinding):
-    """What one generation puts into a handler's slot."""
+    """The binding of a handler's slot to one generation."""
 
-    informers: Sequence[ManagedInformer] = ()  # which the handler listens to
+    informers: Sequence[ManagedInformer] = ()  # to which the handler listens
 
 
 class HandlerSlot:
-    """The slot of one handler name: its queue, its bindings, its workers, and its places at informers.
+    """The slot of one handler name: its queue, its bindings, its workers, and its registrations at informers.
 
-    `work`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the binding; all
-    else belongs to the machinery loop. Slots that share `epochs` are cut together by a step of that counter;
-    the first binding counts from the next cut on.
+    `work`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the binding. All
+    else is used on the machinery loop. With `epochs`, slots share a counter, and a step of it begins a new
+    epoch in all of them; the first binding is for the epoch after the next step.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class HandlerSlot:
         epochs: EpochCounter | None = None,
     ) -> None:
         self.name = binding.plan.name
-        self.registrations: dict[ManagedInformer, Registration] = {}  # what it listens to
-        self.replayed = 0  # changes that came a second time for the sake of new code
-        self.wake: Callable[[], None] = _no_workers  # something may be ready for the workers
+        self.registrations: dict[ManagedInformer, Registration] = {}  # by informer
+        self.replayed = 0  # objects that were delivered again because of new code
+        self.wake: Callable[[], None] = _no_workers  # called when the queue may have changes for the workers
         self.queue: KeyedQueue[Notification] = KeyedQueue(
             clock=clock,
             weigh=Notification.weight,
@@ -63,15 +63,15 @@ class HandlerSlot:
         )
         self._loop = loop  # the machinery's
         self._lock = threading.Lock()  # guards `_memos`
-        self._memos: dict[str, Memo] = {}  # by uid; with an empty uid that of the handler itself
-        # Changes of the first sync that are not dealt with, counted until the handler has synced. A number
-        # and not their keys, which would take as much memory as the queue. It has a lock of its own: it
-        # changes under the lock of the queue too.
+        self._memos: dict[str, Memo] = {}  # by uid; the empty uid is for the handler itself
+        # Changes of the first sync that are not handled yet, counted until the handler has synced. Their keys
+        # would take as much memory as the queue. The number has its own lock, because it is also changed
+        # under the lock of the queue.
         self._initial_left = 0
         self._initial_lock = threading.Lock()
-        self._initial_complete = False  # no more of them will come
-        self._synced = False  # all of them were dealt with; never false again
-        self._settling: dict[int | None, Latch] = {}  # by epoch; with None for all calls: see `settled`
+        self._initial_complete = False  # all of them were added
+        self._synced = False  # all of them were handled; never false again
+        self._settling: dict[int | None, Latch] = {}  # the latches of `settled`, by epoch
         self.invocations = Invocations(
             self.name,
             self.queue,
@@ -82,13 +82,13 @@ class HandlerSlot:
             memo=self.memo,
             ended=self._ended,
             finished=self._look_settled,
-            wake=lambda: self.wake(),  # noqa: PLW0108 - which changes with the workers
+            wake=lambda: self.wake(),  # noqa: PLW0108 - `wake` changes with the workers
         )
         self.work = self.invocations.deliver
         self.work_async = self.invocations.deliver_async
-        # By epoch. The worker of a retry may look for the binding of an epoch the moment that it begins.
+        # By epoch. A worker may need the binding of an epoch as soon as the epoch begins.
         self._bindings = {self.queue.epoch + (epochs is not None): binding}
-        self.workers = self.make_workers(binding)  # to be started by the owner of the slot
+        self.workers = self.make_workers(binding)  # the owner of the slot starts them
         self.take_in(binding)
 
     # Bindings and epochs
@@ -99,9 +99,9 @@ class HandlerSlot:
         return self._bindings[self.queue.epoch]
 
     def expect(self, binding: HandlerBinding | None) -> None:
-        """Let what comes after the next cut go to a new binding; None takes that back.
+        """Set the binding of the next epoch; None removes it.
 
-        It is said before the cut: a worker may take a retry of the new epoch the moment that there is one.
+        It is set before the epoch begins: a worker may take a retry of the new epoch at once.
         """
         if binding is None:
             self._bindings.pop(self.queue.epoch + 1, None)
@@ -109,27 +109,26 @@ class HandlerSlot:
             self._bindings[self.queue.epoch + 1] = binding
 
     def take_in(self, binding: HandlerBinding) -> None:
-        """Take what a binding wants, as it wants it."""
+        """Queue changes by the policy of a binding from now on."""
         queue = self.queue
-        self._wanted, self._skips_initial, queue.limit, queue.keyed, queue.at_once = binding.policy
+        self._types, self._skips_initial, queue.limit, queue.keyed, queue.at_once = binding.policy
 
     def hand_over(self, epoch: int) -> None:
-        """Give what waits of an ended epoch to the newest binding; what runs goes on."""
+        """Give the waiting changes of an ended epoch to the newest binding; running calls go on."""
         self.queue.hand_over(epoch)
-        self._look_settled()  # of a handed over epoch only the running calls count
+        self._look_settled()  # after that, only the running calls of the epoch are outstanding
         self.wake()
 
     def abandon(self, epoch: int) -> int:
-        """Hand over, and wait no longer for what an ended epoch still runs.
+        """Hand an ended epoch over, and stop waiting for its running calls; returns their number.
 
-        An asynchronous call is cancelled, any other is a zombie until it returns. Returns how many
-        calls were left running.
+        An asynchronous call is cancelled; any other is a zombie until it returns.
         """
         self.hand_over(epoch)
         return self.invocations.abandon(self._bindings.get(epoch))
 
     def waiting(self, epoch: int) -> int:
-        """How many changes of an ended epoch no call has begun for; none once they were handed over.
+        """The number of changes of an ended epoch that no call has begun for; 0 after `hand_over`.
 
         They wait for a worker, or for a change of the same object.
         """
@@ -138,14 +137,14 @@ class HandlerSlot:
         return max(0, self.queue.outstanding(epoch) - len(self.invocations.of(self._bindings.get(epoch))))
 
     def outstanding(self, epoch: int) -> int:
-        """How many changes of that epoch are neither done nor handed over."""
+        """The number of changes of an epoch that are neither handled nor handed over."""
         if self.queue.handed_over(epoch):
-            # The queue counts what waits by the old epoch still, though it goes to the newest binding.
+            # The queue still counts handed over changes in the old epoch.
             return len(self.invocations.of(self._bindings.get(epoch)))
         return self.queue.outstanding(epoch)
 
     def settled(self, epoch: int | None) -> Latch:
-        """Opens when no change of an ended epoch is outstanding; for None, when no call is under way."""
+        """A latch that opens when no change of an ended epoch is outstanding; for None, when no call runs."""
         latch = self._settling.get(epoch)
         if latch is None:
             latch = self._settling[epoch] = Latch(f"epoch {epoch} of {self.name}")
@@ -159,35 +158,35 @@ class HandlerSlot:
             self._bindings.pop(epoch, None)
 
     def close(self) -> int:
-        """Drop what waits and what backs off; returns how many changes. A call that fails later is given up.
+        """Drop all waiting and backing off changes; returns their number. Later failures are not retried.
 
-        Its workers have to be dismissed by then: what comes in later would wait for ever.
+        The workers have to be dismissed before: no worker takes later changes.
         """
         self.invocations.close()
         dropped = self.queue.clear()
         self._look_settled()
         return dropped
 
-    # What comes in
+    # Changes
 
     def attach(
         self, informers: Iterable[ManagedInformer], binding: HandlerBinding, *, initial: bool = True
     ) -> None:
-        """Listen to informers, and first hear what they hold, if `initial`."""
+        """Listen to informers. With `initial`, an Added for each cached object comes first."""
         for managed in informers:
             self.registrations[managed] = managed.informer.add_listener(
                 self, resync_period=binding.plan.resync_period, initial=initial, at_once=False
             )
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
-        """Listen to these informers no longer; to none for None."""
+        """Stop listening to these informers; for None, to all."""
         for managed in tuple(self.registrations if informers is None else informers):
             self.registrations.pop(managed).remove()
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Take what happened, as far as the handler wants it. Neither waits nor raises."""
-        wanted, skip = self._wanted, self._skips_initial
-        taken = [(n.key, n) for n in notifications if n.type in wanted and not (skip and n.initial)]
+        """Queue the changes of the handler's types. Neither waits nor raises."""
+        types, skip = self._types, self._skips_initial
+        taken = [(n.key, n) for n in notifications if n.type in types and not (skip and n.initial)]
         if taken:
             if not self._synced:
                 with self._initial_lock:
@@ -196,13 +195,13 @@ class HandlerSlot:
             self.wake()
 
     def replay(self, records: Sequence[Record], now: float) -> None:
-        """Take objects that it knows, as they are, for the sake of new code; `now` is a time stamp."""
-        if _RESYNC in self._wanted:
+        """Queue cached objects again as Resync, for new code. `now` is a Unix time stamp."""
+        if _RESYNC in self._types:
             self.replayed += len(records)
             self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
 
     def hears_kind_of(self, binding: HandlerBinding) -> bool:
-        """Whether objects of a binding's informers are of the kinds of its own."""
+        """Whether the informers of a binding have objects of the same kinds as those of the slot."""
         own, others = (
             {m.identity.group_kind for m in each} for each in (self.registrations, binding.informers)
         )
@@ -210,46 +209,46 @@ class HandlerSlot:
 
     @property
     def has_heard_all(self) -> bool:
-        """Whether it was given all that its caches held first."""
+        """Whether the slot has received the first objects of all its caches."""
         return all(registration.given.is_open for registration in self.registrations.values())
 
     def notice_first_sync(self) -> None:
-        """Notice, now or later, when each of the caches has given the slot all that it held first."""
+        """Call `initial_complete` when the slot has received the first objects of all its caches."""
         for registration in self.registrations.values():
             registration.given.on_open(self._given)
-        self._given()  # there may be no cache
+        self._given()  # the slot may have no cache
 
     def _given(self) -> None:
         if self.has_heard_all:
             self.initial_complete()
 
     def cache_synced(self) -> None:
-        """Some cache has synced: what backs off because it has read one that had not is due now.
+        """Retry at once the changes that back off because of a read of an unsynced cache: a cache has synced.
 
-        A call that is under way knows nothing of it: if it has to be made again, it backs off.
+        A running call does not notice that: if it fails, its change backs off.
         """
         if self.queue.hurry(is_unsynced):
             self.wake()
 
     def initial_complete(self) -> None:
-        """No more changes of the first sync will come. May be called again."""
+        """Record that all changes of the first sync were added. May be called again."""
         self._initial_complete = True
         self._look_synced()
 
     @property
     def has_synced(self) -> bool:
-        """Whether the handler has dealt with every object of the first sync; once true, it stays true."""
+        """Whether the handler has handled every object of the first sync; once true, it stays true."""
         self._look_synced()
         return self._synced
 
     # Workers
 
     def make_workers(self, binding: HandlerBinding) -> WorkerPool[Notification]:
-        """The workers that a binding wants: tasks if all its hooks are asynchronous, else threads."""
+        """Make the workers of a binding: tasks if all its hooks are asynchronous, else threads."""
         size = binding.plan.queue.concurrency
 
         def on_left() -> None:
-            self.wake()  # the workers of another pool may wait until this one has left
+            self.wake()  # workers of another pool may wait for the end of this one
 
         if binding.target.all_async:
             name, loop = f"handler {self.name}", binding.loop.loop
@@ -260,24 +259,24 @@ class HandlerSlot:
         return ThreadWorkerPool(self.queue, self.work, name=name, size=size, on_left=on_left)
 
     def has_workers_for(self, binding: HandlerBinding) -> bool:
-        """Whether its workers are such as a binding wants."""
+        """Whether the present workers have the kind, loop and number that a binding requires."""
         loop = self.workers.loop if isinstance(self.workers, AsyncWorkerPool) else None
-        wanted = binding.loop.loop if binding.target.all_async else None
-        return loop is wanted and self.workers.size == binding.plan.queue.concurrency
+        required = binding.loop.loop if binding.target.all_async else None
+        return loop is required and self.workers.size == binding.plan.queue.concurrency
 
     def connect(self) -> None:
-        """Let `wake` wake its workers from now on."""
+        """Make `wake` wake the present workers."""
         self.wake = self.workers.wake
         self.invocations.replace_worker = self.workers.replace_one
 
     def time_out_blocked(self) -> None:
-        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        """Fail the calls that are past their timeout on a blocked loop, which can't cancel them."""
         self.invocations.time_out_blocked()
 
-    # What is asked of it
+    # Memos and figures
 
     def memo(self, uid: str) -> Memo:
-        """What the handler remembers of an object; with an empty uid, of itself."""
+        """The memo of an object; with an empty uid, that of the handler."""
         with self._lock:
             return self._memos.setdefault(uid, Memo())
 

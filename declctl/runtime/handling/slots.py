@@ -148,10 +148,10 @@ class Slots:
         *,
         same_code: bool,
     ) -> PreparedCommit:
-        """Make what a commit of `bindings` needs, by handler; nothing that runs is touched.
+        """Prepare the commit of `bindings` (by handler), without a change to the present ones.
 
-        Where the code is not the same, filters that call it are taken for others. The `proofs` are those of
-        the same bindings. Raises ReloadRefused where the system has no threads left.
+        Unless `same_code`, filters with user functions count as changed. `proofs` are those of the same
+        bindings. Raises ReloadRefused (NoThreads) if the system has no threads left.
         """
         prepared = self._prepared(bindings, proofs, same_code=same_code)
         try:
@@ -162,7 +162,7 @@ class Slots:
         return prepared
 
     def discard(self, prepared: PreparedCommit) -> None:
-        """Let go what was made for a commit that does not come."""
+        """Undo `prepare`: the commit does not come."""
         for each in (*prepared.moves, *prepared.proofs):
             each.close()
         for slot in prepared.staying:
@@ -171,18 +171,18 @@ class Slots:
             workers.dismiss()
 
     def commit(self, prepared: PreparedCommit) -> Sequence[EndedEpoch]:
-        """Make what was prepared what is listening; returns the epochs that ended. Cannot fail.
+        """Give the slots their new bindings; returns the epochs that ended. Can't fail.
 
-        Its time grows with the handlers of which more than the code is new, with what they have to receive,
-        and with nothing else.
+        Its time only grows with the number of handlers that change in more than their code, and with the
+        differences that they receive.
         """
         # A removed handler keeps its epoch: its backlog is drained by its last binding.
         for slot in prepared.leaving:
             slot.queue.part()
             slot.detach()
-        # This is the cut: from here on, what comes in belongs to the new bindings.
+        # This is the cut: from here on, changes that are added belong to the new bindings.
         self._epochs.cut()
-        # Calls of the old code would wait for a loop that is blocked.
+        # The old code needs a loop that is blocked, so the new code takes its changes.
         for stranded in prepared.stranded:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
@@ -210,13 +210,13 @@ class Slots:
     async def drain(
         self, ended: Sequence[EndedEpoch], *, policy: DrainPolicy, timeout: float
     ) -> list[DrainRemainder]:
-        """Wait until what was queued before the commit is dealt with, for at most `timeout` seconds.
+        """Wait until the changes of ended epochs are handled, for at most `timeout` seconds.
 
-        Of a handler that stays, what is left then goes to the new binding. Of one that is gone it is dropped
-        and counted, together with the changes that back off; these are not waited for. Calls that still run
-        after `timeout` go on, and are not waited for either. Returns what each handler had left.
+        After that, the rest of a staying handler goes to its new binding. The rest of a removed handler is
+        dropped and counted, together with its changes that back off, which are not waited for. Calls that run
+        after `timeout` go on. Returns the rest of each handler.
         """
-        # While workers are held, nothing of the backlog has begun: the new code may have it all.
+        # While workers are held, no change of the backlog was begun: the new code takes all of it.
         if policy is DrainPolicy.HANDOVER or self._held:
             for each in ended:
                 if not each.closing:
@@ -227,10 +227,10 @@ class Slots:
         return [each for each in left if each.waiting or each.running]
 
     def _give_up(self, ended: EndedEpoch) -> DrainRemainder:
-        """Wait no longer for what is left of an epoch."""
+        """Hand over or drop the rest of an ended epoch."""
         slot = ended.slot
         waiting = slot.waiting(ended.epoch)
-        if ended.closing:  # before a worker takes the place of one that is stuck, and takes what waits
+        if ended.closing:  # before `abandon`, which lets another worker take waiting changes
             slot.workers.dismiss()
             self._leaving.remove(slot)
             waiting = slot.close()
@@ -241,11 +241,11 @@ class Slots:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """How many changes were dropped with handlers that were removed, by their names, in this process."""
+        """The number of changes that were dropped with removed handlers, by name, in this process."""
         return self._dropped
 
     async def finished(self, ended: Sequence[EndedEpoch]) -> None:
-        """Return when the last call of those epochs has returned, and forget their bindings."""
+        """Wait until the last call of these epochs has returned, and forget their bindings."""
         for each in ended:
             await each.slot.settled(each.epoch).wait()
         for each in ended:
@@ -260,14 +260,13 @@ class Slots:
         return self._slots.get(name)
 
     def unheard(self) -> list[str]:
-        """The handlers that have not heard of all that their caches held first."""
+        """The handlers that have not received the first objects of all their caches."""
         return [name for name, slot in self._slots.items() if not slot.has_heard_all]
 
     async def stop(self, timeout: float) -> tuple[list[str], Mapping[str, int]]:
-        """Take no more, let running calls finish for `timeout` seconds.
+        """Stop all handlers: wait for running calls for `timeout` seconds, and drop waiting changes.
 
-        Returns the calls that were left running, as `handler key`, and by handler how many changes waited:
-        they are dropped.
+        Returns the calls that still run, as `handler key`, and the number of dropped changes by handler.
         """
         slots = self._all()
         for slot in slots:
@@ -285,7 +284,7 @@ class Slots:
         return [f"call of {slot.name} for {key}" for slot in self._all() for key in slot.running(ids)]
 
     def time_out_blocked(self) -> None:
-        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        """Fail the calls that are past their timeout on a blocked loop, which can't cancel them."""
         for slot in self._all():
             slot.time_out_blocked()
 
@@ -293,10 +292,10 @@ class Slots:
         return [*self._slots.values(), *self._leaving]
 
     def _staying(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[str]:
-        """The handlers that live on.
+        """The handlers of `bindings` whose slots go on.
 
-        Another kind is another resource. A handler that goes to it is a new one of the same name. What waits
-        for the old one stays with it, and its objects are not gone because it listens no longer.
+        With objects of another kind, a handler is a new one under the old name. The old one keeps its queue,
+        and receives no Deleted for its objects.
         """
         slots = self._slots
         return [n for n, binding in bindings.items() if n in slots and slots[n].hears_kind_of(binding)]
@@ -350,10 +349,10 @@ class Slots:
 def _transfer(
     slot: HandlerSlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves, clock: Clock
 ) -> Transfer | None:
-    """Where a handler has to go, if anywhere; those that leave the same caches for the same share a move."""
+    """The transfer of a handler to other caches or another filter, or None. Equal transfers share a move."""
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
     if _begins_anew(slot, binding):
-        # Its changes were dropped meanwhile: it hears all that is there, as a handler that is added.
+        # Its changes were dropped while it was disabled: it receives all objects, as a new handler.
         return Transfer(slot, binding, gone=before, come=(), missing=tuple(binding.informers), move=None)
     gone = tuple(managed for managed in before if managed not in binding.informers)
     added = tuple(managed for managed in binding.informers if managed not in slot.registrations)
@@ -377,21 +376,21 @@ async def _start(pools: Sequence[WorkerPool[Notification]]) -> None:
             workers.start()
 
     try:
-        # A thread that starts holds up its starter, which must not be the machinery loop.
+        # The start of a thread blocks its starter, which must not be the machinery loop.
         await in_thread(start, name="declctl-workers")
     except RuntimeError as error:
-        wanted = sum(workers.size for workers in pools)
-        message = f"{wanted} workers of handlers can't be started: {error}"
+        count = sum(workers.size for workers in pools)
+        message = f"{count} workers of handlers can't be started: {error}"
         raise ReloadRefused("NoThreads", message) from error
 
 
 def _begins_anew(slot: HandlerSlot, binding: HandlerBinding) -> bool:
-    """Whether a handler was disabled, so that it has heard of nothing."""
+    """Whether a handler was disabled, so that it has received no changes."""
     return bool(slot.binding.target.disabled) and not binding.target.disabled
 
 
 def _is_stranded(slot: HandlerSlot, binding: HandlerBinding) -> bool:
-    """Whether the old code of a handler can't be called any more: the loop that it needs is blocked."""
+    """Whether the old code of a handler can't be called any more because its loop is blocked."""
     before = slot.binding
     needs_loop = any(implementation.is_async for implementation in before.target.implementations)
     return needs_loop and before.loop is not binding.loop
