@@ -1,8 +1,8 @@
 """LIST: which objects at which version, in pages; and the query parameters of LIST and WATCH.
 
 Follows the table of resourceVersion and resourceVersionMatch in the Kubernetes API docs. Parameters are
-checked as kube-apiserver checks them, and refused in its words. A continue token says from which key, and at
-which version, a list goes on, in the shape of kube-apiserver's: base64 of a small JSON document.
+checked as kube-apiserver checks them, and refused in its words. A continue token holds the key after which a
+list goes on, and its version, in the shape of kube-apiserver's: base64 of a small JSON document.
 """
 
 import base64

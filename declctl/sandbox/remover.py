@@ -1,10 +1,10 @@
 """Deletes: preconditions, finalizers, graceful pods, and the contents of namespaces and definitions.
 
-An object that can't go yet is marked with a deletionTimestamp and leaves when nothing holds it any more.
-Synchronous: when a method returns, everything that follows from it is in the history, in order: contents
-first, then the namespace or definition that held them.
+An object that can't go yet gets a deletionTimestamp; it goes when no finalizer and no content holds it any
+more. Synchronous: when a method returns, all its consequences are in the history, in order: contents first,
+then the namespace or definition that held them.
 
-`Target`, `Write` and `Deletion` say what a write is about and how it is done.
+`Target` names the object of a write; `Write` and `Deletion` are its options.
 """
 
 import dataclasses
@@ -94,7 +94,7 @@ class Remover:
         return obj, self._history.get(target.kind.resource, target.key) is None
 
     def release(self, target: Target) -> bool:
-        """Let the object go if it was marked and finalizers were all that held it; says whether it is gone.
+        """Drop a marked object that only finalizers held; returns whether it is gone.
 
         As in the real server, the write that takes the last finalizer away is the deletion: no MODIFIED comes
         before it.
@@ -109,9 +109,9 @@ class Remover:
         return True
 
     def settle(self) -> None:
-        """Let go what nothing holds any more."""
-        # One object that goes may let another one go, so ask again until nothing moves; each round removes
-        # at least one.
+        """Drop the marked objects that nothing holds any more."""
+        # An object that goes may release another one, so look again until none is ready. The loop ends: each
+        # round removes at least one.
         while ready := [(key, target) for key, target in self._leaving.items() if not self._held(target)]:
             for key, target in ready:
                 if self._leaving.pop(key, None) is not None:

@@ -1,7 +1,7 @@
-"""Requests: method and path become a verb on a resource; bodies, options and the form of the answer are read.
+"""Requests: the verb and resource of a method and path; bodies and options; and the form of the answer.
 
-What can't be read is refused in the real server's words. Paths that name no resource are answered by
-`discovery`. Objects are answered in one of three forms: whole, as metadata only, or as rows of a table.
+Unreadable requests are refused in the real server's words. `discovery` answers paths that name no resource.
+An answer has objects in one of three forms: whole, as metadata only, or as rows of a table.
 A SelfSubjectAccessReview allows everything, unless a fault forbids it.
 """
 
@@ -45,7 +45,7 @@ class RequestInfo:
 
     @property
     def target(self) -> Target:
-        """The object that it names."""
+        """The object that the request names."""
         return Target(self.kind, self.namespace, self.name)
 
     @property
@@ -55,7 +55,7 @@ class RequestInfo:
 
 
 def resolve(method: str, path: str, query: Mapping[str, str], registry: Registry) -> RequestInfo | None:
-    """The call that a request makes; None if the path is no resource's. Refused with 404 or 405."""
+    """The verb and resource of a request; None if the path names none. Refused with 404 or 405."""
     match [unquote(part) for part in path.strip("/").split("/")]:
         case ["api", version, *rest]:
             group = ""
@@ -214,7 +214,7 @@ class MetadataOnly:
         return _ENCODE(partial(stored.decode()["metadata"]))
 
     def bookmark(self, kind: ServedKind, metadata: KubeObject) -> bytes:  # noqa: ARG002 - the same for all kinds
-        """Just that."""
+        """A PartialObjectMetadata of the given metadata."""
         return _ENCODE(partial(metadata))
 
     def page(self, kind: ServedKind, page: Page) -> bytes:  # noqa: ARG002 - the same for all kinds

@@ -1,7 +1,6 @@
-"""What the server says when it refuses: Status documents, worded as kube-apiserver 1.36 words them.
+"""Refusals: Status documents with the messages of kube-apiserver 1.36.
 
-Every refusal of this room is a `Refusal`; the HTTP layer turns it into an answer. What is refused and when
-is decided elsewhere.
+The rules of this room raise a `Refusal`; `server` turns it into an answer.
 """
 
 from collections.abc import Sequence
@@ -53,7 +52,10 @@ class Cause:
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """A request that the server does not fulfil. `retry_after` is in seconds."""
+    """A request that the server does not fulfil: the HTTP code and the fields of the Status.
+
+    `retry_after` is in seconds; `metadata` carries the continue token of an expired list.
+    """
 
     code: int
     reason: str
@@ -117,7 +119,7 @@ def already_exists(kind: ServedKind, name: str) -> Refusal:
 
 
 def conflict(kind: ServedKind, name: str, why: str) -> Refusal:
-    """409: the object is not what the request takes it for."""
+    """409: the object is in another state than the request expects."""
     message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why}'
     return Refusal(409, "Conflict", message, _details(kind, name))
 
@@ -138,7 +140,7 @@ def forbidden(kind: ServedKind, name: str, why: str, causes: Sequence[Cause] = (
 
 
 def not_for_us(why: str) -> Refusal:
-    """403: sent to another name, or by a web page."""
+    """403: the request was sent under another host name, or by a web page."""
     return Refusal(403, "Forbidden", why, {})
 
 

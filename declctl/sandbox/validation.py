@@ -1,7 +1,6 @@
-"""What comes in: YAML and JSON texts within bounds, and the names, labels and metadata of objects.
+"""Input: YAML and JSON texts within bounds, and the names, labels and metadata of objects.
 
-A text is looked at before anything is made of it: how deep it nests, and how many values it has when its
-aliases are expanded. A kilobyte of aliases could stand for more than any memory holds. Timestamps stay text,
+The depth of a text, and the number of its values with aliases expanded, are checked before objects are built. A kilobyte of aliases could stand for more than any memory holds. Timestamps stay text,
 as Kubernetes reads them.
 
 Faults of metadata are worded as kube-apiserver words them. Schemas of built-in kinds are not checked: that

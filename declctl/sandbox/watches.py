@@ -1,8 +1,8 @@
 """WATCH: which changes a watcher sees, as which events, and in which bytes.
 
-A watcher has an outbox of lines. Each change is judged once for all watchers that select the same, and
-encoded once for all that want the same form. A `WatchStream` takes the lines from the outbox, writes them to
-the connection, and does what faults order.
+A watcher has an outbox of lines. Watchers with equal subscriptions share one filter run for each change, and
+those with the same form share the encoded bytes. A `WatchStream` takes the lines from the outbox, writes them
+to the connection, and obeys the orders of `Faults`.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from declctl.sandbox.requests import AnyForm
 
 EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
-_LONGEST_OUTBOX: Final = 200_000  # lines; who is that far behind is cut off, as the real server does
+_LONGEST_OUTBOX: Final = 200_000  # lines; a client that is further behind is cut off, as the real server does
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a watcher sees: equal subscriptions see equal lines."""
+    """The kind, the filter and the form of a watch. Equal subscriptions get equal lines."""
 
     kind: ServedKind
     selection: ObjectFilter
@@ -42,15 +42,15 @@ Written = dict[tuple[EventName, str, AnyForm], bytes]
 
 
 class Watcher:
-    """One watch: its lines wait in an outbox until they are taken.
+    """One watch: its lines wait in an outbox until the stream takes them.
 
-    `wake` is called when there is something to take.
+    `wake` is called when lines are waiting, and when the watch ends.
     """
 
     def __init__(self, subscription: Subscription, *, bookmarks: bool, wake: Callable[[], None]) -> None:
         self.subscription = subscription
         self.ended = False
-        self.after = 0  # what is not newer is not told, as by a watch cache
+        self.after = 0  # changes up to this version are left out, as by a watch cache
         self.bookmarks = bookmarks  # whether the client allows them
         self._wake = wake
         # Lines before those of the outbox. Each is written when it is taken: the copies of a large cluster
@@ -59,12 +59,12 @@ class Watcher:
         self._outbox: deque[bytes] = deque()
 
     def begin(self, backlog: Iterable[bytes]) -> None:
-        """What comes before everything else; at most once."""
+        """Set the lines that come before those of the outbox; at most once."""
         self._backlog = iter(backlog)
         self._wake()
 
     def put(self, text: bytes) -> None:
-        """Queue a line; ends the watch if nobody takes them."""
+        """Queue a line. A watch with too many waiting lines ends."""
         self._outbox.append(text)
         # A client that does not read must not fill the memory of the process.
         if len(self._outbox) > _LONGEST_OUTBOX:
@@ -72,7 +72,7 @@ class Watcher:
         self._wake()
 
     def take(self, size: int = 1 << 20) -> bytes:
-        """What waits, as one piece of about `size` bytes or less; empty if nothing does."""
+        """The waiting lines, up to the one with which they pass `size` bytes; empty if none waits."""
         pieces: list[bytes] = []
         for text in self._waiting():
             pieces.append(text)
@@ -103,10 +103,10 @@ def error_line(refusal: status.Refusal) -> bytes:
 
 
 def seen(change: StoreEvent, subscription: Subscription, written: Written | None = None) -> bytes | None:
-    """The line that a subscription gets for a change; None if it does not concern it.
+    """The line that a subscription gets for a change; None if the change does not concern it.
 
-    `written` keeps what was encoded for this change, so that it is done once for all who want the same.
-    Who stops matching is DELETED, with its old content under the new version; who starts matching is ADDED.
+    An object that stops matching is DELETED, with its old content under the new version; one that starts
+    matching is ADDED. `written` holds the lines of this change, so that each is encoded once for all watchers.
     """
     # Cheapest first: most changes in a large cluster are in another namespace.
     selection = subscription.selection
@@ -135,7 +135,7 @@ def _encoded(event: EventName, stored: Stored, subscription: Subscription, writt
 
 
 class Hub:
-    """The open watches of a server. Must be told of every change, in order."""
+    """The open watches of a server. The history calls `tell` with every change, in order."""
 
     def __init__(self, history: EtcdHistory) -> None:
         self._history = history
@@ -143,7 +143,7 @@ class Hub:
         self._watchers: dict[ResourceId, dict[Subscription, list[Watcher]]] = {}
 
     def open(self, watcher: Watcher, options: ListQuery, *, initial_end: bool = True) -> None:
-        """Start a watch: queue what it has missed, then whatever comes. Refused with 410.
+        """Start a watch: queue the changes that it has missed, then each new one. Refused with 410 or 504.
 
         `initial_end` False withholds the bookmark that ends the initial events.
         """
@@ -155,7 +155,7 @@ class Hub:
             wanted = options.initial_events and options.bookmarks and initial_end
             watcher.begin(chain(self._initial(subscription), end if wanted else ()))
         elif options.version:
-            # It may be a version that the server has not reached yet: what comes up to it is left out.
+            # The server may not have reached this version yet: changes up to it are left out.
             watcher.after = options.version
             missed = self._history.collection(subscription.kind.resource).since(options.version)
             watcher.begin(text for change in missed if (text := seen(change, subscription)) is not None)
@@ -171,7 +171,7 @@ class Hub:
             groups.pop(watcher.subscription, None)
 
     def tell(self, resource: ResourceId, change: StoreEvent) -> None:
-        """Hand a change to everybody whom it concerns."""
+        """Queue a change for each watcher that it concerns."""
         written: Written = {}
         for subscription, group in self._watchers.get(resource, {}).items():
             text = seen(change, subscription, written)
@@ -214,7 +214,7 @@ class Hub:
     def _initial(self, subscription: Subscription) -> Iterable[bytes]:
         snapshot = self._history.collection(subscription.kind.resource).present(self._history.version)
         selection, form, kind = subscription.selection, subscription.form, subscription.kind
-        # The list is made now and written later: the snapshot is valid until the next change only.
+        # The list is made now and encoded later: the snapshot is valid until the next change only.
         selected = [stored for stored in snapshot.within(selection.namespace) if selection.matches(stored)]
         return (line("ADDED", form.item(kind, stored)) for stored in selected)
 
@@ -234,7 +234,7 @@ class WatchStream:
     def __init__(self, request: web.Request, resource: str, faults: Faults) -> None:
         self.orders = WatchOrders(resource)
         self._request = request
-        self._faults = faults
+        self._faults = faults  # asked before each write whether the resource is silent
 
     async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:
         """Send until the watcher ends, the client leaves, or `timeout` seconds have passed."""
@@ -252,14 +252,14 @@ class WatchStream:
                 await self.orders.awake.wait()
                 self.orders.awake.clear()
         except ConnectionError:
-            self._close_socket()  # the client left: what is not sent is of no use to anybody
+            self._close_socket()  # the client left: there is no one to send the rest to
         finally:
             timer.cancel()
             self._faults.streams.remove(self.orders)
         return response
 
     async def _send(self, response: web.StreamResponse, watcher: Watcher) -> bool:
-        """Send what waits; says whether the watch goes on."""
+        """Send the waiting lines; returns whether the watch goes on."""
         orders = self.orders
         while orders.injected and not orders.ending:
             await response.write(orders.injected.popleft())
@@ -274,7 +274,7 @@ class WatchStream:
             self._close_socket()
         if orders.ending:
             return False
-        # A silent server does not say goodbye either.
+        # A silent server does not end the answer either.
         return not watcher.ended or self._faults.is_silent(orders.resource)
 
     def _close_socket(self) -> None:

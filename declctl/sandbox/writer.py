@@ -1,7 +1,7 @@
-"""The rules of writing: what create and replace do to an object before it is stored.
+"""The rules of writing: how create, replace, patch and apply change an object before it is stored.
 
-Optimistic concurrency, generated names, generations, status kept apart from the rest, ownership of fields,
-definitions that take effect. Synchronous: when a method returns, the write is in the history.
+They are optimistic concurrency, generated names, generations, a status that has a path of its own, ownership
+of fields, and definitions that take effect. Synchronous: when a method returns, the write is in the history.
 
 The server fills in the defaults without which kubectl, merge keys or /scale would stumble. A real API server
 fills in far more (pull policies, probes, tolerations); a controller must not count on what it finds here.
@@ -114,10 +114,10 @@ class Writer:
         chance: random.Random,
     ) -> None:
         self._history = history
-        self._registry = registry
-        self._remover = remover
+        self._registry = registry  # changed by each definition that is stored
+        self._remover = remover  # drops an object when a write takes its last finalizer
         self._clock = clock
-        self._chance = chance
+        self._chance = chance  # draws uids and generated names
 
     def create(self, kind: ServedKind, namespace: str, given: KubeObject, write: Write) -> KubeObject:
         """Store a new object; returns it as stored. Refused with 400, 403, 404, 409 or 422."""
@@ -149,7 +149,7 @@ class Writer:
         return self._store(kind, obj, write)
 
     def replace(self, target: Target, given: KubeObject, write: Write) -> KubeObject:
-        """Store a new state of an existing object; returns it as stored, or as it was if nothing changed."""
+        """Store a new state of an object; returns the stored one. A write without a change stores nothing."""
         kind = target.kind
         obj = validation.check_shape(kind, copy.deepcopy(given))
         metadata: KubeObject = obj["metadata"]
