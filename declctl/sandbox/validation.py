@@ -1,7 +1,8 @@
 """Input: YAML and JSON texts within bounds, and the names, labels and metadata of objects.
 
-The depth of a text, and the number of its values with aliases expanded, are checked before objects are built. A kilobyte of aliases could stand for more than any memory holds. Timestamps stay text,
-as Kubernetes reads them.
+The depth of a text, and the number of its values with aliases expanded, are checked before objects are built:
+a kilobyte of aliases could stand for more than any memory holds. Timestamps stay text, as Kubernetes reads
+them.
 
 Faults of metadata are worded as kube-apiserver words them. Schemas of built-in kinds are not checked: that
 is what a real API server is for.

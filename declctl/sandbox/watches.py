@@ -106,7 +106,7 @@ def seen(change: StoreEvent, subscription: Subscription, written: Written | None
     """The line that a subscription gets for a change; None if the change does not concern it.
 
     An object that stops matching is DELETED, with its old content under the new version; one that starts
-    matching is ADDED. `written` holds the lines of this change, so that each is encoded once for all watchers.
+    matching is ADDED. `written` holds the lines of this change, so that each is encoded once only.
     """
     # Cheapest first: most changes in a large cluster are in another namespace.
     selection = subscription.selection

@@ -1,8 +1,8 @@
 """Protobuf bodies, as Go's typed clients send them, read into objects.
 
 `kubectl create namespace` and `kubectl auth can-i` are such clients. Only reading: answers are JSON, which
-these clients read as well. The fields are those of `protobuf_fields.txt`. The wire format does not distinguish
-an unset field from a zero, so zeros are left out, except those of replicas. Custom kinds have no protobuf.
+these clients read as well. The fields are those of `protobuf_fields.txt`. The wire format does not tell an
+unset field from a zero, so zeros are left out, except those of replicas. Custom kinds have no protobuf.
 """
 
 import base64
