@@ -10,17 +10,17 @@ DeclctlError
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a lister was asked for an index that isn't declared
-│   ├── NoKey                something has no key to be stored or found under; carries it
+│   ├── NoKey                an object has no key; carries the object
 │   ├── TransactionError     some changes of a transaction failed; says which ones were made
 │   ├── NotSynced            a cache was read, or waited for, before its first list was in
-│   └── QueueClosed          a queue was closed and has handed out all it had
-├── TimedOut                 what was waited for did not happen in time; also Python's TimeoutError
-├── WatchEnded               the events ended before what was waited for had happened
+│   └── QueueClosed          a queue is closed and empty
+├── TimedOut                 a wait took longer than its timeout; also Python's TimeoutError
+├── WatchEnded               the events ended before the awaited condition was true
 ├── SandboxError             the embedded API server was given an object that it can't hold
 └── ApiError                 a server's answer, or the lack of one
     ├── Unreachable          refused, reset, timed out, name not found: no answer at all
     ├── WatchSilent          a watch said nothing, not even a bookmark, for its idle timeout
-    ├── MalformedAnswer      an answer that is not what the protocol says
+    ├── MalformedAnswer      an answer that breaks the protocol
     └── StatusError          an answer with a Status
         ├── Unauthorized (401), Forbidden (403), NotFound (404), Conflict (409)
         ├── Expired (410, reason Expired or Gone): the resource version is too old
@@ -43,11 +43,11 @@ class UsageError(DeclctlError):
 
 
 class Located(Protocol):
-    """What a diagnostic can do, without this module knowing its room."""
+    """A diagnostic, as this module needs it: it does not import `manifest`."""
 
     @property
     def message(self) -> str:
-        """What is wrong, as a sentence."""
+        """The fault, as a sentence."""
         ...
 
     def __str__(self) -> str:
@@ -56,10 +56,7 @@ class Located(Protocol):
 
 
 class ManifestErrors(DeclctlError):
-    """The manifest or what it refers to is wrong.
-
-    `diagnostics` has every fault, sorted by position.
-    """
+    """The manifest, or a file that it names, has errors. `diagnostics` has all faults, sorted by position."""
 
     def __init__(self, diagnostics: Sequence[Located]) -> None:
         super().__init__("\n".join(str(diagnostic) for diagnostic in diagnostics))
@@ -96,18 +93,15 @@ class EntryPointError(HookError):
 
 
 class HandlerFailed(HookError):
-    """A call into user code raised; `__cause__` is what it raised."""
+    """A call of user code raised; `__cause__` is its exception."""
 
 
 class FilterFailed(HandlerFailed):
-    """A handler's filter raised, so that it is not known whether the handler wants to hear of a change."""
+    """A handler's filter raised, so that it is not known whether the handler receives a change."""
 
 
 class ReloadRefused(DeclctlError):
-    """A reload failed before its commit, so that nothing has changed.
-
-    `reason` is a CamelCase word for conditions.
-    """
+    """A reload failed before its commit, so that nothing has changed. `reason` is a CamelCase word."""
 
     def __init__(self, reason: str, message: str, diagnostics: Sequence[Located] = ()) -> None:
         super().__init__(message)
@@ -117,17 +111,17 @@ class ReloadRefused(DeclctlError):
 
 
 class CacheError(DeclctlError):
-    """The cache was asked for something that it doesn't have."""
+    """A read or write of a cache or queue failed."""
 
 
 class UnknownIndex(CacheError):
-    """An index that isn't declared; the message names those that are."""
+    """The index is not declared; the message names the declared ones."""
 
 
 class NoKey(CacheError):
-    """Something has no key to be stored or found under (client-go's KeyError).
+    """An object has no key (client-go's KeyError).
 
-    `obj` is what was given; `__cause__` is why it has none, where something else failed on it.
+    `obj` is the object; `__cause__` is the exception of its key function, if that raised.
     """
 
     def __init__(self, message: str, obj: object) -> None:
@@ -138,9 +132,8 @@ class NoKey(CacheError):
 class TransactionError(CacheError):
     """Some changes of a transaction failed; the others were made.
 
-    `succeeded` has the positions of those that were made, counted from 0, `total` is how many were
-    asked for, `faults` has what was wrong with the others, in their order; the first of them is
-    `__cause__`.
+    `succeeded` has the positions of the changes that were made, counted from 0; `total` is the number of all
+    changes. `faults` has the errors of the others, in order; the first of them is `__cause__`.
     """
 
     def __init__(self, *, total: int, succeeded: Sequence[int], faults: Sequence[CacheError]) -> None:
@@ -151,10 +144,10 @@ class TransactionError(CacheError):
 
 
 class NotSynced(CacheError):
-    """A cache was read, or waited for, before its first list was in.
+    """A cache was read before its first list was complete, or a wait for its sync failed.
 
-    `resource` is the name of what was read, `why` what keeps it from being filled, such as a refusal by the
-    server. Both are empty where several were waited for.
+    `resource` is the name of the resource; `why` is the reason, such as a refusal by the server. Both are
+    empty if several caches were waited for.
     """
 
     def __init__(self, message: str, *, resource: str = "", why: str = "") -> None:
@@ -164,18 +157,15 @@ class NotSynced(CacheError):
 
 
 class QueueClosed(CacheError):
-    """A queue was closed and has handed out all it had (client-go's ErrFIFOClosed).
-
-    A closed Heap says so to whoever adds, too.
-    """
+    """A queue is closed and empty (client-go's ErrFIFOClosed). A closed Heap also raises it for an add."""
 
 
 class TimedOut(DeclctlError, TimeoutError):
-    """What was waited for did not happen in time; the message says what it was."""
+    """A wait took longer than its timeout; the message names what it waited for."""
 
 
 class WatchEnded(DeclctlError):
-    """The events ended before what was waited for had happened."""
+    """The events ended before the awaited condition was true."""
 
 
 class SandboxError(DeclctlError):
@@ -191,17 +181,11 @@ class Unreachable(ApiError):
 
 
 class WatchSilent(ApiError):
-    """A watch said nothing, not even a bookmark, for its idle timeout.
-
-    The connection is taken for dead.
-    """
+    """A watch sent no event and no bookmark for its idle timeout, so its connection counts as broken."""
 
 
 class MalformedAnswer(ApiError):
-    """An answer that breaks the protocol.
-
-    Broken JSON, a cut line, a list without a resource version.
-    """
+    """An answer that breaks the protocol, such as broken JSON, or a list without a resource version."""
 
 
 class StatusError(ApiError):
@@ -219,19 +203,19 @@ class StatusError(ApiError):
 
 
 class Unauthorized(StatusError):
-    """401: the server doesn't know who asks."""
+    """401: the server does not know the user."""
 
 
 class Forbidden(StatusError):
-    """403: who asks may not do that."""
+    """403: the user may not do that."""
 
 
 class NotFound(StatusError):
-    """404: no such object, or no such resource."""
+    """404: the object or the resource does not exist."""
 
 
 class Conflict(StatusError):
-    """409: the object is newer, or exists already."""
+    """409: the object has a newer version, or exists already."""
 
 
 class Expired(StatusError):
@@ -239,22 +223,19 @@ class Expired(StatusError):
 
 
 class TooLargeResourceVersion(StatusError):
-    """The server has not seen the resource version that was asked for (yet)."""
+    """The server has not seen the requested resource version yet."""
 
 
 class TooManyRequests(StatusError):
-    """429: come back after `retry_after` seconds."""
+    """429: too many requests; the server asks for a retry after `retry_after` seconds."""
 
 
 class InvalidRequest(StatusError):
-    """400, 405, 406, 415 or 422.
-
-    The request is at fault, or asks for what the server does not know.
-    """
+    """400, 405, 406, 415 or 422: the request has an error, or the server does not support it."""
 
 
 class ServerError(StatusError):
-    """5xx: the server's fault."""
+    """5xx: a fault of the server."""
 
 
 _BY_CODE: dict[int, type[StatusError]] = {

@@ -1,9 +1,9 @@
-"""Relocation: a handler that lives on goes to other caches, or gets another filter.
+"""Relocation: a reload gives a handler other caches, or another filter.
 
-A `Move` knows which objects differ between the old caches and the new ones, a `Refilter` also which objects
-enter or leave the filter. Both are kept current while a reload is staged, so that the commit compares
-nothing. A `FreshnessProof` shows that a new cache is at least as new as what the handler has received from
-the old ones: no handler goes back in time.
+A `Move` has the objects that differ between the old caches and the new ones. A `Refilter` also has the
+objects that enter or leave the filter. Both are kept current while a reload is staged, so that the commit
+compares nothing. A `FreshnessProof` shows that a new cache is at least as new as the objects that the handler
+has received from the old ones: no handler goes back in time.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ from declctl.runtime.threads import UserCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
 _CHECK = 0.005  # seconds between two looks at the versions of caches
-_CATCH_UP_SECONDS = 2.0  # that caches have to catch up by themselves
+_CATCH_UP_SECONDS = 2.0  # the time for caches to catch up without a relist
 
 Notifications = tuple[Notification, ...]
 
 
 class Move:
-    """What a handler receives as it leaves some caches (`before`) for others (`after`): true differences.
+    """The differences that a handler receives when it moves from some caches (`before`) to others (`after`).
 
     From `begin` to `close` it listens to all of these caches, and compares each object that changes there.
     Used on the machinery loop; several handlers may share one.
@@ -65,7 +65,7 @@ class Move:
         self._registrations: list[Registration] = []
 
     def begin(self) -> Iterator[None]:
-        """Follow the caches from now on, and compare all that they hold, a slice at a time."""
+        """Follow the caches from now on, and compare all their objects, a slice at each step."""
         caches = tuple(dict.fromkeys((*self.before, *self.after)))
         # All caches are followed before the first is compared: what changes meanwhile is compared again.
         for cached in caches:
@@ -78,28 +78,28 @@ class Move:
                 yield
 
     def close(self) -> None:
-        """Follow the caches no longer."""
+        """Stop following the caches."""
         for registration in self._registrations:
             registration.remove()
         self._registrations.clear()
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Something has happened to these objects in one of the caches."""
+        """Compare the objects that have changed in one of the caches."""
         self.compare([notification.key for notification in notifications])
 
     def compare(self, keys: Iterable[str]) -> None:
-        """Compare these objects, as they are now."""
+        """Compare the present states of these objects."""
         found_at = self._clock.now().timestamp()
         for key in keys:
             old, new = self.held(key)
             self.enter(key, difference(old, new, received_at=found_at))
 
     def held(self, key: str) -> tuple[Record | None, Record | None]:
-        """An object as the old caches have it, and as the new ones do."""
+        """The states of an object in the old caches and in the new ones."""
         return _held(self.before, key), _held(self.after, key)
 
     def enter(self, key: str, notifications: Notifications) -> None:
-        """Let these, and no others, be what the handler receives for an object."""
+        """Set the notifications that the handler receives for an object."""
         if notifications:
             self._by_key[key] = notifications
         else:
@@ -107,7 +107,7 @@ class Move:
 
     @property
     def notifications(self) -> list[Notification]:
-        """What a handler receives if it moves now, and has received all that the old caches hold."""
+        """The notifications for a handler that moves now, and has received all objects of the old caches."""
         return [each for notifications in self._by_key.values() for each in notifications]
 
 
@@ -175,14 +175,11 @@ class _Expectation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FreshnessGap:
-    """What a cache has yet to see: a version, and the object that changed then.
+    """A version that a handler has received and a new cache has not reached."""
 
-    `key` is empty for what was heard before staging began: which objects that were is not known.
-    """
-
-    target: ManagedInformer
+    target: ManagedInformer  # the new cache
     version: str
-    key: str
+    key: str  # of the changed object; empty for changes before the proof began, whose objects are not known
     handlers: Sequence[str]  # that would go back in time
 
     @property
@@ -225,7 +222,7 @@ class FreshnessProof:
         self._registrations: list[Registration] = []  # with the sources, from `begin` to `close`
 
     def begin(self) -> None:
-        """Note what has been heard, and what is from now on."""
+        """Note the version that the handlers have received, and their changes from now on."""
         self._floor = self._heard
         for source in self.sources:
             listener = _SourceListener(self, source)
@@ -233,13 +230,13 @@ class FreshnessProof:
             self._registrations.append(registration)
 
     def close(self) -> None:
-        """Note no more. Twice is harmless."""
+        """Stop noting changes. A second call has no effect."""
         for registration in self._registrations:
             registration.remove()
         self._registrations.clear()
 
     def note(self, source: ManagedInformer, notification: Notification) -> None:
-        """Handlers hear this from one of the sources."""
+        """Note a change that handlers receive from one of the sources."""
         record, old = notification.record, notification.old
         if notification.type is ChangeType.RESYNC or not self._scope.reaches(record):
             return
@@ -290,20 +287,20 @@ def _reached(cached: ManagedInformer) -> _Order:
 
 
 class _SourceListener:
-    """Passes on to a proof what one of its sources receives."""
+    """Notes the changes of one source for a proof."""
 
     def __init__(self, proof: FreshnessProof, source: ManagedInformer) -> None:
         self._proof = proof
         self._source = source
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Something has happened in the source."""
+        """Note changes of the source."""
         for notification in notifications:
             self._proof.note(self._source, notification)
 
 
 class _CacheScope:
-    """Which objects a cache holds, as far as its watch says."""
+    """The scope of a cache, by the namespace and selectors of its watch."""
 
     def __init__(self, cached: ManagedInformer) -> None:
         watch = cached.identity.watch
@@ -323,7 +320,7 @@ class _CacheScope:
 
 
 class Pair(NamedTuple):
-    """An object as the old caches have it, and as the new ones do: the same one, if they are the same."""
+    """The states of an object in the old caches and in the new ones."""
 
     key: str
     old: Record | None
@@ -351,11 +348,11 @@ class Refilter(Move):
         self._leaving = old
         self._entering = new
         self._heard = frozenset(ChangeType) if new is None else new.events
-        self._stale: dict[str, None] = {}  # objects of which the filters have not been asked as they are
+        self._stale: dict[str, None] = {}  # keys of objects that the filters have still to judge
         self._call = UserCall(name="declctl-filter", what=f"the filter of {name}")
 
     def compare(self, keys: Iterable[str]) -> None:
-        """The filters have to be asked of these objects."""
+        """Mark these objects: the filters have to judge them."""
         for key in keys:
             old, new = self.held(key)
             if old is None and new is None:
@@ -366,36 +363,36 @@ class Refilter(Move):
 
     @property
     def stale(self) -> int:
-        """How many objects there are of which the filters have not been asked as they are now."""
+        """The number of objects that the filters have not judged in their present state."""
         return len(self._stale)
 
     @property
     def caches(self) -> Sequence[ManagedInformer]:
-        """Whose objects these are."""
+        """The caches of the objects."""
         return (*self.before, *self.after)
 
     async def ask_some(self) -> None:
-        """Have some of those judged in a thread. Cancelling stops it after the object that it is at.
+        """Judge some of the stale objects in a thread. A cancellation ends it after the present object.
 
-        Raises ReloadRefused where the new filter raises.
+        Raises ReloadRefused if the new filter raises.
         """
         pairs = self.unjudged()
         self.settle(await self._call.run(lambda: self.judge(pairs)))
 
     def refusal(self, why: str) -> ReloadRefused:
-        """FilterTimeout, with the function and the object that it was asked about last."""
+        """A refusal FilterTimeout that names the function and the last object."""
         return ReloadRefused("FilterTimeout", self._call.fault(why))
 
     def unjudged(self) -> list[Pair]:
-        """Some of those."""
+        """Some of the stale objects."""
         return [Pair(key, *self.held(key)) for key in islice(self._stale, BATCH)]
 
     def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Notifications]]:
-        """What the handler receives for these. Raises ReloadRefused where the new filter raises."""
+        """The notifications for these objects. Raises ReloadRefused if the new filter raises."""
         return [(pair, self._judged(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
 
     def settle(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
-        """Take in what was judged, as far as the objects are what they were then."""
+        """Enter the notifications of objects that have not changed since they were judged."""
         for pair, notifications in judged:
             if self.held(pair.key) == (pair.old, pair.new):
                 self.enter(pair.key, notifications)
@@ -427,7 +424,7 @@ class Refilter(Move):
 
 
 def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bool:
-    """Whether two filters may say something else of an object; `changedPaths` judge pairs alone."""
+    """Whether two filters may judge an object differently; `changedPaths` only judge two states."""
     before, after = (_what_judges(each) for each in (old, new))
     return before != after or (before[1] is not None and not same_code)
 
@@ -493,9 +490,9 @@ async def until_ready(
 
 
 class _CatchUp:
-    """How caches catch up with others that go on. Where one does not by itself, it is listed.
+    """Lets caches catch up with others that go on: a cache that does not by itself is listed.
 
-    It may never end: while one is listed, more is heard, or objects change faster than it takes them in.
+    This may never end: during a list there are newer changes, or objects change faster than they are applied.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -542,9 +539,9 @@ async def _first_late_joiner(
 async def _caught_up_while_held(
     proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
 ) -> bool:
-    """Let caches catch up while those that they follow take in nothing: until the next turn of the loop.
+    """Let caches catch up while the caches that they follow are held; returns whether they have.
 
-    Returns whether they have caught up, after a second at most.
+    Takes a second at most.
     """
     began = clock.monotonic()
     targets = {proof.target for proof in proofs}
