@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 _LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
+_END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -270,7 +271,7 @@ class ControllerUnderTest:
         runtime = self.runtime
         try:
             return self.on_machinery(_called(runtime.status), _LOOK_SECONDS)
-        except (UsageError, RuntimeError, CancelledError, TimeoutError):
+        except (UsageError, RuntimeError, TimeoutError):
             return runtime.status()  # the machinery loop does not run, or is blocked
 
     def condition(self, kind: str) -> Condition:
@@ -350,18 +351,35 @@ class ControllerUnderTest:
         yield
 
     def on_machinery(self, work: Any, timeout: float) -> Any:
-        """Run a coroutine on the machinery loop, and return its result.
+        """Run a coroutine on the machinery loop, and return its result. From any other thread.
 
         Raises the exception of the coroutine, TimeoutError after `timeout` seconds, UsageError before the
-        start, and RuntimeError after the end of the controller.
+        start, and RuntimeError if the controller ends before the coroutine does.
         """
-        if self._loop is None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
             work.close()
             raise UsageError("the controller has not been started: use it in a with statement")
-        if self._loop.is_closed():
+        try:
+            called = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # the loop is closed
             work.close()
-            raise RuntimeError("the controller has ended")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+            raise RuntimeError("the controller has ended") from None
+        # A loop that closes drops the calls that are scheduled: their futures are never done.
+        deadline = time.monotonic() + timeout
+        while not wait([called], min(_END_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))).done:
+            if (loop.is_closed() or not thread.is_alive()) and not called.done():
+                if loop.is_closed():
+                    work.close()
+                raise RuntimeError("the controller ended before it could do what the test asked for")
+            if time.monotonic() >= deadline:
+                break
+        try:
+            return called.result(0)
+        except CancelledError:  # the end of the machinery cancels the tasks of its loop
+            raise RuntimeError(
+                "the call was cancelled before it was done, as all are when the controller ends"
+            ) from None
 
     def _version(self) -> int:
         """The newest version of the sandbox. Sends it to all watches as a bookmark."""
