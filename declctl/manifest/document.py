@@ -28,7 +28,7 @@ import yaml
 
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import Diagnostic, Position, Severity, SourceText, closest
-from declctl.manifest.values import Json, Path, Schema
+from declctl.manifest.values import BadValue, Json, Path, Schema
 
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
@@ -63,7 +63,9 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("found undefined tag handle", 'put the value in quotes if it begins with "!"'),
 )
 MAX_DEPTH = 64
+"""Levels of nesting; a manifest has about ten, and a deeper text is an accident or an attack."""
 MAX_NODES = 100_000
+"""Values of a document. An alias counts as all values of its anchor, so that a small text can't grow huge."""
 _LOADER: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<scheme>[A-Za-z][A-Za-z0-9]*):(?P<name>[^{}]*)(?P<end>\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -114,11 +116,6 @@ def _syntax_advice(problem: str, line: str) -> str | None:
     if re.search(r"\{\{.*\}\}|\{%", line):
         return "this looks like a template: render it first (for example with helm template)"
     return next((advice for part, advice in _ADVICE if part in problem), None)
-
-
-"""Manifests nest about ten levels deep; beyond this a text is an accident or an attack."""
-
-"""Aliases counted each time that they stand for something, so that a small text can't grow without bound."""
 
 
 class Node(msgspec.Struct):
@@ -241,22 +238,13 @@ class _Trees:
         raise UnreadableYaml(self._source.fault(codes.UNREADABLE_TEXT, position, message, suggestion=fix))
 
 
-class BadReference(ValueError):
-    """A reference that can't be replaced; `offset` is where it begins in the text, from 0."""
-
-    def __init__(self, message: str, *, offset: int, suggestion: str) -> None:
-        super().__init__(message)
-        self.offset = offset
-        self.suggestion = suggestion
-
-
 def has_reference(text: str) -> bool:
     """Whether there is anything to replace."""
     return "${" in text and _REFERENCE.search(text) is not None
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> str:
-    """The text with its references replaced; raises BadReference at the first that can't be."""
+    """The text with its references replaced; raises BadValue at the first that can't be."""
     return _REFERENCE.sub(lambda found: _replacement(found, environ), text)
 
 
@@ -265,19 +253,19 @@ def _replacement(found: re.Match[str], environ: Mapping[str, str]) -> str:
         return "${"
     scheme, name = found["scheme"], found["name"]
     if scheme != "env":
-        raise BadReference(
+        raise BadValue(
             f'"{scheme}" is not a kind of reference',
             offset=found.start(),
             suggestion=f"write ${{env:NAME}} for a variable, or $${{{scheme}:… for these characters",
         )
     if not found["end"] or not _NAME.fullmatch(name):
-        raise BadReference(
+        raise BadValue(
             f"{found.group()} is not a whole reference",
             offset=found.start(),
             suggestion="write ${env:NAME}, with the name of an environment variable and a closing brace",
         )
     if name not in environ:
-        raise BadReference(
+        raise BadValue(
             f"the environment variable {name} is not set",
             offset=found.start(),
             suggestion=_advice(name, environ),
@@ -533,7 +521,7 @@ class _DocumentReader:
                 return value
         try:
             return substitute(node.text, self._environ)
-        except BadReference as error:
+        except BadValue as error:
             position = node.position_inside(self._document.source, error.offset)
             self._fault(
                 codes.BAD_ENVIRONMENT_REFERENCE,
@@ -545,7 +533,7 @@ class _DocumentReader:
             return node.text
 
     def _fault(
-        self, code: str, position: Position, message: str, *, path: Path | None, suggestion: str
+        self, code: str, position: Position, message: str, *, path: Path | None, suggestion: str | None
     ) -> None:
         """Keep a fault; what it blames isn't reported again by those who look at the data."""
         self._document.faults.append(

@@ -8,7 +8,7 @@ Each word gives a piece of JSON Schema. Any of them takes these keywords besides
 person would write it), `examples`, and whatever else JSON Schema knows. Notes for declctl alone stand under
 the keyword `x-declctl`, which other readers of JSON Schema skip:
 
-    value      how a text is read (`duration`, `entryPoint`, …): `checks.values` has one check for each
+    value      how a text is read (`duration`, `entryPoint`, …): `VALUE_KINDS` has the function
     minimum    of a duration, in seconds; `zero` says that `0s` is fine too, and what it means
     live       False for what takes a restart to change; holds for everything below
     refuses    the code of what this version doesn't do yet; `accepts` are the values that are fine
@@ -19,10 +19,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Final, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from declctl.manifest import codes
+from declctl.manifest import codes, values
 from declctl.manifest.values import (
+    BadValue,
     Json,
     Path,
     Schema,
@@ -36,6 +38,14 @@ from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
 
 API_VERSION: Final = "declctl.dev/v1alpha1"
 NOTES: Final = "x-declctl"
+_KEPT_FIELDS = (
+    "apiVersion",
+    "kind",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.resourceVersion",
+)
 
 DURATION_PATTERN: Final = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+$|\$\{env:"
 
@@ -226,21 +236,64 @@ class LocatedSpec(Spec):
 
 
 _Spec = TypeVar("_Spec", bound=Spec)
-_PARSERS: Mapping[str, Callable[[Any], object]] = {
-    "duration": parse_duration,
-    "quantity": parse_quantity,
-    "address": parse_address,
-    "entryPoint": parse_entry_point,
-    "function": parse_entry_point,
-    "fieldPath": lambda value: str(FieldPath.parse(value)),
-    "droppedPath": lambda value: str(FieldPath.parse(value)),
-    "fieldSelector": lambda value: str(FieldSelector.parse(value)),
-    "labelSelector": lambda value: str(
-        LabelSelector.parse(value)
-        if isinstance(value, str)
-        else LabelSelector.from_mapping(mapping_at(value))
-    ),
+
+
+def _read_field_selector(text: str) -> str:
+    selector = FieldSelector.parse(text)
+    if not selector.conditions:
+        raise BadValue("the field selector selects everything", suggestion="remove it")
+    return str(selector)
+
+
+def _read_field_path(text: str) -> str:
+    return str(FieldPath.parse(text))
+
+
+def _read_dropped_path(text: str) -> str:
+    dropped = str(FieldPath.parse(text))
+    for kept in _KEPT_FIELDS:
+        if kept == dropped or kept.startswith(f"{dropped}."):
+            raise BadValue(
+                f'"{text}" can\'t be dropped: the cache needs {kept}', suggestion="remove it from the list"
+            )
+    return dropped
+
+
+def _read_label_selector(value: Json) -> str:
+    is_text = isinstance(value, str)
+    return str(LabelSelector.parse(value) if is_text else LabelSelector.from_mapping(mapping_at(value)))
+
+
+class ValueKind(NamedTuple):
+    """How a kind of value is read; `code` is that of a value for which `read` raises ValueError."""
+
+    code: str
+    read: Callable[[Any], object]
+
+
+VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
+    "duration": ValueKind(codes.BAD_DURATION, parse_duration),
+    "quantity": ValueKind(codes.BAD_QUANTITY, parse_quantity),
+    "label": ValueKind(codes.BAD_NAME, values.check_label),
+    "namespace": ValueKind(codes.BAD_NAME, values.check_namespace),
+    "subdomain": ValueKind(codes.BAD_NAME, values.check_subdomain),
+    "objectName": ValueKind(codes.BAD_NAME, values.check_object_name),
+    "fileName": ValueKind(codes.BAD_NAME, values.check_file_name),
+    "indexName": ValueKind(codes.BAD_NAME, values.check_index_name),
+    "pluginName": ValueKind(codes.BAD_NAME, values.check_plugin_name),
+    "kind": ValueKind(codes.BAD_NAME, values.check_kind),
+    "apiVersion": ValueKind(codes.BAD_NAME, values.check_api_version),
+    "variable": ValueKind(codes.BAD_NAME, values.check_variable),
+    "labelSelector": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_selector),
+    "fieldSelector": ValueKind(codes.BAD_FIELD_SELECTOR, _read_field_selector),
+    "fieldPath": ValueKind(codes.BAD_FIELD_PATH, _read_field_path),
+    "droppedPath": ValueKind(codes.BAD_FIELD_PATH, _read_dropped_path),
+    "address": ValueKind(codes.BAD_ADDRESS, parse_address),
+    "entryPoint": ValueKind(codes.BAD_ENTRY_POINT, parse_entry_point),
+    "function": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
+    "versionRange": ValueKind(codes.BAD_VERSION_RANGE, values.check_version_range),
 }
+"""Each kind of value that a piece of the schema can name; the checks and the model read with one function."""
 
 
 def about(
@@ -331,9 +384,9 @@ def _declared(
 
 
 def _reader(piece: Schema) -> Callable[[Any], object]:
-    parse = _PARSERS.get(str(notes_of(piece).get("value")))
-    if parse is not None:
-        return parse
+    kind = VALUE_KINDS.get(str(notes_of(piece).get("value")))
+    if kind is not None:
+        return kind.read
     if piece.get("type") == "array":
         read = _reader(mapping_at(piece, "items"))
         return lambda items: tuple(map(read, items))

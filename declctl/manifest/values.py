@@ -22,50 +22,6 @@ Schema: TypeAlias = dict[str, Json]
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and indexes from the root of a document: `("spec", "handlers", 0, "name")`."""
 
-
-def dotted(path: Path) -> str:
-    """As people write it: `spec.handlers[0].name`; the root is `the document`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            text += f".{step}" if text else step
-    return text or "the document"
-
-
-def value_at(data: Json, *path: str | int) -> Json:
-    """What stands there, None where nothing does or where the way is of another type."""
-    for step in path:
-        match data, step:
-            case dict(), str():
-                data = data.get(step)
-            case list(), int() if 0 <= step < len(data):
-                data = data[step]
-            case _:
-                return None
-    return data
-
-
-def mapping_at(data: Json, *path: str | int) -> dict[str, Json]:
-    """The mapping there, an empty one where there is none."""
-    found = value_at(data, *path)
-    return found if isinstance(found, dict) else {}
-
-
-def items_at(data: Json, *path: str | int) -> list[Json]:
-    """The list there, an empty one where there is none."""
-    found = value_at(data, *path)
-    return found if isinstance(found, list) else []
-
-
-def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, Json]]]:
-    """Each mapping in the list there, with its path; elements of other types are left out."""
-    for index, item in enumerate(items_at(data, *path)):
-        if isinstance(item, dict):
-            yield (*path, index), item
-
-
 _NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "ns": 1,
@@ -109,6 +65,58 @@ _SPECIFIER = re.compile(
     r"(?:~=|===?|!=|<=?|>=?)\s*[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\.\*)?",
     re.ASCII,
 )
+# What a whole name looks like. ASCII only, as the API server has it.
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
+_INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
+_PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
+_KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
+_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def dotted(path: Path) -> str:
+    """As people write it: `spec.handlers[0].name`; the root is `the document`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text or "the document"
+
+
+def value_at(data: Json, *path: str | int) -> Json:
+    """What stands there, None where nothing does or where the way is of another type."""
+    for step in path:
+        match data, step:
+            case dict(), str():
+                data = data.get(step)
+            case list(), int() if 0 <= step < len(data):
+                data = data[step]
+            case _:
+                return None
+    return data
+
+
+def mapping_at(data: Json, *path: str | int) -> dict[str, Json]:
+    """The mapping there, an empty one where there is none."""
+    found = value_at(data, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def items_at(data: Json, *path: str | int) -> list[Json]:
+    """The list there, an empty one where there is none."""
+    found = value_at(data, *path)
+    return found if isinstance(found, list) else []
+
+
+def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, Json]]]:
+    """Each mapping in the list there, with its path; elements of other types are left out."""
+    for index, item in enumerate(items_at(data, *path)):
+        if isinstance(item, dict):
+            yield (*path, index), item
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,7 @@ class BadValue(ValueError):
 
 def parse_duration(text: str) -> float:
     """Seconds, from Go's form (`500ms`, `10s`, `1h30m`); a unit is always needed."""
+    # Integers of nanoseconds: a sum of floats would differ from Go in the last digits.
     total, at = 0, 0
     while at < len(text):
         part = _DURATION_PART.match(text, at)
@@ -176,6 +185,7 @@ def parse_duration(text: str) -> float:
 
 def parse_quantity(value: str | int) -> int:
     """Bytes, from a Kubernetes quantity (`64Mi`, `1.5G`, `65536`); a part of a byte counts as a whole one."""
+    # Python refuses to print the longest integers: any of them stands for "too large".
     text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "1e30"
     found = _QUANTITY.fullmatch(text)
     if found is None:
@@ -216,11 +226,11 @@ def parse_entry_point(text: str, *, attribute_needed: bool = False) -> EntryPoin
     return EntryPoint(module, attribute or None)
 
 
-def check_version_range(text: str) -> None:
+def check_version_range(text: str) -> str:
     """A PEP 440 range such as `>=1.2,<2`."""
     parts = [part.strip() for part in text.split(",")]
     if all(_SPECIFIER.fullmatch(part) for part in parts):
-        return
+        return text
     bare = re.fullmatch(r"[\^~v=]*\s*(?P<version>[0-9]+(?:\.[0-9]+)*)", text)
     example = f">={bare['version']}" if bare else ">=1.2,<2"
     raise BadValue(f'"{text}" is not a version range', suggestion=f'write it like "{example}"')
@@ -268,6 +278,7 @@ def _entry_point_advice(text: str) -> str:
     found = _FILE_FORM.fullmatch(text.strip().removesuffix("()"))
     if found is None or found["path"].startswith(("/", "..")):
         return f"{form}; modules are found beside the manifest"
+    # A path becomes a module: slashes are dots, and dashes are no part of a name in Python.
     module = found["path"].strip("./").replace("/", ".").replace("-", "_")
     attribute = found["attribute"]
     if not _importable(module) or (attribute and not _importable(attribute.replace("-", "_"))):
@@ -275,17 +286,7 @@ def _entry_point_advice(text: str) -> str:
     return f'did you mean "{module}{":" + attribute.replace("-", "_") if attribute else ""}"?'
 
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
-_INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
-_PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
-_KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
-_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-def check_label(text: str) -> None:
+def check_label(text: str) -> str:
     """A DNS-1123 label, as names of resources and handlers are: lower case, digits and dashes, at most 63."""
     if not _LABEL.fullmatch(text):
         raise _bad(
@@ -293,48 +294,53 @@ def check_label(text: str) -> None:
             "use lower-case letters, digits and dashes, at most 63 of them",
             fixed=_as_label(text),
         )
+    return text
 
 
-def check_namespace(text: str) -> None:
+def check_namespace(text: str) -> str:
     """The name of a namespace, or `*` for all of them."""
-    if text != "*":
-        check_label(text)
+    return text if text == "*" else check_label(text)
 
 
-def check_subdomain(text: str) -> None:
+def check_subdomain(text: str) -> str:
     """A DNS-1123 subdomain, as names of most objects are: labels with dots between, at most 253 long."""
     if len(text) > 253 or not _SUBDOMAIN.fullmatch(text):
         raise _bad(text, "use lower-case letters, digits, dashes and dots", fixed=_as_label(text))
+    return text
 
 
-def check_object_name(text: str) -> None:
+def check_object_name(text: str) -> str:
     """The name of any object: those of roles have colons and capitals too (`system:node`)."""
     if len(text) > 253 or not _OBJECT.fullmatch(text):
         raise _bad(text, "use the name that kubectl shows", fixed=None)
+    return text
 
 
-def check_file_name(text: str) -> None:
+def check_file_name(text: str) -> str:
     """A path that a system can have."""
     if "\0" in text:
         raise _bad(text.replace("\0", "\N{REPLACEMENT CHARACTER}"), "remove the zero byte", fixed=None)
+    return text
 
 
-def check_index_name(text: str) -> None:
+def check_index_name(text: str) -> str:
     """The name of an index: letters, digits, dashes and underscores, a letter first."""
     if not _INDEX.fullmatch(text):
         raise _bad(text, "use letters and digits, as in byNode", fixed=None)
+    return text
 
 
-def check_plugin_name(text: str) -> None:
+def check_plugin_name(text: str) -> str:
     """The name of an entry point in the group `declctl`."""
     if not _PLUGIN.fullmatch(text):
         raise _bad(text, "use the name that `declctl plugins list` shows", fixed=None)
+    return text
 
 
-def check_kind(text: str) -> None:
+def check_kind(text: str) -> str:
     """A kind: CamelCase, singular."""
     if _KIND.fullmatch(text):
-        return
+        return text
     fixed = text[:1].upper() + text[1:]
     raise _bad(
         text,
@@ -343,24 +349,26 @@ def check_kind(text: str) -> None:
     )
 
 
-def check_api_version(text: str) -> None:
+def check_api_version(text: str) -> str:
     """`v1`, or a group and a version such as `apps/v1`; versions of custom resources may be any label."""
     group, slash, version = text.rpartition("/")
+    # Only the core group is written without a group, and its versions are v1, v1beta1, …
     if not slash and _VERSION.fullmatch(version):
-        return
+        return text
     is_swapped = _VERSION.fullmatch(group) is not None
     if slash and _SUBDOMAIN.fullmatch(group) and _LABEL.fullmatch(version) and not is_swapped:
-        return
+        return text
     advice = 'write "v1", or group and version such as "apps/v1"'
     if is_swapped:
         advice = f'did you mean "{version}/{group}"?'
     raise BadValue(f'"{text}" is not an apiVersion', suggestion=advice)
 
 
-def check_variable(text: str) -> None:
+def check_variable(text: str) -> str:
     """The name of an environment variable."""
     if not _VARIABLE.fullmatch(text):
         raise _bad(text, "use letters, digits and underscores, without $ and braces", fixed=None)
+    return text
 
 
 def _as_label(text: str) -> str | None:

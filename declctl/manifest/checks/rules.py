@@ -30,11 +30,6 @@ from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Ste
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 _NAMED = ("resources", "handlers", "plugins", "schedules")
-_ALTERNATIVES: Mapping[str, tuple[str, ...]] = {
-    "handlers": ("entryPoint", "pluginRef"),
-    "indexers": ("fieldPath", "entryPoint"),
-    "configFrom": ("env", "file", "secretKeyRef"),
-}
 
 
 def check_references(findings: Findings, shape: Schema) -> None:
@@ -47,22 +42,19 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_reference(findings, (*path, "resourceRef", "name"), resources)
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
-    _check_alternatives(findings, handlers)
+    _check_alternatives(findings)
     for section in _NAMED:
         _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
     for path, _ in entries_at(data, "spec", "resources"):
         _check_resource(findings, path)
     for path, plugin in entries_at(data, "spec", "plugins"):
         _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
-        _check_alternatives(findings, entries_at(data, *path, "configFrom"))
         _check_config_sources(findings, path, mapping_at(plugin, "config"))
     _check_namespaces(findings, ("spec", "namespaces"))
 
 
 def _check_resource(findings: Findings, path: Path) -> None:
-    indexers = list(entries_at(findings.data, *path, "indexers"))
-    _check_unique(findings, indexers, what="indexer")
-    _check_alternatives(findings, indexers)
+    _check_unique(findings, entries_at(findings.data, *path, "indexers"), what="indexer")
     _check_names(findings, path)
     _check_namespaces(findings, (*path, "namespaces"))
 
@@ -141,9 +133,11 @@ def _are_known(findings: Findings, section: str) -> bool:
     )
 
 
-def _check_alternatives(findings: Findings, entries: Iterable[tuple[Path, dict[str, Json]]]) -> None:
-    for path, entry in entries:
-        names = _ALTERNATIVES[str(path[-2])]
+def _check_alternatives(findings: Findings) -> None:
+    for path, entry, piece in findings.pieces:
+        if "oneOf" not in piece or not isinstance(entry, dict):
+            continue
+        names = [str(value_at(each, "required", 0)) for each in items_at(piece, "oneOf")]
         present = [name for name in entry if name in names]
         if not present and not any(findings.is_meant((*path, name)) for name in names):
             message = f"{dotted(path)} needs one of the fields {' and '.join(names)}"

@@ -10,13 +10,13 @@ pattern.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, cast
+from typing import Any, TypeGuard
 
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.document import Findings, Location, resolve, trap
 from declctl.manifest.fields import NOTES, Schema, notes_of
-from declctl.manifest.values import Json, Path, dotted, mapping_at
+from declctl.manifest.values import Json, Path, dotted, items_at, mapping_at
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -55,60 +55,12 @@ def _holds(keyword: str, shape: Schema, value: Json) -> bool:
     if keyword in _SILENT:
         return True
     holds = _KEYWORDS.get(keyword)
-    return holds is not None and holds(shape, value)
+    return holds is not None and holds(shape[keyword], value, shape)
 
 
-def _type(shape: Schema, value: Json) -> bool:
+def _has_type(names: Any, value: Json) -> bool:
     """A float is never taken for a whole number, although JSON Schema takes 1.0 for one."""
-    names = shape["type"]
-    return any(
-        type(value) in _TYPES.get(str(name), ()) for name in (names if isinstance(names, list) else [names])
-    )
-
-
-def _additional(shape: Schema, value: Json) -> bool:
-    """Those that have a shape of their own are looked at by themselves."""
-    if shape["additionalProperties"] is not False or not isinstance(value, dict):
-        return True
-    return value.keys() <= mapping_at(shape, "properties").keys()
-
-
-def _required(shape: Schema, value: Json) -> bool:
-    names = shape["required"]
-    return not isinstance(value, dict) or (isinstance(names, list) and all(name in value for name in names))
-
-
-def _enum(shape: Schema, value: Json) -> bool:
-    choices = shape["enum"]
-    return isinstance(choices, list) and any(_is_same(value, choice) for choice in choices)
-
-
-def _minimum(shape: Schema, value: Json) -> bool:
-    low = shape["minimum"]
-    return not isinstance(value, int | float) or (isinstance(low, int | float) and value >= low)
-
-
-def _maximum(shape: Schema, value: Json) -> bool:
-    high = shape["maximum"]
-    return not isinstance(value, int | float) or (isinstance(high, int | float) and value <= high)
-
-
-def _min_length(shape: Schema, value: Json) -> bool:
-    least = shape["minLength"]
-    return not isinstance(value, str) or (isinstance(least, int) and len(value) >= least)
-
-
-def _min_items(shape: Schema, value: Json) -> bool:
-    least = shape["minItems"]
-    return not isinstance(value, list) or (isinstance(least, int) and len(value) >= least)
-
-
-def _unique(_: Schema, value: Json) -> bool:
-    """Known of texts only: when mappings are the same is for JSON Schema to say."""
-    if not isinstance(value, list):
-        return True
-    texts = {item for item in value if isinstance(item, str)}
-    return len(texts) == len(value)
+    return any(type(value) in _TYPES[name] for name in (names if isinstance(names, list) else [names]))
 
 
 def _is_same(value: Json, other: Json) -> bool:
@@ -116,22 +68,37 @@ def _is_same(value: Json, other: Json) -> bool:
     return type(value) is type(other) and value == other
 
 
-_KEYWORDS: Mapping[str, Callable[[Schema, Json], bool]] = {
-    "type": _type,
-    "additionalProperties": _additional,
-    "required": _required,
-    "enum": _enum,
-    "const": lambda shape, value: _is_same(value, shape["const"]),
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "minLength": _min_length,
-    "minItems": _min_items,
-    "uniqueItems": _unique,
+def _is_number(value: Json) -> TypeGuard[float]:
+    return isinstance(value, int | float)
+
+
+# A keyword says something of values of one type only, and holds for all others, as in JSON Schema.
+_KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
+    "type": lambda names, value, _: _has_type(names, value),
+    # The fields that have a piece of their own are judged by that.
+    "additionalProperties": lambda allowed, value, shape: (
+        allowed is not False
+        or not isinstance(value, dict)
+        or value.keys() <= mapping_at(shape, "properties").keys()
+    ),
+    "required": lambda names, value, _: not isinstance(value, dict) or all(name in value for name in names),
+    "enum": lambda choices, value, _: any(_is_same(value, choice) for choice in choices),
+    "const": lambda wanted, value, _: _is_same(value, wanted),
+    "minimum": lambda low, value, _: not _is_number(value) or value >= low,
+    "maximum": lambda high, value, _: not _is_number(value) or value <= high,
+    "minLength": lambda least, value, _: not isinstance(value, str) or len(value) >= least,
+    "minItems": lambda least, value, _: not isinstance(value, list) or len(value) >= least,
+    # Known of texts only: JSON Schema decides when two mappings are the same.
+    "uniqueItems": lambda _, value, __: (
+        not isinstance(value, list) or len({item for item in value if isinstance(item, str)}) == len(value)
+    ),
 }
 
 
-def report_wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
+def _wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
     """Report one value; a duration without a unit and the traps of YAML 1.1 have codes of their own."""
+    if findings.is_blamed(path):
+        return
     types = _types(schema)
     written = findings.document.written(path)
     kind = notes_of(schema).get("value")
@@ -203,30 +170,6 @@ def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> s
     return _SCALAR_ADVICE.get(types[0]) if types else None
 
 
-class SchemaFault(Protocol):
-    """What is used of jsonschema's ValidationError."""
-
-    @property
-    def validator(self) -> str:
-        """The keyword that doesn't hold."""
-        ...
-
-    @property
-    def absolute_path(self) -> Iterable[str | int]:
-        """Where."""
-        ...
-
-    @property
-    def instance(self) -> Json:
-        """The value there."""
-        ...
-
-    @property
-    def schema(self) -> Schema:
-        """The piece of the schema."""
-        ...
-
-
 def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
     if fits(findings.pieces):
@@ -234,7 +177,7 @@ def check_structure(findings: Findings, shape: Schema) -> None:
     # Imported here because it costs as much as all the rest, and only a manifest with faults needs it.
     from jsonschema import Draft202012Validator
 
-    faults = [cast("SchemaFault", error) for error in Draft202012Validator(shape).iter_errors(findings.data)]
+    faults: list[Any] = list(Draft202012Validator(shape).iter_errors(findings.data))
     # Unknown fields first: what one of them was meant to be is then not missing. Types before everything else
     # that could be said about the value.
     order = ("additionalProperties", "type")
@@ -242,14 +185,14 @@ def check_structure(findings: Findings, shape: Schema) -> None:
     for fault in faults:
         path = tuple(fault.absolute_path)
         if fault.validator in REPORTS:
-            REPORTS[fault.validator](findings, path, fault)
+            REPORTS[fault.validator](findings, path, fault.instance, fault.schema)
 
 
-def _unknown_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
-    fields = mapping_at(fault.schema, "properties")
-    present = fault.instance if isinstance(fault.instance, dict) else {}
+def _unknown_fields(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
+    fields = mapping_at(schema, "properties")
+    present = value if isinstance(value, dict) else {}
     absent = [name for name in fields if name not in present]
-    hints = {name: field for name, field in _hints(fault.schema).items() if field in absent}
+    hints = {name: field for name, field in _hints(schema).items() if field in absent}
     for name in (name for name in present if name not in fields):
         meant = closest(name, absent, synonyms=hints)
         where = (*path, name)
@@ -281,16 +224,14 @@ def _other_advice(path: Path, name: str, absent: list[str]) -> str:
     return f"the fields that could stand here are {listed(absent)}" if absent else "remove it"
 
 
-def _missing_fields(findings: Findings, path: Path, fault: SchemaFault) -> None:
-    present = fault.instance if isinstance(fault.instance, dict) else {}
-    required = fault.schema.get("required")
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    for name in names:
+def _missing_fields(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
+    present = value if isinstance(value, dict) else {}
+    for name in map(str, items_at(schema, "required")):
         if name in present or findings.is_meant((*path, name)):
             continue
         findings.mean((*path, name))  # jsonschema reports the mapping once for each field: say each once
         message = f'{dotted(path)} needs the field "{name}"'
-        example = _example(mapping_at(fault.schema, "properties", name))
+        example = _example(mapping_at(schema, "properties", name))
         suggestion = f"add {name}: {example}" if example else f'add "{name}"'
         findings.add(codes.MISSING_FIELD, Location(path), message, suggestion=suggestion)
 
@@ -304,14 +245,13 @@ def _example(schema: Schema) -> str | None:
     return "{name: …}" if schema.get("required") == ["name"] else None
 
 
-def _no_choice(findings: Findings, path: Path, fault: SchemaFault) -> None:
+def _no_choice(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
     if findings.is_blamed(path):
         return
-    choices = fault.schema.get("enum")
-    words = [word for word in choices if isinstance(word, str)] if isinstance(choices, list) else []
-    shown = findings.quoted(path, fault.instance)
+    words = [word for word in items_at(schema, "enum") if isinstance(word, str)]
+    shown = findings.quoted(path, value)
     written = findings.document.written(path)
-    meant = closest(written if written is not None else str(fault.instance), words, synonyms=_SYNONYMS)
+    meant = closest(written if written is not None else str(value), words, synonyms=_SYNONYMS)
     advice = f"the choices are {listed(words)}"
     suggestion = f'did you mean "{meant}"? {advice[0].upper()}{advice[1:]}' if meant else advice
     findings.add(
@@ -319,25 +259,24 @@ def _no_choice(findings: Findings, path: Path, fault: SchemaFault) -> None:
     )
 
 
-def _out_of_range(findings: Findings, path: Path, fault: SchemaFault) -> None:
+def _out_of_range(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
     if findings.is_blamed(path):
         return
-    low, high = fault.schema.get("minimum"), fault.schema.get("maximum")
-    shown = findings.quoted(path, fault.instance)
+    low, high = schema.get("minimum"), schema.get("maximum")
+    shown = findings.quoted(path, value)
     advice = f"write {low} or more" if high is None else f"write a number from {low} to {high}"
     findings.add(codes.OUT_OF_RANGE, Location(path), f"{dotted(path)} can't be {shown}", suggestion=advice)
 
 
-def _empty(findings: Findings, path: Path, _: SchemaFault) -> None:
+def _empty(findings: Findings, path: Path, _: Json, __: Schema) -> None:
     advice = 'write ["*"] for all namespaces' if path[-1:] == ("namespaces",) else "give it a value"
     message = f"{dotted(path)} is empty"
     findings.add(codes.OUT_OF_RANGE, Location(path), message, suggestion=f"{advice}, or remove it")
 
 
-def _repeated(findings: Findings, path: Path, fault: SchemaFault) -> None:
-    items = fault.instance if isinstance(fault.instance, list) else []
+def _repeated(findings: Findings, path: Path, value: Json, _: Schema) -> None:
     seen: dict[str, int] = {}
-    for index, item in enumerate(items):
+    for index, item in enumerate(items_at(value)):
         earlier = seen.setdefault(repr(item), index)
         if earlier == index:
             continue
@@ -349,19 +288,14 @@ def _repeated(findings: Findings, path: Path, fault: SchemaFault) -> None:
         )
 
 
-def _wrong_constant(findings: Findings, path: Path, fault: SchemaFault) -> None:
-    wanted = fault.schema.get("const")
-    shown = findings.quoted(path, fault.instance)
+def _wrong_constant(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
+    wanted = schema.get("const")
+    shown = findings.quoted(path, value)
     message = f"{dotted(path)} is {shown}, which this version doesn't read"
     findings.add(codes.WRONG_VERSION_OR_KIND, Location(path), message, suggestion=f'write "{wanted}"')
 
 
-def _wrong_type(findings: Findings, path: Path, fault: SchemaFault) -> None:
-    if not findings.is_blamed(path):
-        report_wrong_type(findings, path, fault.instance, fault.schema)
-
-
-REPORTS: Mapping[str, Callable[[Findings, Path, SchemaFault], None]] = {
+REPORTS: Mapping[str, Callable[[Findings, Path, Json, Schema], None]] = {
     "additionalProperties": _unknown_fields,
     "type": _wrong_type,
     "required": _missing_fields,

@@ -1,38 +1,18 @@
-"""Texts that are read further: each kind of value that the shape names has one check here.
+"""Checks values that are read further: durations, sizes, names, selectors, paths, addresses, entry points.
 
-Of a label selector each condition is judged alone, so that the fault is shown where it stands.
+`fields.VALUE_KINDS` has the functions that read them. Each condition of a label selector is read alone, so
+that a fault is shown at its condition.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
-from declctl.manifest import codes, values
+from declctl.manifest import codes
 from declctl.manifest.document import Findings, Location
-from declctl.manifest.fields import Schema, notes_of
-from declctl.manifest.values import (
-    BadValue,
-    Json,
-    Path,
-    check_version_range,
-    dotted,
-    entries_at,
-    mapping_at,
-    parse_address,
-    parse_duration,
-    parse_entry_point,
-    parse_quantity,
-)
-from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
+from declctl.manifest.fields import VALUE_KINDS, Schema, notes_of
+from declctl.manifest.values import BadValue, Json, Path, dotted, entries_at, mapping_at, parse_duration
+from declctl.objects.fields import LabelSelector
 
 _SELECTOR_ADVICE = "write it like {matchLabels: {app: web}} or app=web,tier in (a,b)"
-_KEPT_FIELDS = (
-    "apiVersion",
-    "kind",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "metadata.resourceVersion",
-)
 _ADVICE: Mapping[str, str] = {
     codes.BAD_DURATION: "write it like 500ms, 10s, 5m or 1h30m",
     codes.BAD_QUANTITY: "write it like 64Mi, 1Gi or 65536",
@@ -85,13 +65,13 @@ def check_values(findings: Findings) -> None:
             check_label_selector(findings, path, value)
         elif kind == "duration" and isinstance(value, str):
             _check_duration(findings, path, value, piece=piece)
-        elif (isinstance(value, str) and value) or (kind == "quantity" and _is_number(value)):
-            code, check = _CHECKS[str(kind)]
-            _report(findings, path, code, partial(check, value))
-
-
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        # Empty texts and wrong types have been reported by check_structure.
+        elif (isinstance(value, str) and value) or (kind == "quantity" and type(value) is int):
+            code, read = VALUE_KINDS[str(kind)]
+            try:
+                read(value)
+            except ValueError as error:  # BadValue, or the errors of field paths and selectors
+                _blame(findings, path, code, error)
 
 
 def _check_duration(findings: Findings, path: Path, value: str, *, piece: Schema) -> None:
@@ -109,58 +89,15 @@ def _check_duration(findings: Findings, path: Path, value: str, *, piece: Schema
         findings.add(codes.BAD_DURATION, Location(path), message, suggestion=suggestion)
 
 
-def _report(findings: Findings, path: Path, code: str, check: Callable[[], object]) -> None:
-    try:
-        check()
-    except ValueError as error:  # what the rooms below raise for a bad text
-        _blame(findings, path, code, error)
-
-
 def _blame(findings: Findings, path: Path, code: str, error: ValueError) -> None:
     """Say where, and why; a value from the environment is kept out of the message."""
     suggestion: str | None = getattr(error, "suggestion", None)
     offset: int = getattr(error, "offset", getattr(error, "column", 0))
     message = f"{dotted(path)}: {error}"
+    # A variable may hold a secret, and the error quotes the value.
     if findings.document.from_environment(path) is not None:
         message, suggestion = (
             f"{dotted(path)}: the value from the environment is not usable here",
             _ADVICE[code],
         )
     findings.add(code, Location(path, offset=offset), message, suggestion=suggestion or _ADVICE[code])
-
-
-def _check_field_selector(text: str) -> None:
-    if not FieldSelector.parse(text).conditions:
-        raise BadValue("the field selector selects everything", suggestion="remove it")
-
-
-def _check_dropped_path(text: str) -> None:
-    dropped = str(FieldPath.parse(text))
-    for kept in _KEPT_FIELDS:
-        if kept == dropped or kept.startswith(f"{dropped}."):
-            raise BadValue(
-                f'"{text}" can\'t be dropped: the cache needs {kept}',
-                suggestion="remove it from the list",
-            )
-
-
-_CHECKS: Mapping[str, tuple[str, Callable[..., object]]] = {
-    "quantity": (codes.BAD_QUANTITY, parse_quantity),
-    "label": (codes.BAD_NAME, values.check_label),
-    "namespace": (codes.BAD_NAME, values.check_namespace),
-    "subdomain": (codes.BAD_NAME, values.check_subdomain),
-    "objectName": (codes.BAD_NAME, values.check_object_name),
-    "fileName": (codes.BAD_NAME, values.check_file_name),
-    "indexName": (codes.BAD_NAME, values.check_index_name),
-    "pluginName": (codes.BAD_NAME, values.check_plugin_name),
-    "kind": (codes.BAD_NAME, values.check_kind),
-    "apiVersion": (codes.BAD_NAME, values.check_api_version),
-    "variable": (codes.BAD_NAME, values.check_variable),
-    "fieldSelector": (codes.BAD_FIELD_SELECTOR, _check_field_selector),
-    "fieldPath": (codes.BAD_FIELD_PATH, FieldPath.parse),
-    "droppedPath": (codes.BAD_FIELD_PATH, _check_dropped_path),
-    "address": (codes.BAD_ADDRESS, parse_address),
-    "entryPoint": (codes.BAD_ENTRY_POINT, parse_entry_point),
-    "function": (codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
-    "versionRange": (codes.BAD_VERSION_RANGE, check_version_range),
-}

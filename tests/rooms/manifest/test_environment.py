@@ -2,7 +2,8 @@
 
 import pytest
 
-from declctl.manifest.document import BadReference, substitute
+from declctl.manifest.document import substitute
+from declctl.manifest.values import BadValue
 
 
 def test_a_reference_is_replaced_anywhere_in_a_text(loaded):
@@ -110,6 +111,6 @@ def test_what_came_from_the_environment_is_never_shown(only_fault, fragment, cod
 
 def test_substitute_says_where_it_failed():
     """The offset counts from the beginning of the text."""
-    with pytest.raises(BadReference) as caught:
+    with pytest.raises(BadValue) as caught:
         substitute("ab${env:X}", {})
     assert caught.value.offset == 2

@@ -1,8 +1,10 @@
 """YAML text → nodes: positions, anchors, and texts that would hurt a careless reader."""
 
+import re
+
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from declctl.manifest.diagnostics import SourceText
@@ -10,6 +12,8 @@ from declctl.manifest.document import MAX_DEPTH, UnreadableYaml, parse_documents
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+
+SIGNED_FRACTION = re.compile(r"[-+]\.[0-9][0-9_]*([eE][-+][0-9]+)?")  # `-.5`: the sign, and then the point
 
 
 def read(text: str):
@@ -30,7 +34,11 @@ def test_what_yaml_writes_is_read_back(data):
 
 @given(st.text(alphabet="0123456789+-_.:exobinfaNnulyts~TRU", max_size=8))
 def test_scalars_without_quotes_mean_what_they_mean_to_yaml(text):
-    """Types are guessed as PyYAML guesses them, so that a manifest means the same to other tools."""
+    """Types are guessed as PyYAML guesses them, so that a manifest means the same to other tools.
+
+    The one difference is a sign before a point, which the test below has.
+    """
+    assume(not SIGNED_FRACTION.fullmatch(text))
     try:
         wanted = yaml.safe_load(f"value: {text}\n")["value"]
     except (yaml.YAMLError, ValueError, TypeError):
@@ -39,6 +47,15 @@ def test_scalars_without_quotes_mean_what_they_mean_to_yaml(text):
         return
     found = read(f"value: {text}\n")["value"]
     assert repr(found) == repr(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("-.0", -0.0), ("+.5", 0.5), ("-.5", -0.5), ("-.5_0", -0.5), ("+.5e+3", 500.0)]
+)
+def test_a_sign_before_a_point_makes_a_number(text, number):
+    """Go's yaml, and with it kubectl, reads `-.5` as a number; PyYAML alone reads text."""
+    assert isinstance(yaml.safe_load(text), str)
+    assert repr(read(f"value: {text}\n")["value"]) == repr(number)
 
 
 def test_dates_stay_text():
