@@ -125,18 +125,8 @@ def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False) -> st
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int | None]]:
     """For programs: one mapping each, ready for `json.dumps`."""
-    return [
-        {
-            "file": diagnostic.file,
-            "line": diagnostic.line,
-            "column": diagnostic.column,
-            "code": diagnostic.code,
-            "severity": diagnostic.severity,
-            "message": diagnostic.message,
-            "suggestion": diagnostic.suggestion,
-        }
-        for diagnostic in diagnostics
-    ]
+    names = ("file", "line", "column", "code", "severity", "message", "suggestion")
+    return [{name: getattr(diagnostic, name) for name in names} for diagnostic in diagnostics]
 
 
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
@@ -228,6 +218,7 @@ def closest(
     left = _left.get()
     if left is not None and left[0] <= 0:
         return None
+    # Words of other systems come before likeness: `update` is Modified, whatever it resembles.
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     lower = word.lower()
     meant = synonyms.get(lower)

@@ -90,6 +90,7 @@ def syntax_fault(source: SourceText, error: yaml.MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     position = source.clamped(Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
     line = source.lines[position.line - 1]
+    # A tab gets a message of its own: the one of the parser only says that no token starts here.
     if "\t" in line[: len(line) - len(line.lstrip())]:
         column = line.index("\t") + 1
         return source.fault(
@@ -194,6 +195,7 @@ class _Trees:
             return self._aliased(event.anchor or "", start)
         anchor: str | None = getattr(event, "anchor", None)
         node = Node("scalar", start, tag=getattr(event, "tag", None))
+        # The anchor is open until its node is complete: an alias inside of it would be endless.
         if anchor is not None:
             self._anchors[anchor] = node
             self._open.add(anchor)
@@ -287,6 +289,7 @@ def resolve(text: str) -> Json:
         return True
     if text in _FALSE:
         return False
+    # Python's conversions accept digits of other scripts, YAML does not.
     if len(text) > _MAX_DIGITS or not text.isascii():
         return text
     return _number(text)
@@ -464,6 +467,7 @@ class _DocumentReader:
                 continue
             seen[name] = key.start
             data[name] = self._field(key, value, (*path, name))
+        # Last, so that fields of the mapping itself win.
         for mapping in merged:
             self._merge(mapping, data, path)
         return data

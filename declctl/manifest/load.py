@@ -35,9 +35,7 @@ from declctl.manifest.document import (
 from declctl.manifest.fields import API_VERSION, walk
 from declctl.manifest.model import CONTROLLER, ControllerSpec, build_controller
 from declctl.manifest.sources import ManifestSource, decode
-from declctl.manifest.values import (
-    Path,
-)
+from declctl.manifest.values import Path
 
 _GROUP = API_VERSION.partition("/")[0]
 _KINDS = ("Controller", "ControllerTest")
@@ -88,6 +86,7 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     errors = list(found.faults)
     if not found.candidates:
         raise ManifestErrors(in_order(errors or [_nothing_found(source, found)]))
+    # The first Controller is checked all the same, so that one run shows its faults too.
     first, *more = found.candidates
     errors += [_second(first, other) for other in more]
     document = read_document(first.source, first.root, os.environ if environ is None else environ)
@@ -165,11 +164,13 @@ def _is_ours(root: Node, *, kind: str, version: str) -> bool:
     """Whether a document is a Controller, or so like one that its faults are worth reporting."""
     if root.kind != "mapping" or not root.pairs or kind == "ControllerTest":
         return False
+    # Both fields are missing: the names of our fields decide.
     if not kind and not version:
         return any(key.text in ("spec", "resources", "handlers") for key, _ in root.pairs)
     group = version.partition("/")[0]
     if group == _GROUP:
         return True
+    # A misspelt group or kind is a fault of a Controller, not another kind of document.
     group_is_close = not version or closest(group, [_GROUP]) is not None
     return group_is_close and (not kind or closest(kind, _KINDS) is not None)
 
@@ -186,9 +187,8 @@ def _nothing_found(source: ManifestSource, found: _Found) -> Diagnostic:
     text = found.last or SourceText(source.name, "")
     if source.is_folder or found.others:
         seen = f"; found {', '.join(dict.fromkeys(found.others))}" if found.others else ""
-        message = f"no document here is a Controller{seen}"
-        suggestion = f"begin it with apiVersion: {API_VERSION} and kind: Controller"
-        return text.fault(codes.NO_CONTROLLER, Position(1, 1), message, suggestion=suggestion)
-    message = "the manifest is empty"
+        code, message = codes.NO_CONTROLLER, f"no document here is a Controller{seen}"
+    else:
+        code, message = codes.NOT_A_MAPPING, "the manifest is empty"
     suggestion = f"begin it with apiVersion: {API_VERSION} and kind: Controller"
-    return text.fault(codes.NOT_A_MAPPING, Position(1, 1), message, suggestion=suggestion)
+    return text.fault(code, Position(1, 1), message, suggestion=suggestion)

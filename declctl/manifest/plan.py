@@ -150,6 +150,7 @@ def _resource(spec: ResourceSpec) -> ResourcePlan:
 
 def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
     transform = TransformId(spec.transform.drop_fields, spec.transform.entry_point)
+    # An API server takes one namespace and one name in a watch: each pair has a watch of its own.
     keys = (
         WatchKey(
             spec.api_version,

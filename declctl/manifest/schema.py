@@ -69,6 +69,7 @@ def schema(kind: str | None = None) -> Schema:
             advice = did_you_mean(kind, kinds) or f"the kinds are {listed(kinds)}"
             raise UsageError(f'There is no kind "{kind}"; {advice}.')
         return {**head, **mapping_at(kinds, kind)}
+    # if/then/else instead of oneOf: an editor then shows the faults of one kind only.
     is_test: Schema = {"properties": {"kind": {"const": "ControllerTest"}}, "required": ["kind"]}
     return {
         **head,
@@ -94,6 +95,7 @@ def explain(path: str) -> Explanation:
         if name not in fields:
             raise UsageError(_unknown(names[:depth], name, list(fields)))
         found = mapping_at(fields, name)
+        # A field takes a restart if any field above it does.
         live = live and notes_of(found).get("live") is not False
     required = bool(names) and names[-1] in _texts(parent.get("required"))
     return _explanation(".".join(names) or kind, found, live=live, required=required)

@@ -79,6 +79,7 @@ def decode(file: ManifestSource) -> SourceText:
         position = before.position_of(len(before.text))
         fault = before.fault(codes.UNREADABLE_TEXT, position, message, suggestion="save the file as UTF-8")
         raise ManifestErrors([fault]) from error
+    # Refused here, so that the message can name the character.
     if found := _UNPRINTABLE.search(source.text):
         message = f"the character U+{ord(found.group()):04X} is not allowed in YAML"
         position = source.position_of(found.start())
@@ -99,6 +100,7 @@ def _folder(path: FilePath, at: FilePath) -> list[ManifestSource]:
     files: list[ManifestSource] = []
     size = 0
     for name in names:
+        # Both bounds are checked while the folder is read: it may be any folder.
         files.append(file := _file(path / name.name, name))
         size += len(file.data)
         if len(files) > reader.MANIFEST_FILES or size > reader.BUNDLE_BYTES:

@@ -29,6 +29,7 @@ from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Ste
 
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
+_ADMIN_ADDRESS = "127.0.0.1:8081"  # the default of spec.admin.bindAddress
 _NAMED = ("resources", "handlers", "plugins", "schedules")
 
 
@@ -137,6 +138,7 @@ def _check_alternatives(findings: Findings) -> None:
     for path, entry, piece in findings.pieces:
         if "oneOf" not in piece or not isinstance(entry, dict):
             continue
+        # `about(one_of=…)` writes one alternative for each field, which that field alone requires.
         names = [str(value_at(each, "required", 0)) for each in items_at(piece, "oneOf")]
         present = [name for name in entry if name in names]
         if not present and not any(findings.is_meant((*path, name)) for name in names):
@@ -214,38 +216,29 @@ def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
 def check_refusals(findings: Findings) -> None:
     """Report each feature that the shape marks as not done, unless its value changes nothing."""
     refused: set[Path] = set()
+    admin_address = value_at(findings.data, "spec", "admin", "bindAddress")
     for path, value, piece in findings.pieces:
         notes = notes_of(piece)
-        code, accepts = notes.get("refuses"), notes.get("accepts")
-        if not isinstance(code, str) or findings.is_blamed(path) or _within(path, refused):
+        code, accepts = notes.get("refuses"), items_at(notes, "accepts")
+        if not isinstance(code, str) or findings.is_blamed(path):
             continue
-        if isinstance(accepts, list) and any(_same(value, accepted) for accepted in accepts):
+        # A feature inside a refused one is not refused again. The paths are a set, as there may be
+        # thousands.
+        if any(path[:length] in refused for length in range(1, len(path) + 1)):
             continue
-        if code == codes.METRICS_ADDRESS and value == _admin_address(findings.data):
+        # Python takes False for 0; a manifest does not.
+        if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepts):
+            continue
+        # Metrics are served on the admin address anyway: naming it changes nothing.
+        if code == codes.METRICS_ADDRESS and value == (
+            _ADMIN_ADDRESS if admin_address is None else admin_address
+        ):
             continue
         refused.add(path)
-        _refuse(findings, path, code, choices=_choices(accepts))
-
-
-def _within(path: Path, refused: set[Path]) -> bool:
-    """Below what is refused nothing is refused again. There may be thousands of refused paths."""
-    return any(path[:length] in refused for length in range(1, len(path) + 1))
-
-
-def _same(value: Json, accepted: Json) -> bool:
-    return value == accepted and isinstance(value, bool) == isinstance(accepted, bool)
-
-
-def _admin_address(data: Json) -> Json:
-    address = value_at(data, "spec", "admin", "bindAddress")
-    return "127.0.0.1:8081" if address is None else address
-
-
-def _choices(accepts: Json) -> list[str]:
-    choices = accepts if isinstance(accepts, list) else []
-    return [
-        "false" if choice is False else str(choice) for choice in choices if isinstance(choice, str | bool)
-    ]
+        choices = [
+            "false" if each is False else str(each) for each in accepts if isinstance(each, str | bool)
+        ]
+        _refuse(findings, path, code, choices=choices)
 
 
 def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) -> None:
@@ -271,23 +264,15 @@ def check_traps(findings: Findings) -> None:
             findings.add(
                 codes.TRAP_VALUE, Location(path), message, suggestion=f"write {value} if that is meant"
             )
+    # The schema knows no types in a plugin's config: there a trap may be meant, and is only a warning.
     for path in findings.document.nodes:
-        if path not in known and _is_free_form(path):
-            _warn(findings, path)
-
-
-def _is_free_form(path: Path) -> bool:
-    return path[:2] == ("spec", "plugins") and path[3:4] == ("config",)
-
-
-def _warn(findings: Findings, path: Path) -> None:
-    written = findings.document.written(path)
-    reading = trap(written) if written is not None else None
-    if reading is None:
-        return
-    message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
-    suggestion = f'put it in quotes if text is meant: "{written}"'
-    findings.add(codes.TRAP_VALUE, Location(path), message, suggestion=suggestion, severity="warning")
+        if path in known or path[:2] != ("spec", "plugins") or path[3:4] != ("config",):
+            continue
+        written = findings.document.written(path)
+        if written is not None and (reading := trap(written)) is not None:
+            message = f"{dotted(path)} is {written}, which YAML reads as {reading}"
+            suggestion = f'put it in quotes if text is meant: "{written}"'
+            findings.add(codes.TRAP_VALUE, Location(path), message, suggestion=suggestion, severity="warning")
 
 
 def check_cache(findings: Findings, shape: Schema) -> None:
@@ -296,11 +281,13 @@ def check_cache(findings: Findings, shape: Schema) -> None:
         if value_at(resource, "cache", "mode") == _METADATA_ONLY:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
+    # The first resource of a name counts; the second has been reported.
     by_name: dict[str, dict[str, Json]] = {}
     for _, resource in entries_at(findings.data, "spec", "resources"):
         name = resource.get("name")
         if isinstance(name, str):
             by_name.setdefault(name, resource)
+    # Read once for each resource: thousands of handlers may share one.
     dropped: dict[str, Mapping[_Steps, str]] = {}
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         name = value_at(handler, "resourceRef", "name")
@@ -350,6 +337,7 @@ def _check_filter(
             advice = "name a field of metadata, or write cache: {mode: Frames}"
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
         elif isinstance(text, str) and not findings.is_blamed(place):
+            # A path that is dropped takes all paths below it along.
             steps = _steps(text)
             parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
             parent = next((each for each in parents if each is not None), None)
