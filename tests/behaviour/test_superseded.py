@@ -265,6 +265,31 @@ def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
     assert running.status().reloads["Applied"] == 2
 
 
+@pytest.mark.guarantee("G6")
+def test_who_asks_in_the_middle_of_an_edit_gets_the_whole_edit(rig, tmp_path) -> None:
+    """The first of two files was saved when a user asked: its refusal is not the outcome."""
+    sign, goes_on = tmp_path / "sign", tmp_path / "goes on"
+    rig.handler("tell")
+    controller = rig.run(GOOD.format(name="old"))
+    half = f"""
+import pathlib, time
+pathlib.Path({str(sign)!r}).touch()
+while not pathlib.Path({str(goes_on)!r}).exists(): time.sleep(0.01)
+def renamed(change): pass
+"""
+    rig.folder.write("handlers.py", half)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(controller.on_machinery, controller.runtime.reload(asked=True), 30)
+        until("the half edit is imported", sign.exists)
+        rig.handlers = []
+        rig.handler("tell", entry="handlers:renamed")
+        rig.write(half)
+        goes_on.touch()
+        outcome = waiting.result()
+    assert (outcome.result, outcome.generation) == ("Applied", 2), outcome.line
+    assert controller.log.find("refused") is None
+
+
 @pytest.mark.guarantee("G6", "G12")
 @pytest.mark.parametrize("stage", [*RENEWING, "warming"])
 def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(

@@ -24,6 +24,7 @@ from declctl.runtime.threads import in_thread
 FIRST_RETRY_SECONDS = 10.0  # tests shorten it
 _LONGEST_RETRY_SECONDS = 300.0
 _NOT_TRIED = ("AttemptedBefore", "Superseded")  # reasons of attempts that have not tried the files
+_MOST_ATTEMPTS = 10  # for one user who asks, while files change in each attempt
 _NOTHING = "nothing"  # stands for a digest, and equals none
 _CLOSE_SECONDS = 10.0  # the longest wait for the undoing of an attempt when the process ends
 
@@ -172,7 +173,8 @@ class Attempts:
         files. When the process ends, the outcome has the reason `Stopping`.
         """
         self._latest = digest or self._latest
-        while True:
+        outcome: Outcome | None = None
+        for _ in range(_MOST_ATTEMPTS):
             attempt: _Attempt | None = await self._newest(asked=asked, digest=digest, force=force)
             outcome = None
             while attempt is not None:
@@ -185,6 +187,8 @@ class Attempts:
             # A user who joined an attempt that has not tried the files gets another attempt.
             if not (asked and outcome.reason in _NOT_TRIED):
                 return outcome
+        assert outcome is not None
+        return outcome
 
     @property
     def is_busy(self) -> bool:
@@ -286,9 +290,10 @@ class Attempts:
                 settled=None if attempt.asked else attempt.settled,
                 read=read,
             )
-            # A refusal of files that have changed since is not logged. The changed files are tried next.
+            # Files that have changed since were read in the middle of an edit. Their refusal is not logged;
+            # the changed files are tried next, for the file watch or for the user who asked.
             refused = outcome.result is Result.REFUSED and bool(attempt.digest)
-            if refused and not attempt.asked and await self._look(otherwise=attempt.digest) != attempt.digest:
+            if refused and await self._look(otherwise=attempt.digest) != attempt.digest:
                 outcome = given_up()
             if outcome.result is Result.SUPERSEDED:
                 self._latest = _NOTHING  # the next files are tried, also those of the active generation

@@ -64,10 +64,13 @@ def talking():
 
     @contextlib.asynccontextmanager
     async def start(script) -> AsyncIterator[str]:
+        served = []
+
         async def serve(reader, writer):
-            await reader.readuntil(b"\r\n\r\n")
-            await script(writer)
-            writer.close()
+            served.append(asyncio.current_task())
+            with contextlib.closing(writer):
+                await reader.readuntil(b"\r\n\r\n")
+                await script(writer)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         try:
@@ -75,6 +78,9 @@ def talking():
         finally:
             server.close()
             await server.wait_closed()
+            for task in served:
+                task.cancel()
+            await asyncio.gather(*served, return_exceptions=True)  # no socket is left for other tests
 
     return start
 
