@@ -178,7 +178,7 @@ class ControllerProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        self.let_go()
+        self.close_stdin()
 
     @property
     def process(self) -> int:
@@ -193,7 +193,7 @@ class ControllerProcess:
         except subprocess.TimeoutExpired as error:
             raise DeclctlError(f"the controller has not ended {_STOP_SECONDS:g} s after SIGTERM") from error
 
-    def let_go(self) -> None:
+    def close_stdin(self) -> None:
         """Let it end as if this process had: the pipe that it looks at is closed."""
         # The child ends when its standard input does, also where this process is killed.
         if self._process.stdin is not None:

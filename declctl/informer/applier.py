@@ -113,7 +113,7 @@ class Applier:
         self._in_order = in_order
         self._indexer = indexer
         self._recreates = uid_change == "recreate"
-        self._held = indexer.held  # the record that is stored under a key, or None
+        self._stored = indexer.stored  # the record that is stored under a key, or None
 
     def apply(self, deltas: Sequence[Delta], now: float) -> Notifications:
         """Apply deltas in their order; returns their notifications."""
@@ -131,16 +131,16 @@ class Applier:
                     reason, relisted = _RELIST, True
                 self._remove(key, last, made, reason, now)
             elif kind is _SYNC:
-                if (held := self._held(key)) is not None:
-                    made.append(resync_of(held, now))
+                if (stored := self._stored(key)) is not None:
+                    made.append(resync_of(stored, now))
             elif record is not None:
                 reason = _WATCH
                 if kind is _REPLACED:
                     reason = _INITIAL if delta.initial else _RELIST
                     relisted |= not delta.initial
-                held = self._held(record.key)
-                if held is not record:
-                    self._put(record, held, made, reason, now)
+                stored = self._stored(record.key)
+                if stored is not record:
+                    self._put(record, stored, made, reason, now)
         self._bookmark(deltas)
         if relisted:
             self.differences += _differences([each for each in made if each.reason is _RELIST])
@@ -184,36 +184,41 @@ class Applier:
 
     def _put_all(self, records: Sequence[Record], reason: ChangeReason, now: float) -> Notifications:
         # Nearly always all objects of a slice are new, or none is: the first one decides.
-        if self._held(records[0].key) is None:
+        if self._stored(records[0].key) is None:
             added = {record.key: record for record in records}
             if len(added) == len(records) and self._indexer.put_new(added):
                 return Additions(records, reason, now)
         made: list[Notification] = []
         for record in records:
-            held = self._held(record.key)
-            if held is not record:  # a list returns the held record of an unchanged object
-                self._put(record, held, made, reason, now)
+            stored = self._stored(record.key)
+            if stored is not record:  # a list returns the stored record of an unchanged object
+                self._put(record, stored, made, reason, now)
         return made
 
     def _put(
-        self, record: Record, held: Record | None, made: list[Notification], reason: ChangeReason, now: float
+        self,
+        record: Record,
+        stored: Record | None,
+        made: list[Notification],
+        reason: ChangeReason,
+        now: float,
     ) -> None:
-        """Store a record, and add its notification to `made`. `held` is the stored record, or None."""
-        if held is None:
+        """Store a record, and add its notification to `made`. `stored` is the stored record, or None."""
+        if stored is None:
             made.append(Notification(_ADDED, record, None, reason is _INITIAL, False, reason, now))
-        elif held.revision == record.revision and (held.resource_version or _same(held, record)):
+        elif stored.revision == record.revision and (stored.resource_version or _same(stored, record)):
             # The same version of the same object. With another layout it was decoded anew, which is no
             # change.
-            if held.layout is record.layout:
-                if _same_content(held, record):
+            if stored.layout is record.layout:
+                if _same_content(stored, record):
                     return
                 # A server that was restored from a backup uses the same version for another state.
-                made.append(Notification(_MODIFIED, record, held, False, False, reason, now))
-        elif self._recreates and held.uid != record.uid:
-            made.append(_tombstone(held, reason, now))
+                made.append(Notification(_MODIFIED, record, stored, False, False, reason, now))
+        elif self._recreates and stored.uid != record.uid:
+            made.append(_tombstone(stored, reason, now))
             made.append(Notification(_ADDED, record, None, False, False, reason, now))
         else:
-            made.append(Notification(_MODIFIED, record, held, False, False, reason, now))
+            made.append(Notification(_MODIFIED, record, stored, False, False, reason, now))
         self._indexer.put(record.key, record)
 
     def _remove(
@@ -223,15 +228,15 @@ class Applier:
 
         `last` is its final state; None if that is unknown, or if the object left the selection.
         """
-        held = self._indexer.take(key)
-        if held is None:
+        stored = self._indexer.take(key)
+        if stored is None:
             return  # no listener was notified of the object
         if last is not None:
             made.append(Notification(_DELETED, last, reason=reason, received_at=now))
         elif reason is ChangeReason.OUT_OF_SCOPE:
-            made.append(Notification(_DELETED, held, reason=reason, received_at=now))
+            made.append(Notification(_DELETED, stored, reason=reason, received_at=now))
         else:
-            made.append(_tombstone(held, reason, now))
+            made.append(_tombstone(stored, reason, now))
 
 
 def resync_of(record: Record, now: float) -> Notification:
@@ -239,8 +244,8 @@ def resync_of(record: Record, now: float) -> Notification:
     return Notification(_RESYNC, record, reason=_RESYNCED, received_at=now)
 
 
-def _tombstone(held: Record, reason: ChangeReason, now: float) -> Notification:
-    return Notification(_DELETED, held, final_state_unknown=True, reason=reason, received_at=now)
+def _tombstone(stored: Record, reason: ChangeReason, now: float) -> Notification:
+    return Notification(_DELETED, stored, final_state_unknown=True, reason=reason, received_at=now)
 
 
 def _differences(notifications: Notifications) -> RelistDifferences:
@@ -251,20 +256,20 @@ def _differences(notifications: Notifications) -> RelistDifferences:
     return RelistDifferences(kinds.count(_ADDED), kinds.count(_MODIFIED), kinds.count(_DELETED))
 
 
-def _same_content(held: Record, record: Record) -> bool:
+def _same_content(stored: Record, record: Record) -> bool:
     """Whether two records of one version have equal content. Seldom called: see `_put_all`."""
     try:
-        return held.decode() == record.decode()
+        return stored.decode() == record.decode()
     except MalformedAnswer:
         return True  # an unreadable record is replaced by its next version
 
 
-def _same(held: Record, record: Record) -> bool:
+def _same(stored: Record, record: Record) -> bool:
     """Whether two states without a version are equal: a list or a watch may bring an object again."""
-    if held.layout is not record.layout or held.labels_json != record.labels_json:
+    if stored.layout is not record.layout or stored.labels_json != record.labels_json:
         return False
     codec = record.layout.codec  # equal objects have other frames once it has learned a dictionary
-    return held.frame == record.frame or codec.decode(held.frame) == codec.decode(record.frame)
+    return stored.frame == record.frame or codec.decode(stored.frame) == codec.decode(record.frame)
 
 
 class Remake(Protocol):
@@ -311,9 +316,9 @@ class Reprojection:
             return True
         lacking: list[Record] = []
         for looked, record in enumerate(self._round, 1):
-            held = self._indexer.held(record.key)
-            if held is not None and held.layout is not self._layout and not self._is_made(held):
-                lacking.append(held)
+            stored = self._indexer.stored(record.key)
+            if stored is not None and stored.layout is not self._layout and not self._is_made(stored):
+                lacking.append(stored)
             if len(lacking) >= budget or looked >= budget * _LOOKS:
                 self._make(lacking)
                 return False
@@ -381,10 +386,10 @@ class Reprojection:
 
     def _put(self, key: str) -> None:
         """Convert the stored record of a key in place."""
-        held = None if self.is_over else self._indexer.held(key)
-        if held is not None and held.layout is not self._layout:
-            record = self._current(held)
-            if record is not held:
+        stored = None if self.is_over else self._indexer.stored(key)
+        if stored is not None and stored.layout is not self._layout:
+            record = self._current(stored)
+            if record is not stored:
                 self._indexer.put(key, record)
 
     def _delta(self, delta: Delta) -> Delta:

@@ -55,7 +55,7 @@ class Config:
     - `full_resync_period`: the interval of resyncs of the queue; 0, the default, for none.
     - `should_resync`: a plain function, asked before each resync; None, the default, for always.
     - `on_fault`: called on the loop with each fault of a LIST or WATCH (client-go's WatchErrorHandler).
-    - `known`: returns the record that the store holds under a key, or None.
+    - `known`: returns the record that the store has under a key, or None.
     - `clock`: the system's by default.
     - `name`: for logs; by default the description of the source.
     """
@@ -110,8 +110,8 @@ class Controller:
             on_fault=config.on_fault,
         )
         self._clock = config.clock
-        self._holds = 0  # calls of `hold` without their `let_go`
-        self._free = asyncio.Event()  # set while there are no holds
+        self._pauses = 0  # calls of `pause` without their `resume`
+        self._free = asyncio.Event()  # set while there are no pauses
         self._free.set()
         self._batches = self._entries = self._slow = 0  # as in ControllerStatistics
         self._seconds = self._longest = 0.0
@@ -138,7 +138,7 @@ class Controller:
         with contextlib.suppress(QueueClosed):
             while True:
                 batch = await self.queue.pop_batch(BATCH)
-                while self._holds:
+                while self._pauses:
                     await self._free.wait()
                 await self._process(batch)
                 self.queue.processed(batch)
@@ -147,15 +147,15 @@ class Controller:
                 if len(self.queue):
                     await asyncio.sleep(0)  # a queue that is never empty must not block the loop
 
-    def hold(self) -> None:
-        """Pause processing until `let_go` was called as often as `hold`. Changes stay in the queue."""
-        self._holds += 1
+    def pause(self) -> None:
+        """Pause processing until `resume` was called as often as `pause`. Changes stay in the queue."""
+        self._pauses += 1
         self._free.clear()
 
-    def let_go(self) -> None:
-        """End one `hold`. After the last one, processing goes on in the next turn of the loop."""
-        self._holds -= 1
-        if not self._holds:
+    def resume(self) -> None:
+        """End one `pause`. After the last one, processing goes on in the next turn of the loop."""
+        self._pauses -= 1
+        if not self._pauses:
             self._free.set()
 
     @property
@@ -196,7 +196,7 @@ class Controller:
                 # Each step is timed by itself: the work of other tasks between two steps is not processing.
                 self._timed(began, size)
                 await asyncio.sleep(0)
-                while self._holds:
+                while self._pauses:
                     await self._free.wait()
                 began = self._clock.monotonic()
         self._timed(began, size)

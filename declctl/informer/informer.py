@@ -350,13 +350,13 @@ class SharedIndexInformer:
         self.controller.reflector.request_relist()
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def paused(self) -> Generator[None]:
         """A block in which no change is applied to the cache; changes wait in the queue. On the loop."""
-        self.controller.hold()
+        self.controller.pause()
         try:
             yield
         finally:
-            self.controller.let_go()
+            self.controller.resume()
 
     def remove_event_handler(self, registration: Registration) -> None:
         """Stop notifying a handler or listener, and drop its pending notifications (RemoveEventHandler).

@@ -256,8 +256,8 @@ class Lookups:
         """The content of a regular file of at most `most` bytes."""
         return self._ask(_Question(_bytes, path, most), _bytes)
 
-    def hold(self) -> bool:
-        """Ask every question again: whether all answers are the same."""
+    def are_unchanged(self) -> bool:
+        """Ask every question again. True if all answers are the same."""
         return all(_answer(question) == answer for question, answer in self._answers.items())
 
     def folders(self) -> Sequence[Path]:

@@ -190,7 +190,7 @@ class RuntimeParts:
     finished: Callable[[Outcome, bool], Awaitable[None]]  # hears each outcome, and whether somebody asked
 
 
-def wire(  # noqa: PLR0913 - all that they are made of, keyword by keyword
+def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyword
     name: str,
     files: InputFiles,
     client: Client,
@@ -468,7 +468,7 @@ class Runtime:
     ) -> RuntimeParts:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
-        return wire(
+        return connect_parts(
             self._first_plan.name,
             files,
             client,

@@ -165,7 +165,7 @@ def test_a_controller_ends_with_whoever_measures(tmp_path: Path) -> None:
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
         with _controller(tmp_path, bundle.write(tmp_path / "bundle")) as controller:
             until("it is ready", lambda: controller.status()["ready"])
-            controller.let_go()
+            controller.close_stdin()
             until("it has ended", lambda: not _is_alive(controller))
 
 

@@ -79,7 +79,7 @@ class IndexedRecords:
         self.last_store_sync_resource_version = ""  # the newest version whose changes are all in the store
         self._records: dict[str, Record] = {}
         # As `get_by_key`, for the writing loop. Not a method: that call would double the cost of a lookup.
-        self.held = self._records.get
+        self.stored = self._records.get
         self._indices = _indices(indexers or {})  # complete indexes, by name; replaced as a whole
         self._building: dict[str, IndexBuild] = {}  # indexes that are not complete yet, by name
         self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())  # both, for each write

@@ -39,10 +39,10 @@ T = TypeVar("T")
 BATCH = 1000
 # Objects for which one thread calls an index function: a thread for each thousand of them costs 10 % more.
 _BATCH_OF_A_THREAD = 10 * BATCH
-# Batches of objects that changed meanwhile. After these the caches are held: a reload would never end if
+# Batches of objects that changed meanwhile. After these the caches are paused: a reload would never end if
 # objects change faster than user code returns.
 _MOST_BATCHES = 10
-LONGEST_HOLD = 1.0  # seconds that a cache applies nothing; its events wait in the socket
+LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its events wait in the socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class StagedTransform:
     def __init__(self, transform: Transform, *, what: str) -> None:
         self._transform = transform
         self._what = what  # names the function in the status and in messages
-        self._turn = asyncio.Lock()  # held until the decoding thread returns, also if it was abandoned
+        self._turn = asyncio.Lock()  # locked until the decoding thread returns, also if it was abandoned
         self._call = self._new_call()  # of the present `run`, or of the last one
 
     def __call__(self, obj: KubeObject) -> KubeObject | None:
@@ -373,30 +373,30 @@ async def ask(questions: Iterable[Question], *, timeout: float) -> None:
 
 
 @contextmanager
-def hold_caches(caches: Iterable[ManagedInformer]) -> Generator[None]:
+def pause_caches(caches: Iterable[ManagedInformer]) -> Generator[None]:
     """Apply nothing to these caches in the block, and after it until the next turn of the loop."""
-    with ExitStack() as holds:
+    with ExitStack() as pauses:
         for cached in dict.fromkeys(caches):
-            holds.enter_context(cached.informer.held())
+            pauses.enter_context(cached.informer.paused())
         yield
 
 
 async def ask_the_rest(questions: Sequence[Question]) -> None:
-    """Ask about all objects that are left, while their caches are held.
+    """Ask about all objects that are left, while their caches are paused.
 
     A commit in the same turn of the loop therefore finds nothing stale. Raises as `ask` does, after a second.
     """
     question: Question | None = None
-    # Only the caches with stale objects are held; all others go on.
-    with hold_caches(c for question in questions if question.stale for c in question.caches):
+    # Only the caches with stale objects are paused; all others go on.
+    with pause_caches(c for question in questions if question.stale for c in question.caches):
         try:
-            async with asyncio.timeout(LONGEST_HOLD):
+            async with asyncio.timeout(LONGEST_PAUSE):
                 for question in questions:
                     while question.stale:
                         await question.ask_some()
         except TimeoutError as error:
             assert question is not None
-            why = f"is slower than objects change: for the last of them {LONGEST_HOLD:g} s were too short"
+            why = f"is slower than objects change: for the last of them {LONGEST_PAUSE:g} s were too short"
             raise question.refusal(why) from error
 
 

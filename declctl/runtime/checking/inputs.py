@@ -180,7 +180,7 @@ class InputFiles:
             same = self.real_folder() == seen.behind and self._source() == seen.source
         except ManifestErrors:
             return False
-        return same and seen.lookups.hold()
+        return same and seen.lookups.are_unchanged()
 
     def real_folder(self) -> Path:
         """The real folder of the bundle, which moves when a ConfigMap's link is swapped.

@@ -31,12 +31,12 @@ from declctl.objects import (
 )
 from declctl.runtime.caching.managed_informer import (
     BATCH,
-    LONGEST_HOLD,
+    LONGEST_PAUSE,
     ManagedInformer,
     Question,
     ask,
     ask_the_rest,
-    hold_caches,
+    pause_caches,
 )
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.threads import UserCall
@@ -91,10 +91,10 @@ class Move:
         """Compare the present states of these objects."""
         found_at = self._clock.now().timestamp()
         for key in keys:
-            old, new = self.held(key)
+            old, new = self.current_pair(key)
             self.enter(key, difference(old, new, received_at=found_at))
 
-    def held(self, key: str) -> tuple[Record | None, Record | None]:
+    def current_pair(self, key: str) -> tuple[Record | None, Record | None]:
         """The states of an object in the old caches and in the new ones."""
         return _held(self.before, key), _held(self.after, key)
 
@@ -148,7 +148,7 @@ def difference(
 
 def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
     for cached in caches:
-        record = cached.informer.indexer.held(key)
+        record = cached.informer.indexer.stored(key)
         if record is not None:
             return record
     return None
@@ -170,7 +170,7 @@ class _Expectation(Enum):
 
     COMES = auto()  # one of the two states is in its scope
     UNKNOWN = auto()  # a field selector is not judged
-    IF_HELD = auto()  # neither state is in its scope: it comes if an older state is held
+    IF_STORED = auto()  # neither state is in its scope: it comes if an older state is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class FreshnessProof:
 
     Two things are not proven. Where resource versions are no numbers, there is never a gap. And an object
     that comes from the scope of the target to that of a source just then, of which only the source has
-    heard, is taken for one that the target never held.
+    heard, is taken for one that the target never stored.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class FreshnessProof:
         elif None in found:
             self._due[record.key] = version, _Expectation.UNKNOWN
         elif record.key not in self._due:
-            self._due[record.key] = version, _Expectation.IF_HELD
+            self._due[record.key] = version, _Expectation.IF_STORED
 
     def find_gap(self) -> FreshnessGap | None:
         """Forget what the target has seen by now; returns what it has yet to see, or None for nothing."""
@@ -270,11 +270,11 @@ class FreshnessProof:
         return None
 
     def _has_passed(self, key: str, version: _Order, answer: _Expectation) -> bool:
-        held = self.target.informer.indexer.held(key)
-        if held is None:
+        stored = self.target.informer.indexer.stored(key)
+        if stored is None:
             # A change between two states out of scope comes only to a cache that holds an older state.
-            return answer is _Expectation.IF_HELD
-        return version_order(held.resource_version) >= version
+            return answer is _Expectation.IF_STORED
+        return version_order(stored.resource_version) >= version
 
     @property
     def _heard(self) -> _Order:
@@ -354,7 +354,7 @@ class Refilter(Move):
     def compare(self, keys: Iterable[str]) -> None:
         """Mark these objects: the filters have to judge them."""
         for key in keys:
-            old, new = self.held(key)
+            old, new = self.current_pair(key)
             if old is None and new is None:
                 self.enter(key, ())
                 self._stale.pop(key, None)
@@ -385,7 +385,7 @@ class Refilter(Move):
 
     def unjudged(self) -> list[Pair]:
         """Some of the stale objects."""
-        return [Pair(key, *self.held(key)) for key in islice(self._stale, BATCH)]
+        return [Pair(key, *self.current_pair(key)) for key in islice(self._stale, BATCH)]
 
     def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Notifications]]:
         """The notifications for these objects. Raises ReloadRefused if the new filter raises."""
@@ -394,7 +394,7 @@ class Refilter(Move):
     def settle(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
         """Enter the notifications of objects that have not changed since they were judged."""
         for pair, notifications in judged:
-            if self.held(pair.key) == (pair.old, pair.new):
+            if self.current_pair(pair.key) == (pair.old, pair.new):
                 self.enter(pair.key, notifications)
                 self._stale.pop(pair.key, None)
 
@@ -539,20 +539,20 @@ async def _first_late_joiner(
 async def _caught_up_while_held(
     proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
 ) -> bool:
-    """Let caches catch up while the caches that they follow are held; returns whether they have.
+    """Let caches catch up while the caches that they follow are paused; returns whether they have.
 
     Takes a second at most.
     """
     began = clock.monotonic()
     targets = {proof.target for proof in proofs}
     sources = (source for proof in proofs for source in proof.sources)
-    with hold_caches(source for source in sources if source not in targets):
+    with pause_caches(source for source in sources if source not in targets):
         for proof in proofs:
             if (gap := proof.find_gap()) is not None:
                 gap.target.informer.request_relist()
         # No event says at which version a cache is: a bookmark moves it, and notifies no listener.
         while _first_gap(proofs) is not None:
-            if clock.monotonic() - began >= LONGEST_HOLD:
+            if clock.monotonic() - began >= LONGEST_PAUSE:
                 return False
             await clock.sleep(_CHECK)
         if any(question.stale for question in questions):

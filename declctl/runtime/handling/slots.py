@@ -34,7 +34,7 @@ class Transfer:
     binding: HandlerBinding
     gone: Sequence[ManagedInformer]  # it leaves these
     come: Sequence[ManagedInformer]  # of these it receives what `move` says, and then what happens
-    missing: Sequence[ManagedInformer]  # these give it all that they hold, when they are filled
+    missing: Sequence[ManagedInformer]  # these give it all that they have, when they are filled
     move: Move | None
 
     def make(self, differences: Sequence[Notification]) -> None:
@@ -102,17 +102,17 @@ class Slots:
         self._slots: Mapping[str, HandlerSlot] = {}  # by handler, in manifest order; exchanged by a commit
         self._leaving: list[HandlerSlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # by handlers that were removed, of the whole process
-        self._held = False  # workers are not woken: what comes waits
+        self._paused = False  # workers are not woken: what comes waits
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step cuts them all
 
-    def hold(self) -> None:
-        """Call no handler until `let_go`: what happens waits for it. Before the first commit."""
-        self._held = True
+    def pause(self) -> None:
+        """Call no handler until `resume`: what happens waits for it. Before the first commit."""
+        self._paused = True
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         """Let handlers begin with what has waited. Twice is harmless."""
-        if self._held:
-            self._held = False
+        if self._paused:
+            self._paused = False
             for slot in self._all():
                 slot.connect()
                 slot.wake()
@@ -200,7 +200,7 @@ class Slots:
             for registration in slot.registrations.values():
                 registration.retime(period)
         for slot, binding in prepared.fresh:
-            if not self._held:
+            if not self._paused:
                 slot.connect()
             slot.attach(binding.informers, binding)
             slot.notice_first_sync()
@@ -217,7 +217,7 @@ class Slots:
         after `timeout` go on. Returns the rest of each handler.
         """
         # While workers are held, no change of the backlog was begun: the new code takes all of it.
-        if policy is DrainPolicy.HANDOVER or self._held:
+        if policy is DrainPolicy.HANDOVER or self._paused:
             for each in ended:
                 if not each.closing:
                     each.slot.hand_over(each.epoch)
@@ -336,10 +336,10 @@ class Slots:
 
     def _exchange_workers(self, slot: HandlerSlot, workers: WorkerPool[Notification]) -> None:
         before, slot.workers = slot.workers, workers
-        if not self._held:
+        if not self._paused:
             slot.connect()
         before.dismiss()
-        if not self._held:
+        if not self._paused:
             workers.wake()
 
     def _make(self, binding: HandlerBinding) -> HandlerSlot:

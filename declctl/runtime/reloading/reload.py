@@ -76,7 +76,7 @@ class Reloader:
         self._lifetimes = PluginLifetimes(services, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
         self._retiring = Retirement(services, self._lifetimes, slots, clock=clock, log=log)
-        self._staging = Stage(services, self._lifetimes, slots, let_go=self._let_go, clock=clock)
+        self._staging = Stage(services, self._lifetimes, slots, discard=self._discard, clock=clock)
 
     @property
     def running(self) -> tuple[int, str]:
@@ -98,7 +98,7 @@ class Reloader:
                 calls = self._slots.calls_of(generation.bindings.values())
                 usual = "the probation of the next one" if generation is kept else "what was queued for it"
                 found.append(OldGeneration(number, tuple(calls) or (usual,)))
-        return [*found, *self._retiring.held]
+        return [*found, *self._retiring.retained]
 
     async def start(self, checked: CheckResult) -> Outcome:
         """Make and commit the first generation; if it raises ManifestErrors or ReloadRefused, nothing runs.
@@ -110,7 +110,7 @@ class Reloader:
             staged = await self._staging.first(checked)
             self._warnings = checked.diagnostics
             # Handlers may read any cache: none is called before all have synced (`first_sync`).
-            self._slots.hold()
+            self._slots.pause()
             self.commit(staged)
             new = staged.generation
             return Outcome(
@@ -139,7 +139,7 @@ class Reloader:
                 "NotSynced until then, and is called again",
                 resource=name,
             )
-        self._slots.let_go()
+        self._slots.resume()
 
     def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
         """The resources that have not synced, and why; with `missing`, also kinds that are not served."""
@@ -258,10 +258,10 @@ class Reloader:
         """The memo of a plugin or an entry point in its life-cycle hooks."""
         return self._lifetimes.memo(name)
 
-    async def _let_go(self, generation: Generation) -> None:
+    async def _discard(self, generation: Generation) -> None:
         """Undo the staging of a generation that is not committed."""
         timeout = generation.plan.reload.drain_timeout
-        await self._retiring.let_go(generation, timeout=timeout, linger=0.0)
+        await self._retiring.end(generation, timeout=timeout, linger=0.0)
 
     def _read(self) -> tuple[CheckResult, str]:
         checked = read_files(self._files)

@@ -247,7 +247,7 @@ class Retirement:
     ) -> None:
         self.alive: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
         self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
-        self._held: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
+        self._retained: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
@@ -282,7 +282,7 @@ class Retirement:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def let_go(self, generation: Generation, *, timeout: float, linger: float) -> None:
+    async def end(self, generation: Generation, *, timeout: float, linger: float) -> None:
         """End a generation, committed or not: tear down what no other one uses, and close its code.
 
         Each hook has `timeout` seconds. Informers linger for `linger` seconds.
@@ -304,7 +304,7 @@ class Retirement:
             )
             loaded_code.close()
             # A full collection stops all threads: with many decoded objects several reloads share one.
-            waiting = len(self._retired.keys() - self._held.keys())
+            waiting = len(self._retired.keys() - self._retained.keys())
             since = self._clock.monotonic() - self._swept_at
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
@@ -322,12 +322,12 @@ class Retirement:
         await self._slots.finished(ended)
         if released is not None:  # the probation of the next generation may commit this one again
             await released.wait()
-        await self.let_go(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
+        await self.end(old, timeout=policy.drain_timeout, linger=policy.informer_linger)
 
     @property
-    def held(self) -> Sequence[OldGeneration]:
+    def retained(self) -> Sequence[OldGeneration]:
         """The retired generations whose code is still alive."""
-        return [old for prefix, old in self._held.items() if self._retired[prefix].is_alive]
+        return [old for prefix, old in self._retained.items() if self._retired[prefix].is_alive]
 
     def _sweep_in(self, delay: float) -> None:
         """Sweep after `delay` seconds, unless an earlier sweep is due."""
@@ -348,16 +348,16 @@ class Retirement:
     async def _swept(self) -> None:
         """Free code without references, and find the holders of the rest; repeat that after a minute."""
         async with self._one_sweep:
-            retired, before, loops = tuple(self._retired.values()), self._held, self._services.loops.all()
+            retired, before, loops = tuple(self._retired.values()), self._retained, self._services.loops.all()
             everywhere = self._decoded() <= FEW_DECODED
 
             def sweep() -> dict[str, OldGeneration]:
                 give_memory_back()
                 alive = [code for code in retired if code.is_alive]
-                return {code.trace.prefix: _held(code, before, loops, everywhere) for code in alive}
+                return {code.trace.prefix: _retained(code, before, loops, everywhere) for code in alive}
 
             try:
-                held = await in_thread(sweep, name="memory sweep")
+                retained = await in_thread(sweep, name="memory sweep")
             except Exception as fault:  # noqa: BLE001 - logged; the next sweep tries again
                 self._log.warning(
                     "what keeps the code of retired generations alive can't be found out: "
@@ -366,10 +366,10 @@ class Retirement:
                 self._sweep_in(SWEEP_INTERVAL)
                 return
             for code in retired:
-                if code.trace.prefix not in held:
+                if code.trace.prefix not in retained:
                     del self._retired[code.trace.prefix]
-            self._held = held
-        for prefix, old in held.items():
+            self._retained = retained
+        for prefix, old in retained.items():
             if prefix not in before:
                 ended = "refused" if old.refused else "retired"
                 self._log.warning(
@@ -377,7 +377,7 @@ class Retirement:
                     f"{', '.join(old.holders)}; end it in declctl_teardown",
                     generation=old.generation,
                 )
-        if held:
+        if retained:
             self._sweep_in(SWEEP_INTERVAL)
 
     def _decoded(self) -> int:
@@ -393,7 +393,7 @@ class Retirement:
         return [each for generation in self.alive.values() for each in generation.requirements]
 
 
-def _held(
+def _retained(
     code: RetiredCode,
     known: Mapping[str, OldGeneration],
     loops: Sequence[asyncio.AbstractEventLoop],

@@ -459,13 +459,13 @@ class Stage:
         lifetimes: PluginLifetimes,
         slots: Slots,
         *,
-        let_go: Callable[[Generation], Awaitable[None]],
+        discard: Callable[[Generation], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
-        self._let_go = let_go  # undoes what was made of a generation that is not committed
+        self._discard = discard  # undoes what was made of a generation that is not committed
         self._clock = clock
 
     async def first(self, checked: CheckResult) -> StagedGeneration:
@@ -596,7 +596,7 @@ class Stage:
         return f"{document.path}:{document.locate(resource.path).line}: {resource.name}"
 
     async def _undo(self, generation: Generation) -> None:
-        await self._let_go(generation)
+        await self._discard(generation)
         await asyncio.sleep(0)  # released informers close now, so that the next attempt does not use them
 
 

@@ -566,7 +566,7 @@ def test_an_informer_that_is_held_takes_in_nothing(queue):
     async def scenario():
         informer.add_listener(listener)
         async with running(informer, clock):
-            with informer.held(), informer.held():
+            with informer.paused(), informer.paused():
                 source.add(pod("b"))
                 await rest(clock)
                 before = listener.lines(), list(informer.indexer.known())

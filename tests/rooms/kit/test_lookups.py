@@ -24,7 +24,7 @@ def test_it_says_what_is_there_and_follows_links(tmp_path: Path) -> None:
         *[PathKind.NOTHING] * 6,
     ]
     assert lookups.real(tmp_path / "link") == os.path.realpath(tmp_path / "file")
-    assert lookups.hold()
+    assert lookups.are_unchanged()
 
 
 CHANGES = {
@@ -49,9 +49,9 @@ def test_answers_hold_until_one_of_them_changes(change: str, tmp_path: Path) -> 
     assert lookups.names(tmp_path / "folder") == ()
     lookups.real(tmp_path / "folder")
     (tmp_path / "unrelated").touch()
-    assert lookups.hold()
+    assert lookups.are_unchanged()
     CHANGES[change](tmp_path)
-    assert not lookups.hold()
+    assert not lookups.are_unchanged()
 
 
 def test_an_error_is_an_answer_too(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_an_error_is_an_answer_too(tmp_path: Path) -> None:
     lookups = Lookups()
     with pytest.raises(OSError, match="it is a folder"):
         lookups.read(tmp_path / "file", most=10)
-    assert lookups.hold()
+    assert lookups.are_unchanged()
     (tmp_path / "file").rmdir()
-    assert not lookups.hold()
+    assert not lookups.are_unchanged()
 
 
 def test_what_the_process_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +77,10 @@ def test_what_the_process_lacks_is_no_answer(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(reader, "read_file", none_left)
         with pytest.raises(OSError, match="Too many open files"):
-            lookups.hold()
+            lookups.are_unchanged()
         with pytest.raises(OSError, match="Too many open files"):
             lookups.read(tmp_path / "other", most=10)
-    assert lookups.hold()
+    assert lookups.are_unchanged()
 
 
 @pytest.mark.parametrize(

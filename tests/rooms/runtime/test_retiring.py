@@ -50,7 +50,7 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
 
 
 async def _let_go(retired: Retirement, code: Any) -> None:
-    await retired.let_go(code, timeout=1.0, linger=0.0)
+    await retired.end(code, timeout=1.0, linger=0.0)
 
 
 async def _turns() -> None:
