@@ -22,12 +22,12 @@ class MadeUpCache:
     ) -> None:
         self.store = {record.key: record for record in records}
         self.listeners: list = []
-        self.holds = 0
+        self.pauses = 0
         self.relists_requested = 0
         watch = WatchKey("v1", "Pod", namespace=namespace, label_selector=labels, field_selector=fields)
         self.identity = SimpleNamespace(watch=watch, transform="")
         self.indexer = SimpleNamespace(
-            held=self.store.get,
+            stored=self.store.get,
             known=lambda: self.store,
             last_store_sync_resource_version=str(seen),
         )
@@ -40,20 +40,20 @@ class MadeUpCache:
         self.listeners.append(listener)
         return SimpleNamespace(remove=lambda: self.listeners.remove(listener))
 
-    def held(self):
+    def paused(self):
         """Count who takes care that nothing happens."""
         return _Held(self)
 
     def put(self, record: Record) -> None:
         """An object is made or changed."""
-        assert not self.holds
+        assert not self.pauses
         old = self.store.get(record.key)
         self.store[record.key] = record
         self._tell(Notification(ChangeType.MODIFIED if old else ChangeType.ADDED, record, old))
 
     def remove(self, key: str, last: Record | None = None) -> None:
         """An object is deleted, if there is one: `last` is its last state, or a list finds it to be gone."""
-        assert not self.holds
+        assert not self.pauses
         if (old := self.store.pop(key, None)) is not None:
             reason = ChangeReason.WATCH if last else ChangeReason.RELIST
             self._tell(Notification(ChangeType.DELETED, last or old, reason=reason))
@@ -85,10 +85,10 @@ class _Held:
         self._cache = cache
 
     def __enter__(self) -> None:
-        self._cache.holds += 1
+        self._cache.pauses += 1
 
     def __exit__(self, *_: object) -> None:
-        self._cache.holds -= 1
+        self._cache.pauses -= 1
 
 
 def begun(move):

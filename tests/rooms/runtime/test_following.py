@@ -86,7 +86,7 @@ def test_a_chase_ends_by_holding_what_is_followed(record) -> None:
         held = []
 
         def change() -> None:
-            if source.holds:
+            if source.pauses:
                 held.append(clock.monotonic())
             else:
                 version = int(source.last_sync_resource_version) + 1
@@ -98,7 +98,7 @@ def test_a_chase_ends_by_holding_what_is_followed(record) -> None:
         waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
         assert 2 <= await _through(clock, waiting, 10, change) < 4
         await waiting
-        assert source.holds == 0
+        assert source.pauses == 0
         assert len(held) <= 2
         assert target.relists_requested <= 2
 

@@ -131,7 +131,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
     threads = []
 
     def accepts(obj):
-        assert cache.holds == 1
+        assert cache.pauses == 1
         threads.append(threading.current_thread().name)
         return False
 
@@ -139,7 +139,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
     refilter = begun(Refilter("notify", None, new, before=[cache], after=[cache], clock=CLOCK))
     asyncio.run(ask_the_rest([refilter]))
     assert threads == ["declctl-filter"]
-    assert cache.holds == refilter.stale == 0
+    assert cache.pauses == refilter.stale == 0
     assert [str(n.type) for n in refilter.notifications] == ["Deleted"]
 
 

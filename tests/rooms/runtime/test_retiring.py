@@ -49,7 +49,7 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
     return Retirement(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
 
 
-async def _let_go(retired: Retirement, code: Any) -> None:
+async def _end(retired: Retirement, code: Any) -> None:
     await retired.end(code, timeout=1.0, linger=0.0)
 
 
@@ -78,15 +78,15 @@ def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
     monkeypatch.setattr(retirement, "in_thread", in_thread)
 
     async def scenario() -> None:
-        await _let_go(retired, first)
+        await _end(retired, first)
         await _turns()
         assert at_once == 1
         first.is_alive = second.is_alive = False
-        await _let_go(retired, second)
+        await _end(retired, second)
         await _turns()
         gate.set()
         await _turns()
-        assert (list(retired.held), most) == ([], 1)
+        assert (list(retired.retained), most) == ([], 1)
         await retired.cancel()
 
     asyncio.run(scenario())
@@ -106,9 +106,9 @@ def test_a_sweep_that_fails_is_told_and_made_again(
     monkeypatch.setattr(retirement, "in_thread", in_thread)
 
     async def scenario() -> None:
-        await _let_go(retired, _Code(1))
+        await _end(retired, _Code(1))
         await _turns()
-        assert [(old.generation, old.holders) for old in retired.held] == [(1, ("a thread",))]
+        assert [(old.generation, old.holders) for old in retired.retained] == [(1, ("a thread",))]
         await retired.cancel()
 
     asyncio.run(scenario())
