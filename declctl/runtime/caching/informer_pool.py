@@ -11,7 +11,7 @@ part of the objects each second, which costs next to nothing. With KUBE_CACHE_MU
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 
 from declctl.decoding.projection import Projection
@@ -152,6 +152,7 @@ class InformerPool:
         self._used: dict[ResourceRequirement, tuple[ManagedInformer, ...]] = {}
         self._staged = _StagedChanges()  # empty while no generation is staged
         self._requests = RequestCounter()  # since the last `prepare`
+        self.on_fault: list[Callable[[], object]] = []  # called after each fault of a LIST or WATCH
 
     def prepare(self, requirements: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, and count all that are required as used.
@@ -192,6 +193,8 @@ class InformerPool:
                 cached.closing.cancel()  # it lingered, and is used again
                 cached.closing = None
         self._cached.update(made)
+        for cached in made.values():
+            cached.informer.set_watch_error_handler(self._call_on_fault)
         for requirement in requirements:
             self._used[requirement] = tuple(serving[identity] for identity in requirement.identities)
         return [*made.values()]
@@ -203,6 +206,10 @@ class InformerPool:
                 cached.started_at = self._clock.monotonic()
                 name = f"informer {cached.identity.watch}"
                 cached.task = self._tasks.create_task(cached.informer.run(), name=name)
+
+    def _call_on_fault(self, _: Exception) -> None:
+        for call in tuple(self.on_fault):
+            call()
 
     async def build_indexes(self, requirements: Iterable[ResourceRequirement], *, timeout: float) -> int:
         """Build the indexes that existing informers lack, in slices; returns how many.

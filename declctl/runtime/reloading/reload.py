@@ -35,7 +35,6 @@ from declctl.runtime.reloading.generation import (
 from declctl.runtime.reloading.probation import Probation, Trial
 from declctl.runtime.reloading.retirement import Retirement
 from declctl.runtime.reloading.stage import (
-    FAULT_LOOK_SECONDS,
     Replays,
     Stage,
     StagedGeneration,
@@ -61,7 +60,8 @@ class Reloader:
     ) -> None:
         self.active: Generation | None = None
         self.probation = Probation(slots, clock=clock)  # of the active generation
-        self.on_synced: list[Callable[[], object]] = [slots.cache_synced]  # called when a cache has synced
+        # Called when a cache of the active generation has synced, and after a commit: it may exchange caches.
+        self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
         self._files = files
         self._services = services
         self._slots = slots
@@ -123,16 +123,20 @@ class Reloader:
         A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
         caches count. The caches of later generations have synced before their commit (`Stage`).
         """
-        began, synced = self._clock.monotonic(), asyncio.Event()
-        self.on_synced.append(synced.set)
+        began, changed = self._clock.monotonic(), asyncio.Event()
+        # A fault may say that the server does not serve a kind.
+        calls = self.on_synced, self._services.caches.on_fault
+        for each in calls:
+            each.append(changed.set)
         while self._unsynced(missing=False):
             assert self.active is not None
-            if self._clock.monotonic() - began >= self.active.plan.reload.warm_timeout:
+            left = began + self.active.plan.reload.warm_timeout - self._clock.monotonic()
+            if left <= 0:
                 break
-            # There is no event for a kind that is not served, so faults are polled.
-            await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
-            synced.clear()
-        self.on_synced.remove(synced.set)
+            await set_within(changed, left, clock=self._clock)
+            changed.clear()
+        for each in calls:
+            each.remove(changed.set)
         for name, why in self._unsynced(missing=True).items():
             self._log.warning(
                 f"handlers begin without {name}, which has not synced ({why}); whoever reads it gets "
@@ -315,6 +319,7 @@ class Reloader:
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             released = self.probation.begin(old, new.plan.reload, back=back)
             self._retiring.begin(old, policy, ended, released)
+        self._cache_synced()
 
     def _cache_synced(self) -> None:
         for call in tuple(self.on_synced):

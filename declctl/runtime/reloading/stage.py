@@ -65,7 +65,6 @@ _REASONS = {
 }
 _SLICE = 100  # objects of a replay that are queued at once
 _PAUSE_SECONDS = 0.01  # between two looks whether the queue of a handler is empty
-FAULT_LOOK_SECONDS = 0.05  # between two looks at the faults of a cache that is being filled
 
 
 def restart_steps(plugins: Iterable[LoadedPlugin]) -> tuple[Step, ...]:
@@ -555,24 +554,36 @@ class Stage:
     async def _until_synced(
         self, cached: ManagedInformer, deadline: float, timeout: float, *, may_be_missing: bool
     ) -> None:
-        informer, synced = cached.informer, asyncio.Event()
-        informer.synced.on_open(synced.set)  # a released informer never calls it
-        while not informer.has_synced:
-            fault = informer.fault
-            is_missing = isinstance(fault, NotFound)
-            is_forbidden = isinstance(fault, Forbidden | Unauthorized)
-            if is_missing and may_be_missing:
-                return  # the kind may appear later: a reload accepts that, as a start does
-            is_late = self._clock.monotonic() >= deadline
-            # A transform that does not return keeps the cache from its sync: the refusal names it.
-            if is_late and cached.staged is not None and cached.staged.is_running:
-                raise cached.staged.refusal(f"took longer than {timeout:g} s")
-            if is_missing or is_forbidden or is_late:
-                why = informer.statistics().error or f"it did not sync within {timeout:g} s"
-                reason = "NotServed" if is_missing else "Forbidden" if is_forbidden else "NotSynced"
-                raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
-            # There is no event for faults, so they are polled.
-            await set_within(synced, FAULT_LOOK_SECONDS, clock=self._clock)
+        informer, changed = cached.informer, asyncio.Event()
+        informer.synced.on_open(changed.set)  # a released informer never calls it
+        self._services.caches.on_fault.append(changed.set)
+        try:
+            while not informer.has_synced:
+                if may_be_missing and isinstance(informer.fault, NotFound):
+                    return  # the kind may appear later: a reload accepts that, as a start does
+                left = deadline - self._clock.monotonic()
+                self._refuse_unsynced(cached, timeout, is_late=left <= 0)
+                await set_within(changed, left, clock=self._clock)
+                changed.clear()
+        finally:
+            self._services.caches.on_fault.remove(changed.set)
+
+    def _refuse_unsynced(self, cached: ManagedInformer, timeout: float, *, is_late: bool) -> None:
+        """Raise ReloadRefused if a cache can't sync, or has not synced in time."""
+        fault = cached.informer.fault
+        # A transform that does not return keeps the cache from its sync: the refusal names it.
+        if is_late and cached.staged is not None and cached.staged.is_running:
+            raise cached.staged.refusal(f"took longer than {timeout:g} s")
+        if isinstance(fault, NotFound):
+            reason = "NotServed"
+        elif isinstance(fault, Forbidden | Unauthorized):
+            reason = "Forbidden"
+        elif is_late:
+            reason = "NotSynced"
+        else:
+            return
+        why = cached.informer.statistics().error or f"it did not sync within {timeout:g} s"
+        raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
 
     async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
         moves = prepared.moves
