@@ -1,25 +1,25 @@
 """Every error that declctl raises, in one tree.
 
 DeclctlError
-├── UsageError               the command line was used wrongly, or no cluster is configured (exit 2)
+├── UsageError               the command line is wrong, or no cluster is configured (exit 2)
 ├── ManifestErrors           the manifest or a handler file is wrong; carries every fault (exit 1)
 ├── HookError                user code broke the plugin contract
-│   ├── EntryPointError      an entry point can't be resolved; says where
-│   └── HandlerFailed        a call raised; carries the cause
+│   ├── EntryPointError      an entry point can't be resolved; carries its place
+│   └── HandlerFailed        a call of user code raised; carries the exception
 │       └── FilterFailed     a handler's filter raised
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
-│   ├── UnknownIndex         a lister was asked for an index that isn't declared
+│   ├── UnknownIndex         a read names an index that isn't declared
 │   ├── NoKey                an object has no key; carries the object
-│   ├── TransactionError     some changes of a transaction failed; says which ones were made
-│   ├── NotSynced            a cache was read, or waited for, before its first list was in
+│   ├── TransactionError     some changes of a transaction failed; carries the positions of the others
+│   ├── NotSynced            a cache was read before its first list was complete, or a wait for it failed
 │   └── QueueClosed          a queue is closed and empty
 ├── TimedOut                 a wait took longer than its timeout; also Python's TimeoutError
-├── WatchEnded               the events ended before the awaited condition was true
-├── SandboxError             the embedded API server was given an object that it can't hold
-└── ApiError                 a server's answer, or the lack of one
-    ├── Unreachable          refused, reset, timed out, name not found: no answer at all
-    ├── WatchSilent          a watch said nothing, not even a bookmark, for its idle timeout
+├── WatchEnded               the events of `until` ended before its condition was true
+├── SandboxError             the sandbox can't store an object
+└── ApiError                 a request to an API server failed
+    ├── Unreachable          no answer: refused, reset, timed out, or the name was not found
+    ├── WatchSilent          a watch sent no event and no bookmark for its idle timeout
     ├── MalformedAnswer      an answer that breaks the protocol
     └── StatusError          an answer with a Status
         ├── Unauthorized (401), Forbidden (403), NotFound (404), Conflict (409)
@@ -35,15 +35,15 @@ from typing import Protocol
 
 
 class DeclctlError(Exception):
-    """The root: catching it catches everything that declctl raises on purpose."""
+    """The base class of all errors that declctl raises on purpose."""
 
 
 class UsageError(DeclctlError):
-    """The command line was used wrongly, or no cluster is configured."""
+    """The command line is wrong, or no cluster is configured."""
 
 
 class Located(Protocol):
-    """A diagnostic, as this module needs it: it does not import `manifest`."""
+    """The part of a diagnostic that this module uses: `errors` can't import `manifest`."""
 
     @property
     def message(self) -> str:
@@ -70,7 +70,8 @@ class HookError(DeclctlError):
 class EntryPointError(HookError):
     """An entry point can't be resolved.
 
-    `code` is the diagnostic code; `file`, `line` and `column` say where, counted from 1.
+    `code` is the diagnostic code. `file`, `line` and `column` are the place of the fault; lines and columns
+    count from 1.
     """
 
     def __init__(
@@ -97,11 +98,11 @@ class HandlerFailed(HookError):
 
 
 class FilterFailed(HandlerFailed):
-    """A handler's filter raised, so that it is not known whether the handler receives a change."""
+    """A handler's filter raised: declctl can't decide whether the handler receives the change."""
 
 
 class ReloadRefused(DeclctlError):
-    """A reload failed before its commit, so that nothing has changed. `reason` is a CamelCase word."""
+    """A reload failed before its commit, and nothing has changed. `reason` is a CamelCase word."""
 
     def __init__(self, reason: str, message: str, diagnostics: Sequence[Located] = ()) -> None:
         super().__init__(message)
@@ -121,7 +122,7 @@ class UnknownIndex(CacheError):
 class NoKey(CacheError):
     """An object has no key (client-go's KeyError).
 
-    `obj` is the object; `__cause__` is the exception of its key function, if that raised.
+    `obj` is the object. If the key function raised, `__cause__` is its exception.
     """
 
     def __init__(self, message: str, obj: object) -> None:
@@ -132,8 +133,8 @@ class NoKey(CacheError):
 class TransactionError(CacheError):
     """Some changes of a transaction failed; the others were made.
 
-    `succeeded` has the positions of the changes that were made, counted from 0; `total` is the number of all
-    changes. `faults` has the errors of the others, in order; the first of them is `__cause__`.
+    `total` is the number of all changes. `succeeded` has the positions of the changes that were made, counted
+    from 0. `faults` has the errors of the other changes, in order; the first of these errors is `__cause__`.
     """
 
     def __init__(self, *, total: int, succeeded: Sequence[int], faults: Sequence[CacheError]) -> None:
@@ -146,8 +147,8 @@ class TransactionError(CacheError):
 class NotSynced(CacheError):
     """A cache was read before its first list was complete, or a wait for its sync failed.
 
-    `resource` is the name of the resource; `why` is the reason, such as a refusal by the server. Both are
-    empty if several caches were waited for.
+    `resource` is the name of the resource. `why` is the reason, such as a refusal by the server. Both are
+    empty if the wait was for several caches.
     """
 
     def __init__(self, message: str, *, resource: str = "", why: str = "") -> None:
@@ -165,15 +166,15 @@ class TimedOut(DeclctlError, TimeoutError):
 
 
 class WatchEnded(DeclctlError):
-    """The events ended before the awaited condition was true."""
+    """The events of `until` ended before its condition was true (client-go's ErrWatchClosed)."""
 
 
 class SandboxError(DeclctlError):
-    """The embedded API server was given an object that it can't hold."""
+    """The sandbox, an API server in memory, can't store an object."""
 
 
 class ApiError(DeclctlError):
-    """A server's answer, or the lack of one."""
+    """A request to an API server failed: the answer is an error, or there is no answer."""
 
 
 class Unreachable(ApiError):
@@ -181,7 +182,7 @@ class Unreachable(ApiError):
 
 
 class WatchSilent(ApiError):
-    """A watch sent no event and no bookmark for its idle timeout, so its connection counts as broken."""
+    """A watch sent no event and no bookmark for its idle timeout: its connection counts as broken."""
 
 
 class MalformedAnswer(ApiError):
@@ -199,7 +200,7 @@ class StatusError(ApiError):
         self.code = code
         self.reason = reason
         self.message = message
-        self.retry_after = retry_after  # seconds, as the server asked
+        self.retry_after = retry_after  # seconds that the server asked for; None if it did not
 
 
 class Unauthorized(StatusError):
@@ -257,11 +258,11 @@ _TOO_LARGE = "Too large resource version"
 def from_status(
     code: int, reason: str, message: str, *, causes: Sequence[str] = (), retry_after: float | None = None
 ) -> StatusError:
-    """The error for a Status; `causes` are the reasons of `details.causes`.
+    """The error for a Status.
 
-    A version that is too large is recognised in its three wire forms (client-go's
-    isTooLargeResourceVersionError): by the cause `ResourceVersionTooLarge`, by the cause's message,
-    and by the legacy Timeout message.
+    `causes` has the reasons and messages of `details.causes`. As in client-go
+    (isTooLargeResourceVersionError), a version that is too large has three forms: the cause
+    `ResourceVersionTooLarge`, a message of a cause, and the message of an older server's Timeout.
     """
     if "ResourceVersionTooLarge" in causes or _TOO_LARGE in message or any(_TOO_LARGE in c for c in causes):
         kind: type[StatusError] = TooLargeResourceVersion

@@ -1,9 +1,9 @@
 """The manifest: YAML in, `Plan` out.
 
-`load` reads a manifest and raises every fault at once, each with its place in the text; `plan`
-resolves it into what is to run, as a value; `schema` and `explain` describe what may be written.
-Nothing here touches a cluster, imports handlers, or knows which plugins are installed. Such faults are
-found by other rooms, which locate them by `Loaded.document`.
+`load` reads a manifest. If it has faults, `load` raises all of them at once, each with its place in the text.
+`plan` resolves a manifest into watches, caches and handlers. `schema` and `explain` describe the fields of a
+manifest. This room contacts no cluster, imports no handler, and does not know the installed plugins. Other
+rooms find the faults in these, and locate them with `Loaded.document`.
 """
 
 from declctl.manifest.diagnostics import Diagnostic, render_github, render_json, render_text

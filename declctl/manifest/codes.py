@@ -1,21 +1,21 @@
-"""The diagnostic codes: what a person may search for, and what an exit status of 1 was about.
+"""The diagnostic codes: each fault of a manifest, a handler file or a plugin has one.
 
-A code is never used again for something else. The families:
+A code never gets another meaning. The families:
 
     DCL00x  the text and the documents in it
     DCL01x  the shape: fields, types, choices
     DCL02x  references and duplicates
     DCL03x  values written as text
     DCL04x  entry points and handler files
-    DCL05x  what the cluster says (`validate --cluster`)
-    DCL06x  documented, and not done yet by this version
+    DCL05x  answers of the cluster (`validate --cluster`)
+    DCL06x  features that are documented and that this version does not support
     DCL07x  the same, continued
     DCL08x  installed plugins
-    DCL09x  handler files: what no reload undoes
+    DCL09x  handler files: effects of an import that no reload undoes
 
-`docs/errors.md` explains each with an example; a test says that it is complete. The package contains that
-page, and `declctl explain DCL012` prints one section of it. Who finds a fault is not this module's business:
-the runtime uses DCL04x, DCL05x, DCL08x and DCL09x.
+`docs/errors.md` explains each code with an example; a test checks that no code is missing. The package
+contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the faults of
+the text; `runtime` reports those of DCL04x, DCL05x, DCL08x and DCL09x.
 """
 
 import re
@@ -32,7 +32,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(_meanings)
 
 
 def _code(code: str, meaning: str) -> str:
-    """Enters a code in the table; each is declared once, and never means something else later."""
+    """Adds a code to the table. A code that is declared twice fails the import of this module."""
     assert code not in _meanings, f"{code} is taken"
     _meanings[code] = meaning
     return code
@@ -163,7 +163,7 @@ NAME_IN_TEXT: Final = _code(
 
 
 CODE_PATTERN: Final = re.compile(r"DCL\d{3}", re.IGNORECASE)
-"""What a code looks like; `explain` tells codes from field paths by it."""
+"""The form of a code; `declctl explain` uses it to distinguish codes from field paths."""
 
 _PACKAGE = Path(__file__).parents[1]
 _PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")  # installed; in a checkout
@@ -174,7 +174,7 @@ def explain_code(code: str) -> str:
     """The section of `docs/errors.md` about a code, as plain text that ends with a line end.
 
     Upper and lower case are the same. Raises UsageError for a code that does not exist; the message names
-    the codes of the same family, or the first and the last of all.
+    the codes of the same family. If there is no such family, it names the first and the last code.
     """
     wanted = code.upper()
     if wanted not in CODES:
@@ -188,7 +188,7 @@ def explain_code(code: str) -> str:
 
 
 def how_to_explain(code: str) -> str:
-    """Where a person reads more about a code."""
+    """The command that explains a code, for messages."""
     return f"`declctl explain {code}`"
 
 
@@ -198,7 +198,7 @@ def _range_of_codes() -> str:
 
 
 def _as_text(markdown: str) -> str:
-    """Markdown as a terminal shows it: examples are indented, the rest has no marks."""
+    """Markdown as plain text: examples are indented; links and bold text lose their marks."""
     lines: list[str] = []
     in_example = False
     for line in markdown.splitlines():

@@ -1,7 +1,7 @@
-"""A located fault, and how faults are shown: as text with a caret, as JSON, and as annotations of GitHub.
+"""A fault with its place, and its three forms: text with a caret, JSON, and annotations of GitHub.
 
-A diagnostic is a value: it decides nothing, and says where, what, and what to do about it. `nearest` finds
-the word that was probably meant.
+A diagnostic says where the fault is, what it is, and what to do. `closest` finds the word that the user
+probably meant.
 """
 
 import re
@@ -18,14 +18,14 @@ from declctl.kit.text import one_line, visible
 
 Severity = Literal["error", "warning"]
 
-# Lines end where YAML 1.1 ends them, so that positions from the YAML parser and these lines never disagree.
+# The line ends of YAML 1.1: so a line number of the YAML parser is always the number of the same line here.
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "help": "\x1b[36m", "place": "\x1b[1m"}
 _PLAIN = "\x1b[0m"
 _LONGEST_LINE = 240  # characters of a source line that are shown
-_LONGEST_WORD = 64  # characters; a comparison takes the time of both lengths multiplied
+_LONGEST_WORD = 64  # characters; the time of a comparison grows with the product of both lengths
 _MOST_CANDIDATES = 1000
-_MOST_COMPARISONS = 5000  # for all words of a manifest: some 50 µs each
+_MOST_COMPARISONS = 5000  # for all words of one manifest; a comparison takes about 50 µs
 _MOST_LISTED = 30
 _left: ContextVar[list[int] | None] = ContextVar("comparisons that are left", default=None)
 _NO_SYNONYMS: Mapping[str, str] = {}
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceText:
-    """The text of one file; `name` is how people know the file (`<stdin>` for standard input)."""
+    """The text of one file. `name` is the path as the user gave it, `<stdin>` for standard input."""
 
     name: str
     text: str
@@ -73,7 +73,7 @@ class SourceText:
         return Position(line, min(max(position.column, 1), len(self.lines[line - 1]) + 1))
 
     def position_of(self, offset: int) -> Position:
-        """Where the character at `offset` (from 0) stands."""
+        """The position of the character at `offset`, which counts from 0."""
         line, start = 1, 0
         for found in _LINE_BREAK.finditer(self.text, 0, offset):
             line, start = line + 1, found.end()
@@ -88,7 +88,7 @@ class SourceText:
         suggestion: str | None = None,
         severity: Severity = "error",
     ) -> Diagnostic:
-        """A diagnostic at a position of this text, with its source line."""
+        """A diagnostic at a position of this text, with the line there."""
         line, column = self.clamped(position)
         return Diagnostic(
             file=self.name,
@@ -103,13 +103,16 @@ class SourceText:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Sorted by file and position, each only once."""
+    """The diagnostics sorted by file and position, without duplicates."""
     unique = dict.fromkeys(diagnostics)
     return tuple(sorted(unique, key=lambda fault: (fault.file, fault.line, fault.column, fault.code)))
 
 
 def new_among(diagnostics: Iterable[Diagnostic], known: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Those that say something else than the known ones, or of another line of text; lines may have moved."""
+    """The diagnostics that are not among the known ones.
+
+    Line numbers do not count, as an edit may have moved a line. The text of the line counts.
+    """
 
     def content(fault: Diagnostic) -> tuple[str, str, str, str | None]:
         return fault.file, fault.code, fault.message, fault.source_line
@@ -119,18 +122,18 @@ def new_among(diagnostics: Iterable[Diagnostic], known: Iterable[Diagnostic]) ->
 
 
 def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False) -> str:
-    """For people: the fault on one line, then the source line, a caret and the help."""
+    """Diagnostics for people: the fault on one line, then the source line, a caret and the help."""
     return "".join(f"{_render_one(diagnostic, color=color)}\n" for diagnostic in diagnostics)
 
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int | None]]:
-    """For programs: one mapping each, ready for `json.dumps`."""
+    """Diagnostics for programs: one mapping for each, ready for `json.dumps`."""
     names = ("file", "line", "column", "code", "severity", "message", "suggestion")
     return [{name: getattr(diagnostic, name) for name in names} for diagnostic in diagnostics]
 
 
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
-    """For GitHub Actions: one workflow command each, which annotates the line in a pull request."""
+    """Diagnostics for GitHub Actions: workflow commands, which annotate the lines in a pull request."""
     return "".join(f"{_workflow_command(diagnostic)}\n" for diagnostic in diagnostics)
 
 
@@ -154,7 +157,10 @@ def _render_one(diagnostic: Diagnostic, *, color: bool) -> str:
 
 
 def _excerpt(line: str, column: int) -> tuple[str, int]:
-    """What is shown of a line around a column, and the column in it: a line may be the whole text."""
+    """The part of a long line around a column, and the column in that part.
+
+    A line may be as long as the whole text.
+    """
     if len(line) <= _LONGEST_LINE:
         return line, column
     begin = max(0, min(column - _LONGEST_LINE // 2, len(line) - _LONGEST_LINE))
@@ -164,12 +170,16 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 def _indented(text: str) -> str:
-    """A text in which others may have written; a further line of it is not taken for another fault."""
+    """The text with its further lines indented.
+
+    Values of a manifest stand in messages: without the indent, a line of a value could look like another
+    fault.
+    """
     return visible(text).replace("\n", "\n    ")
 
 
 def _caret_indent(line: str, column: int) -> str:
-    """As wide as the text before the column, whatever the tab stops are and however wide the letters."""
+    """Blanks as wide as the text before the column; tabs stay tabs, and wide letters are two blanks."""
     before = line[: column - 1]
     if before.isascii() and "\t" not in before:
         return " " * len(before)
@@ -199,7 +209,7 @@ def _workflow_command(diagnostic: Diagnostic) -> str:
 
 
 def _escaped(text: str, *, also: str = "") -> str:
-    """As GitHub wants it: percent, line ends, and in properties the separators."""
+    """The text with percent signs and line ends in GitHub's escapes; `also` has further characters."""
     text = visible(text.replace("\r\n", "\n"))
     for char in f"%\r\n{also}":
         text = text.replace(char, f"%{ord(char):02X}")
@@ -209,16 +219,16 @@ def _escaped(text: str, *, also: str = "") -> str:
 def closest(
     word: str, candidates: Iterable[str], *, synonyms: Mapping[str, str] = _NO_SYNONYMS
 ) -> str | None:
-    """The candidate that was probably meant, or None; case counts for nothing.
+    """The candidate that the user probably meant, or None. Upper and lower case are the same.
 
-    `synonyms` (lower case → candidate) are words of other systems that no likeness of letters would
-    find. Words of more than 64 characters are not compared, nor more than a thousand candidates, nor
-    anything once the comparisons of `bounded_suggestions` are used up.
+    `synonyms` (lower case → candidate) are words of other systems that resemble no candidate. The comparison
+    is bounded: words of more than 64 characters are skipped, and so are candidates after the first thousand.
+    Within `bounded_suggestions`, the result is None once the comparisons are used up.
     """
     left = _left.get()
     if left is not None and left[0] <= 0:
         return None
-    # Words of other systems come before likeness: `update` is Modified, whatever it resembles.
+    # Synonyms come before similar words: `update` means Modified, even if another candidate resembles it.
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     lower = word.lower()
     meant = synonyms.get(lower)
@@ -235,9 +245,9 @@ def closest(
 
 @contextmanager
 def bounded_suggestions() -> Generator[None]:
-    """Within it, few enough words are compared that a text of nothing but faults is checked in a second.
+    """Bounds the comparisons of words in its block: a manifest with thousands of faults then takes a second.
 
-    The first faults get their suggestions, and those after them none.
+    The first faults get suggestions; the faults after the bound get none.
     """
     token = _left.set([_MOST_COMPARISONS])
     try:
@@ -247,7 +257,7 @@ def bounded_suggestions() -> Generator[None]:
 
 
 def _may_be_like(word: str, candidate: str) -> bool:
-    """Whether the lengths allow a ratio of 0.6, as difflib counts."""
+    """Whether difflib's ratio of two words of these lengths can reach 0.6."""
     shorter, longer = sorted((len(word), len(candidate)))
     return longer <= _LONGEST_WORD and 2 * shorter >= 0.6 * (shorter + longer)
 
@@ -261,7 +271,10 @@ def did_you_mean(
 
 
 def listed(names: Iterable[str]) -> str:
-    """`a, b and c`, in the order given; `none` for no names, and of very many the first thirty."""
+    """The names as `a, b and c`, in the given order.
+
+    `none` stands for no names. After thirty names, the number of the others stands at the end.
+    """
     words = list(names)
     if len(words) > _MOST_LISTED:
         words = [*words[:_MOST_LISTED], f"{len(words) - _MOST_LISTED:,} more"]

@@ -1,19 +1,21 @@
-"""A document of a manifest: its data, where each part of it stands in the text, and what is wrong with it.
+"""A document of a manifest: its data, the place of each part in the text, and its faults.
 
-YAML text becomes trees of nodes with positions, and a tree becomes a `Document`: `data` is what the text
-means; `locate` and `fault` lead back from a path to a line and a column. Faults that only the text can show
-(duplicate keys, `on:`, undefined variables) are found while it is read. `Findings` collects what checks find.
+YAML text becomes trees of nodes with positions, and a tree becomes a `Document`. `data` has the values;
+`locate` and `fault` turn a path into a line and a column. Faults that the data can't show (duplicate keys,
+`on:`, undefined variables) are found while the tree is read. `Findings` collects the faults that the checks
+find.
 
-The trees are built from the parser's events, not by its composer: so the depth of nesting is bounded (the
-composer of libyaml overflows the C stack), an anchor may be used again, and every node knows its position.
+The trees are built from the events of the YAML parser, not by its composer, for three reasons: the depth of
+nesting is bounded (libyaml's composer overflows the C stack), an anchor may be defined again, and every node
+has its position.
 
-The types of values without quotes are guessed as YAML 1.1 does (and with it kubectl, kustomize and Helm), so
-that a manifest means the same everywhere. The traps are known by name, so that a message can say how the
-value came to be of that type.
+A value without quotes gets its type as in YAML 1.1, which kubectl, kustomize and Helm read, too: so a
+manifest means the same to all of them. `trap` names the values that surprise people, so that a message can
+explain the type.
 
-`${env:NAME}` inside text values is replaced by the variable of the process, `$${` by the plain characters.
-Only text is replaced, never keys; the replaced text is text and is not read again. Other schemes are
-refused, so that they can get a meaning later.
+In text values, `${env:NAME}` is replaced by the variable of the process, and `$${` by the characters `${`.
+Keys are not replaced. The replaced value stays a text and is not searched again. Other schemes are faults, so
+that a later version can give them a meaning.
 """
 
 import math
@@ -63,9 +65,9 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ("found undefined tag handle", 'put the value in quotes if it begins with "!"'),
 )
 MAX_DEPTH = 64
-"""Levels of nesting; a manifest has about ten, and a deeper text is an accident or an attack."""
+"""Levels of nesting. A manifest has about ten; a deeper text is an accident or an attack."""
 MAX_NODES = 100_000
-"""Values of a document. An alias counts as all values of its anchor, so that a small text can't grow huge."""
+"""Values of a document. An alias counts as all values of its anchor: a few aliases can expand to billions."""
 _LOADER: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<scheme>[A-Za-z][A-Za-z0-9]*):(?P<name>[^{}]*)(?P<end>\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -77,7 +79,7 @@ _SEXAGESIMAL = re.compile(r"[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?", re.AS
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?", re.ASCII)
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+", re.ASCII)
-_MAX_DIGITS = 300  # longer numbers stay text: nobody writes them, and Python refuses to convert the longest
+_MAX_DIGITS = 300  # longer numbers stay text, as Python refuses to convert very long ones
 _TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
 _GUESSED_TAGS = frozenset(
     {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "map", "seq")}
@@ -86,11 +88,11 @@ _EVENT_KEYS = frozenset({"on"})
 
 
 def syntax_fault(source: SourceText, error: yaml.MarkedYAMLError) -> Diagnostic:
-    """The diagnostic for what the parser raised."""
+    """The diagnostic for an error of the YAML parser."""
     mark = error.problem_mark or error.context_mark
     position = source.clamped(Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
     line = source.lines[position.line - 1]
-    # A tab gets a message of its own: the one of the parser only says that no token starts here.
+    # A tab gets a message of its own: the parser only says that no token can start here.
     if "\t" in line[: len(line) - len(line.lstrip())]:
         column = line.index("\t") + 1
         return source.fault(
@@ -107,7 +109,7 @@ def syntax_fault(source: SourceText, error: yaml.MarkedYAMLError) -> Diagnostic:
 
 
 def _beginning(mark: yaml.Mark | None, position: Position) -> str:
-    """Where what could not be finished began, if that is another line."""
+    """The place where the unfinished part began, for a message; empty if it is on the same line."""
     if mark is None or mark.line + 1 == position.line:
         return ""
     return f" that begins at line {mark.line + 1}, column {mark.column + 1}"
@@ -122,7 +124,7 @@ def _syntax_advice(problem: str, line: str) -> str | None:
 class Node(msgspec.Struct):
     """One value of a document. A mapping has `pairs`, a sequence `items`, a scalar `text`.
 
-    `plain` is True for a scalar without quotes, whose type YAML guesses from its looks.
+    `plain` is True for a scalar without quotes, whose type YAML derives from its characters.
     """
 
     kind: Literal["scalar", "sequence", "mapping"]
@@ -132,13 +134,13 @@ class Node(msgspec.Struct):
     tag: str | None = None
     items: list["Node"] = []
     pairs: list[tuple["Node", "Node"]] = []
-    weight: int = 1
+    weight: int = 1  # the number of values in it, itself included, with aliases expanded
 
     def position_inside(self, source: SourceText, offset: int) -> Position:
-        """Where the character at `offset` (from 0) of the text stands; the start where that can't be known.
+        """The position of the character at `offset` (from 0) of the text.
 
-        It is known where the text stands on one line exactly as it reads: after its quote, if it
-        has one.
+        The position is exact if the source has the text on one line, without escapes. Otherwise it is the
+        start of the node.
         """
         begin = self.start.column - 1
         found = source.lines[self.start.line - 1].find(self.text, begin, begin + 2 + len(self.text))
@@ -146,7 +148,7 @@ class Node(msgspec.Struct):
 
 
 class UnreadableYaml(Exception):
-    """The text stops being YAML, or stops being sane; `diagnostic` says where."""
+    """The text is not YAML, or exceeds a bound; `diagnostic` has the place."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.message)
@@ -154,7 +156,7 @@ class UnreadableYaml(Exception):
 
 
 def parse_documents(source: SourceText) -> Iterator[Node]:
-    """The root of each document, in order; raises UnreadableYaml at the first fault."""
+    """Yields the root of each document, in order. Raises UnreadableYaml at the first fault."""
     parser = _LOADER(source.text)
     try:
         yield from _Trees(source, parser).documents()
@@ -165,13 +167,13 @@ def parse_documents(source: SourceText) -> Iterator[Node]:
 
 
 class _Trees:
-    """Builds nodes from the events of one parser; knows the anchors of the document at hand."""
+    """Builds nodes from the events of one parser."""
 
     def __init__(self, source: SourceText, parser: yaml.CSafeLoader | yaml.SafeLoader) -> None:
         self._source = source
         self._parser = parser
-        self._anchors: dict[str, Node] = {}
-        self._open: set[str] = set()
+        self._anchors: dict[str, Node] = {}  # the anchors of the current document
+        self._open: set[str] = set()  # the anchors whose nodes are not complete
 
     def documents(self) -> Iterator[Node]:
         while not self._parser.check_event(yaml.StreamEndEvent):
@@ -188,14 +190,14 @@ class _Trees:
     def _node(self, event: yaml.Event, *, depth: int) -> Node:
         mark = event.start_mark
         start = Position(mark.line + 1, mark.column + 1) if mark is not None else Position(1, 1)
-        # Before anything is built: recursion is as deep as the document.
+        # Checked first: this method calls itself for each level of the document.
         if depth > MAX_DEPTH:
             self._refuse(start, f"the document nests more than {MAX_DEPTH} levels deep")
         if isinstance(event, yaml.AliasEvent):
             return self._aliased(event.anchor or "", start)
         anchor: str | None = getattr(event, "anchor", None)
         node = Node("scalar", start, tag=getattr(event, "tag", None))
-        # The anchor is open until its node is complete: an alias inside of it would be endless.
+        # The anchor is open until its node is complete: an alias of it inside the node would be endless.
         if anchor is not None:
             self._anchors[anchor] = node
             self._open.add(anchor)
@@ -228,7 +230,7 @@ class _Trees:
 
     def _aliased(self, anchor: str, start: Position) -> Node:
         if anchor in self._open:
-            self._refuse(start, f"the alias *{anchor} refers to something that it is a part of")
+            self._refuse(start, f"the alias *{anchor} refers to a value that contains the alias")
         if anchor not in self._anchors:
             message = f"the alias *{anchor} has no anchor &{anchor} before it"
             fix = 'write the anchor first, or put the text in quotes if it begins with "*"'
@@ -241,12 +243,12 @@ class _Trees:
 
 
 def has_reference(text: str) -> bool:
-    """Whether there is anything to replace."""
+    """Whether the text has a part that `substitute` replaces."""
     return "${" in text and _REFERENCE.search(text) is not None
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> str:
-    """The text with its references replaced; raises BadValue at the first that can't be."""
+    """The text with its references replaced. Raises BadValue at the first one that can't be replaced."""
     return _REFERENCE.sub(lambda found: _replacement(found, environ), text)
 
 
@@ -282,23 +284,23 @@ def _advice(name: str, environ: Mapping[str, str]) -> str:
 
 
 def resolve(text: str) -> Json:
-    """The value of a scalar that stands without quotes."""
+    """The value of a scalar without quotes."""
     if text in _NULL:
         return None
     if text in _TRUE:
         return True
     if text in _FALSE:
         return False
-    # Python's conversions accept digits of other scripts, YAML does not.
+    # Python's conversions accept digits of other scripts; YAML does not.
     if len(text) > _MAX_DIGITS or not text.isascii():
         return text
     return _number(text)
 
 
 def trap(text: str) -> str | None:
-    """How YAML 1.1 reads the text, if not as what is written; None for everything harmless.
+    """The value that YAML 1.1 reads, if it is not the written one; None for every other text.
 
-    A phrase that completes the sentence "YAML reads `10:00` as …".
+    The phrase completes the sentence "YAML reads `10:00` as …".
     """
     if text.lower() in {"yes", "no", "on", "off"}:
         value = resolve(text)
@@ -344,9 +346,9 @@ def _base_60(digits: str) -> int | float:
 
 
 class Location(msgspec.Struct, frozen=True):
-    """A part of a document: the value at `path`, or with `key` the key that it stands under.
+    """A part of a document: the value at `path`, or with `key` the key of this value.
 
-    `offset` is counted in characters into a text value, from 0.
+    `offset` is a position in a text value, in characters from 0.
     """
 
     path: Path
@@ -356,7 +358,11 @@ class Location(msgspec.Struct, frozen=True):
 
 @dataclass
 class Document:
-    """One document. Complete once `read_document` returns it, and not changed afterwards."""
+    """One document. `read_document` makes it; nothing changes it afterwards.
+
+    `data` has the values. `nodes` and `keys` have the node and the position of the key for each path.
+    `faults` has the faults of the text, and `blamed` the paths of their values.
+    """
 
     source: SourceText
     data: Json = None
@@ -367,16 +373,16 @@ class Document:
 
     @property
     def path(self) -> str:
-        """The name of the file, as people know it."""
+        """The name of the file, as the user gave it."""
         return self.source.name
 
     @property
     def text(self) -> str:
-        """The whole text of the file, other documents included."""
+        """The whole text of the file, with its other documents."""
         return self.source.text
 
     def locate(self, path: Path, *, key: bool = False) -> Position:
-        """Line and column, from 1, of the value (or its key) at `path`, or of its nearest parent."""
+        """Line and column, from 1, of the value at `path` or of its key; else of the nearest parent."""
         if key and path in self.keys:
             return self.keys[path]
         while path not in self.nodes and path:
@@ -400,35 +406,41 @@ class Document:
         return self.source.fault(code, position, message, suggestion=suggestion, severity=severity)
 
     def written(self, path: Path) -> str | None:
-        """The characters of an unquoted scalar, as they stand in the text; None for everything else."""
+        """The characters of a scalar without quotes, as in the source; None for every other value."""
         node = self.nodes.get(path)
         return node.text if node is not None and node.kind == "scalar" and node.plain else None
 
     def from_environment(self, path: Path) -> str | None:
-        """The text before `${env:…}` was replaced, None if nothing was: messages show only this."""
+        """The text before `${env:…}` was replaced; None if it has no reference.
+
+        Messages show this text, as a variable may be a secret.
+        """
         node = self.nodes.get(path)
         return node.text if node is not None and node.kind == "scalar" and has_reference(node.text) else None
 
     def has_environment_within(self, path: Path) -> bool:
-        """Whether this value, or anything in it, came out of the environment."""
+        """Whether this value, or a value in it, comes from the environment."""
         return path in self._around_environment
 
     @cached_property
     def _around_environment(self) -> frozenset[Path]:
-        """Every path at or above a value out of the environment; a manifest may have thousands of each."""
+        """Every path at or above a value from the environment.
+
+        Computed once, as a manifest may have thousands of such values and of questions.
+        """
         found = [path for path in self.nodes if self.from_environment(path) is not None]
         return frozenset(path[:length] for path in found for length in range(len(path) + 1))
 
 
 def read_document(source: SourceText, root: Node, environ: Mapping[str, str]) -> Document:
-    """The document whose root this is, with `${env:NAME}` replaced from `environ`."""
+    """Reads the document with this root; `environ` has the values of `${env:NAME}`."""
     document = Document(source)
     document.data = _DocumentReader(document, environ).value(root, ())
     return document
 
 
 class _DocumentReader:
-    """Turns nodes into data, and writes down where everything stands."""
+    """Turns nodes into data, and records the place of each value and key in the document."""
 
     def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
         self._document = document
@@ -467,7 +479,7 @@ class _DocumentReader:
                 continue
             seen[name] = key.start
             data[name] = self._field(key, value, (*path, name))
-        # Last, so that fields of the mapping itself win.
+        # Merged last: a field of the mapping itself takes precedence over a merged one.
         for mapping in merged:
             self._merge(mapping, data, path)
         return data
@@ -477,7 +489,7 @@ class _DocumentReader:
         return self.value(value, path)
 
     def _merged(self, value: Node, path: Path) -> list[Node]:
-        """What `<<` merges: a mapping, or a list of mappings of which an earlier one wins."""
+        """The mappings that `<<` merges: one, or a list in which an earlier mapping takes precedence."""
         mappings = value.items if value.kind == "sequence" else [value]
         if any(mapping.kind != "mapping" for mapping in mappings):
             message = '"<<" merges a mapping, or a list of mappings'
@@ -491,7 +503,7 @@ class _DocumentReader:
         return [mapping for mapping in mappings if mapping.kind == "mapping"]
 
     def _merge(self, mapping: Node, data: dict[str, Json], path: Path) -> None:
-        """Add what isn't there yet: what stands in the mapping itself wins."""
+        """Adds the fields of a merged mapping that `data` does not have yet."""
         nested: list[Node] = []
         for key, value in mapping.pairs:
             if key.kind == "scalar" and key.plain and key.text == "<<":
@@ -502,7 +514,7 @@ class _DocumentReader:
             self._merge(inner, data, path)
 
     def _key(self, key: Node, path: Path) -> str:
-        """The text of a key; a key that YAML 1.1 takes for something else is a fault, and read as written."""
+        """The text of a key, as written. A key that YAML 1.1 does not read as text is a fault."""
         if key.kind != "scalar":
             message = "a key is a list or a mapping, and must be text"
             fix = 'put it in quotes if it begins with "[" or "{"'
@@ -539,7 +551,7 @@ class _DocumentReader:
     def _fault(
         self, code: str, position: Position, message: str, *, path: Path | None, suggestion: str | None
     ) -> None:
-        """Keep a fault; what it blames isn't reported again by those who look at the data."""
+        """Adds a fault. The checks skip the value at `path`: its fault is reported."""
         self._document.faults.append(
             self._document.source.fault(code, position, message, suggestion=suggestion)
         )
@@ -548,20 +560,21 @@ class _DocumentReader:
 
 
 class Findings:
-    """The faults of one document. A blamed path is wrong for a reason that has been reported."""
+    """The faults of one document, which the checks add. A fault of a blamed path is already reported."""
 
     def __init__(self, document: Document, pieces: Sequence[tuple[Path, Json, Schema]]) -> None:
         self.document = document
-        self.pieces = pieces  # each value that the schema knows: its path, the value, its piece of the schema
+        self.pieces = pieces  # (path, value, piece of the schema) of each value that the schema knows
         self.data: Json = document.data
         self._diagnostics = list(document.faults)
         self._blamed = set(document.blamed)
+        # The blamed paths and all their parents.
         self._blamed_within = {path[:length] for path in self._blamed for length in range(len(path) + 1)}
-        self._meant: set[Path] = set()
+        self._meant: set[Path] = set()  # absent fields for which an unknown field probably stands
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Everything found."""
+        """All faults, in the order in which they were found."""
         return tuple(self._diagnostics)
 
     def add(
@@ -573,7 +586,7 @@ class Findings:
         suggestion: str | None = None,
         severity: Severity = "error",
     ) -> None:
-        """Report a fault; an error blames its place."""
+        """Adds a fault. An error also blames its path; a warning does not."""
         self._diagnostics.append(
             self.document.fault(code, place, message, suggestion=suggestion, severity=severity)
         )
@@ -582,23 +595,23 @@ class Findings:
             self._blamed_within.update(place.path[:length] for length in range(len(place.path) + 1))
 
     def is_blamed(self, path: Path) -> bool:
-        """Whether this very value is known to be wrong."""
+        """Whether a fault of this value itself is already reported."""
         return path in self._blamed
 
     def is_blamed_within(self, path: Path) -> bool:
-        """Whether this value, or anything in it, is known to be wrong."""
+        """Whether a fault of this value, or of a value in it, is already reported."""
         return path in self._blamed_within
 
     def mean(self, path: Path) -> None:
-        """Remember that an unknown field stands where this one was meant: so it is not missing."""
+        """Records that an unknown field probably means this one, which is then not reported as missing."""
         self._meant.add(path)
 
     def is_meant(self, path: Path) -> bool:
-        """Whether a field of another name was probably meant to be this one."""
+        """Whether an unknown field probably means this one."""
         return path in self._meant
 
     def quoted(self, path: Path, value: Json) -> str:
-        """A value as a message may show it: as it is written, never what came out of the environment."""
+        """A value for a message: as it is written, without values from the environment."""
         written = self.document.from_environment(path)
         if written is None:
             written = self.document.written(path)

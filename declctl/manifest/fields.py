@@ -1,18 +1,18 @@
-"""How a field of a manifest is declared: once, in the class that holds its value.
+"""Declarations of the fields of a manifest: each field is declared once, in the class that has its value.
 
-A declaration is a piece of JSON Schema, in the words of this module, and what follows from it: how the value
-is read, and the value of a field that is absent. The published schema, `explain`, the checks, the refusals
-and the building of the model are all derived from the declarations in `model`.
+A declaration is a piece of JSON Schema, a function that reads the value, and the value of an absent field.
+The published schema, `explain`, the checks, the refusals and the building of the model all use the
+declarations in `model`.
 
-Each word gives a piece of JSON Schema. Any of them takes these keywords besides its own: `default` (as a
-person would write it), `examples`, and whatever else JSON Schema knows. Notes for declctl alone stand under
-the keyword `x-declctl`, which other readers of JSON Schema skip:
+The functions `text`, `choice`, `duration`, … make pieces of JSON Schema. Besides their own parameters they
+take `default` (in the form that a person writes), `examples`, and other keywords of JSON Schema. Notes for
+declctl stand under the keyword `x-declctl`, which other readers of JSON Schema ignore:
 
-    value      how a text is read (`duration`, `entryPoint`, …): `VALUE_KINDS` has the function
-    minimum    of a duration, in seconds; `zero` says that `0s` is fine too, and what it means
-    live       False for what takes a restart to change; holds for everything below
-    refuses    the code of what this version doesn't do yet; `accepts` are the values that are fine
-    hints      field names of other systems, each with the field that is meant
+    value      the kind of a text (`duration`, `entryPoint`, …); `VALUE_KINDS` has the function that reads it
+    minimum    of a duration, in seconds; with `zero`, `0s` is allowed, too
+    live       False if a change takes a restart; applies to all fields below
+    refuses    the code of a feature that this version doesn't support; `accepts` are the values that are
+    allowed hints      field names of other systems, each with the field that is meant
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ DURATION_PATTERN: Final = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+
 
 
 def notes_of(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """What declctl alone knows about a piece of the schema."""
+    """The notes for declctl in a piece of the schema; empty if there are none."""
     notes = schema.get(NOTES)
     return notes if isinstance(notes, dict) else {}
 
@@ -62,7 +62,7 @@ def noted(schema: Schema, **notes: Json) -> Schema:
 
 
 def text(description: str, *, value: str | None = None, **more: Json) -> Schema:
-    """A text that isn't empty; `value` says how it is read."""
+    """A text that isn't empty; `value` is its kind, a key of `VALUE_KINDS`."""
     schema: Schema = {"type": "string", "minLength": 1, "description": description, **more}
     return schema if value is None else noted(schema, value=value)
 
@@ -84,7 +84,7 @@ def whole(description: str, *, minimum: int | None = None, **more: Json) -> Sche
 
 
 def duration(description: str, *, minimum: float = 0.001, zero: bool = False, **more: Json) -> Schema:
-    """A length of time in Go's form, with a unit."""
+    """A duration in Go's form, with a unit; `minimum` is in seconds, `zero` also allows `0s`."""
     schema: Schema = {
         "type": "string",
         "pattern": DURATION_PATTERN,
@@ -96,13 +96,13 @@ def duration(description: str, *, minimum: float = 0.001, zero: bool = False, **
 
 
 def quantity(description: str, **more: Json) -> Schema:
-    """A size in bytes, as Kubernetes writes them."""
+    """A size in bytes, as a Kubernetes quantity."""
     schema: Schema = {"type": ["string", "integer"], "description": description, **more}
     return noted(schema, value="quantity")
 
 
 def entry_point(description: str, *, function: bool = False, **more: Json) -> Schema:
-    """A Python module, or something in it; with `function` only the latter."""
+    """A Python module, or an attribute of one; with `function`, it must be an attribute."""
     more.setdefault("examples", ["handlers.pods:on_change"])
     return text(description, value="function" if function else "entryPoint", **more)
 
@@ -133,17 +133,20 @@ def listing(description: str, item: Schema, **more: Json) -> Schema:
 
 
 def reference(description: str, what: str) -> Schema:
-    """`{name: …}` of something that is declared in the same manifest."""
+    """`{name: …}`, which refers to a declaration in the same manifest; `what` describes the declaration."""
     return record(description, {"name": text(f"The name of {what}.")}, required=("name",))
 
 
 def refused(schema: Schema, code: str, *, accepts: tuple[Json, ...] = ()) -> Schema:
-    """Documented, and not done yet by this version, but for the values that change nothing."""
+    """A feature that is documented and that this version does not support.
+
+    `accepts` are the values that are allowed, as they change nothing.
+    """
     return noted(schema, refuses=code, accepts=list(accepts))
 
 
 def restart(schema: Schema) -> Schema:
-    """Takes effect when the process starts again, not at a reload."""
+    """A field whose changes take effect when the process starts again, not at a reload."""
     return noted(schema, live=False)
 
 
@@ -175,7 +178,7 @@ def label_selector(description: str) -> Schema:
 
 
 def namespaces(description: str) -> Schema:
-    """A list of namespaces, or a selector of them."""
+    """A list of namespaces, or a selector of namespaces."""
     name = text("The name of a namespace, or * for all of them.", value="namespace")
     schema = record(
         description,
@@ -218,10 +221,10 @@ def document_schema(kind: str, description: str, spec: Schema) -> Schema:
 
 
 class Spec:
-    """A mapping of the manifest: the base of frozen dataclasses, whose fields `field` and `nested` declare.
+    """A mapping of the manifest: the base class of frozen dataclasses with fields of `field` and `nested`.
 
-    A `ClassVar[Schema]` declares a field that the manifest may have and the model does not: one that this
-    version refuses.
+    A `ClassVar[Schema]` declares a field that is in the schema and not in the model, as this version refuses
+    it. `ABOUT` is the schema of the mapping without its fields.
     """
 
     __slots__ = ()
@@ -230,7 +233,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedSpec(Spec):
-    """A mapping that knows where it stands in the document; that counts for nothing when two are compared."""
+    """A mapping with its path in the document. Comparisons ignore the path."""
 
     path: Path = dataclasses.field(default=(), compare=False, repr=False)
 
@@ -265,7 +268,7 @@ def _read_label_selector(value: Json) -> str:
 
 
 class ValueKind(NamedTuple):
-    """How a kind of value is read; `code` is that of a value for which `read` raises ValueError."""
+    """A kind of value: `read` reads it; if `read` raises ValueError, the fault has the code `code`."""
 
     code: str
     read: Callable[[Any], object]
@@ -293,13 +296,13 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "function": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
     "versionRange": ValueKind(codes.BAD_VERSION_RANGE, values.check_version_range),
 }
-"""Each kind of value that a piece of the schema can name; the checks and the model read with one function."""
+"""Each kind of value that a note can name. The checks and the model use the same function."""
 
 
 def about(
     description: str, *, hints: Mapping[str, str] | None = None, one_of: Iterable[str] = (), **more: Json
 ) -> Schema:
-    """What the schema says of a mapping besides its fields; of those in `one_of` exactly one is needed."""
+    """The schema of a mapping without its fields; exactly one of the fields in `one_of` must be present."""
     schema: Schema = {"description": description, **more}
     if one_of:
         schema["oneOf"] = [{"required": [name]} for name in one_of]
@@ -316,9 +319,9 @@ def field(
 ) -> Any:
     """A field of the model, with its piece of the schema.
 
-    `key` is its name in the document, by default that of the field in camel case. `read` makes the value
-    out of a checked one of the document; by default the piece says how. A field that is absent has the
-    default of the piece, or `absent` if the piece has none.
+    `key` is its name in the document, by default the name of the field in camel case. `read` takes a checked
+    value of the document and returns the value of the model; by default it follows from the kind of the
+    piece. An absent field gets the default of the piece, or `absent` if the piece has no default.
     """
     read = read or _reader(piece)
     return _declared(
@@ -337,11 +340,11 @@ def option(kind: type[Enum], description: str, *, default: Enum) -> Any:
 
 
 def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
-    """A field that is a mapping with fields of its own; if it is absent, so are they.
+    """A field that is a mapping with fields of its own; if it is absent, its fields have their defaults.
 
-    With `optional`, a mapping that says nothing but defaults is None in the model.
+    With `optional`, a mapping with nothing but defaults is None in the model.
     """
-    # A spec is frozen: all that leave the mapping out share one value.
+    # A spec is frozen, so that all documents without the mapping can share one value.
     usual = kind()
 
     def read(value: Json, path: Path) -> _Spec | None:
@@ -359,7 +362,7 @@ def nested_list(
     ordered: Callable[[Sequence[_Spec]], Iterable[_Spec]] = tuple,
     kw_only: bool = False,
 ) -> Any:
-    """A field that is a list of mappings; `ordered` puts them into the order of the model."""
+    """A field that is a list of mappings; `ordered` sorts them for the model."""
 
     def read(items: list[Json], path: Path) -> tuple[_Spec, ...]:
         return tuple(ordered([build(kind, item, (*path, index)) for index, item in enumerate(items)]))
@@ -394,11 +397,12 @@ def _reader(piece: Schema) -> Callable[[Any], object]:
 
 
 def schema_of(kind: type[Spec]) -> Schema:
-    """The piece of the schema for a mapping, its fields in the order in which the class declares them."""
+    """The piece of the schema for a mapping; its fields are in the order of the class."""
     fields = {each.name: each for each in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     properties: dict[str, Json] = {}
     required: list[Json] = []
-    # The annotations of the class alone: they have refused fields too, in their place, and no `path`.
+    # Annotations, not dataclass fields: they include the refused fields, in order, and not the inherited
+    # path.
     for name in inspect.get_annotations(kind):
         if name not in fields and name != "ABOUT":
             properties[_camel(name)] = getattr(kind, name)
@@ -415,9 +419,10 @@ def schema_of(kind: type[Spec]) -> Schema:
 
 
 def build(kind: type[_Spec], data: Json, path: Path, **more: object) -> _Spec:
-    """The value that a checked mapping declares; it can't fail, as the checks read with the same functions.
+    """The spec of a checked mapping.
 
-    Fields that are absent are left to their defaults.
+    It can't fail, as the checks have read the values with the same functions. `more` has values for fields
+    that are not in the mapping. Absent fields get their defaults.
     """
     given = mapping_at(data)
     values: dict[str, Any] = {**more, "path": path} if issubclass(kind, LocatedSpec) else more
@@ -435,21 +440,21 @@ def _camel(name: str) -> str:
 
 
 def item_of(schema: Schema) -> Schema:
-    """The piece of the items, for a list without fields of its own."""
+    """The schema of the items of a list, or of a list of lists; any other schema is returned as it is."""
     while "properties" not in schema and "items" in schema:
         schema = mapping_at(schema, "items")
     return schema
 
 
 def default_of(schema: Schema, *names: str) -> Json:
-    """The default of a field, by the names on the way to it; items of lists are meant without saying so."""
+    """The default of the field at a path of names. A list in the path stands for its items."""
     for name in names:
         schema = mapping_at(item_of(schema), "properties", name)
     return schema.get("default")
 
 
 def walk(data: Json, shape: Schema) -> Sequence[tuple[Path, Json, Schema]]:
-    """Each value that the shape knows, with its path and its piece of the shape, parents first."""
+    """Each value that the schema `shape` knows, with its path and its piece of the schema, parents first."""
     found: list[tuple[Path, Json, Schema]] = []
     _walk(found, (), data, shape)
     return found

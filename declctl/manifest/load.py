@@ -1,8 +1,8 @@
-"""From a source to a checked Controller, or to every fault at once.
+"""Loads a manifest: finds the Controller in its files, checks it, and builds the model.
 
-Environment variables are read here, for `${env:NAME}`, and nowhere else in this room. No cluster is asked, no
-handler is imported. Building the model can't fail: `checks` has read the same values with the same functions.
-Fields that are absent are left to the model, where the defaults are.
+This is the only module of the room that reads environment variables (for `${env:NAME}`). Building the model
+can't fail, because `checks` has read the same values with the same functions. The model has the defaults of
+absent fields.
 """
 
 import os
@@ -42,7 +42,7 @@ _KINDS = ("Controller", "ControllerTest")
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A manifest without errors; `document` leads from the path of each spec back to the text."""
+    """A manifest without errors. `document` finds the place of each path in the text."""
 
     controller: ControllerSpec
     document: Document
@@ -57,36 +57,37 @@ class Loaded(msgspec.Struct, frozen=True):
         suggestion: str | None = None,
         key: bool = False,
     ) -> Diagnostic:
-        """A fault that others have found, located at the value at `path` (or with `key` at its key)."""
+        """A fault that another room has found, at the value at `path`; with `key`, at its key."""
         return self.document.fault(code, Location(path, key=key), message, suggestion=suggestion)
 
 
 class _Candidate(msgspec.Struct, frozen=True):
-    """A document that is, or was meant to be, a Controller."""
+    """A document that is a Controller, or resembles one."""
 
     source: SourceText
     root: Node
 
 
 class _Found(msgspec.Struct):
-    """What the files of a source hold."""
+    """The documents of all files of a source."""
 
     candidates: list[_Candidate]
-    faults: list[Diagnostic]
-    others: list[str]  # kinds that are left alone
-    last: SourceText | None = None
+    faults: list[Diagnostic]  # faults that make a file unreadable
+    others: list[str]  # the kinds of documents that are no Controller
+    last: SourceText | None = None  # the last file that is text
 
 
 def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) -> Loaded:
-    """The Controller of the source; `environ` (by default the process's) is for `${env:NAME}`.
+    """The Controller of the source.
 
-    Raises ManifestErrors with every fault, sorted by position.
+    `environ` has the values of `${env:NAME}`, by default those of the process. Raises ManifestErrors with
+    every fault, sorted by position.
     """
     found = _search(source)
     errors = list(found.faults)
     if not found.candidates:
         raise ManifestErrors(in_order(errors or [_nothing_found(source, found)]))
-    # The first Controller is checked all the same, so that one run shows its faults too.
+    # The first Controller is checked even if there is a second one: one run shows the faults of both.
     first, *more = found.candidates
     errors += [_second(first, other) for other in more]
     document = read_document(first.source, first.root, os.environ if environ is None else environ)
@@ -102,8 +103,8 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
 def check(document: Document) -> tuple[Diagnostic, ...]:
     """All faults of a Controller document, errors and warnings, in no particular order.
 
-    The checks run one after the other over the same data. Each leaves out what another has blamed, so that
-    each cause is reported only once: a missing name is not also an unknown reference.
+    The checks run one after the other over the same data. A check skips values that an earlier check has
+    blamed, so each cause is reported once: a missing name is not also an unknown reference.
     """
     # One walk for all checks: a manifest may have 100,000 values.
     findings = Findings(document, walk(document.data, CONTROLLER))
@@ -117,16 +118,16 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
 
 
 def _search(source: ManifestSource) -> _Found:
-    """All files, one after the other.
+    """Reads all files, one after the other.
 
-    A folder may hold other people's YAML, such as templates: what can't be read there counts only
-    if no Controller is elsewhere.
+    A folder may contain YAML for other tools, such as templates. A file there that can't be read is a fault
+    only if it names our API group, or if no file has a Controller.
     """
     found = _Found([], [], [])
     doubtful: list[Diagnostic] = []
     for file in source.files:
         faults = _look_into(file, found)
-        # A file that names our API group was meant for us, even if it can't be read.
+        # A file that names our API group is a manifest, even if it can't be read.
         is_ours = not source.is_folder or _GROUP.encode() in file.data
         (found.faults if is_ours else doubtful).extend(faults)
     if not found.candidates:
@@ -135,7 +136,7 @@ def _search(source: ManifestSource) -> _Found:
 
 
 def _look_into(file: ManifestSource, found: _Found) -> list[Diagnostic]:
-    """Add the documents of one file; what stops the reading is returned."""
+    """Adds the documents of one file to `found`; returns the faults that make the file unreadable."""
     try:
         found.last = decode(file)
         _sort(found.last, found)
@@ -161,16 +162,16 @@ def _text(node: Node | None) -> str:
 
 
 def _is_ours(root: Node, *, kind: str, version: str) -> bool:
-    """Whether a document is a Controller, or so like one that its faults are worth reporting."""
+    """Whether a document is a Controller, or resembles one so much that its faults are reported."""
     if root.kind != "mapping" or not root.pairs or kind == "ControllerTest":
         return False
-    # Both fields are missing: the names of our fields decide.
+    # Without both fields, the names of the other fields decide.
     if not kind and not version:
         return any(key.text in ("spec", "resources", "handlers") for key, _ in root.pairs)
     group = version.partition("/")[0]
     if group == _GROUP:
         return True
-    # A misspelt group or kind is a fault of a Controller, not another kind of document.
+    # A document with a misspelt group or kind counts as a Controller: the checks then report the word.
     group_is_close = not version or closest(group, [_GROUP]) is not None
     return group_is_close and (not kind or closest(kind, _KINDS) is not None)
 

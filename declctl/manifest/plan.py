@@ -1,9 +1,9 @@
-"""What is to run: the model resolved into watches, caches and handlers. Pure, frozen, equal by value.
+"""A plan: the watches, caches and handlers that a manifest declares. Plans are frozen and equal by value.
 
-Two plans that are equal run the same; what differs between two is what a reload has to do. A watch
-is known by its key, and resources with the same key share it. Scopes are not known here: a
-cluster-scoped kind that inherited namespaces has `namespaces_inherited`, and who asked the cluster
-replaces its watches (`without_namespaces`).
+Equal plans run the same, and the differences between two plans are the work of a reload. A watch is
+identified by its key; resources with the same key share the watch. A plan does not know which kinds are
+cluster-scoped. So a resource that takes its namespaces from the spec has `namespaces_inherited`, and the
+runtime, which asks the cluster, calls `without_namespaces` if the kind turns out to be cluster-scoped.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -27,7 +27,7 @@ _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA
 
 @dataclass(frozen=True, slots=True)
 class TransformId:
-    """What is done to objects before they are cached; caches that do it differently can't be shared."""
+    """The changes to objects before they are cached. Resources share a watch only if these are equal."""
 
     drop_fields: tuple[str, ...] = ()
     entry_point: EntryPoint | None = None
@@ -35,7 +35,7 @@ class TransformId:
 
 @dataclass(frozen=True, slots=True)
 class WatchKey:
-    """What one list and watch asks for. Selectors are canonical texts, empty for everything."""
+    """The request of one LIST and WATCH. Selectors are canonical texts; an empty text selects everything."""
 
     api_version: str
     kind: str
@@ -54,7 +54,7 @@ class WatchKey:
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """One list and watch, and the resources that share it. `idle_timeout` (seconds) is their shortest."""
+    """One LIST and WATCH, and the resources that share it. `idle_timeout` (seconds) is their shortest one."""
 
     key: WatchKey
     resources: tuple[str, ...]
@@ -63,9 +63,9 @@ class WatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class ResourcePlan:
-    """One resource: its watches, in the order of namespaces and names, and what is kept beside the objects.
+    """One resource: its watches, in the order of namespaces and names, and its indexes.
 
-    `resync_period` is in seconds, 0 for never, as in client-go. `namespaces` is None for all.
+    `resync_period` is in seconds; 0 means never, as in client-go. `namespaces` is None for all namespaces.
     """
 
     name: str
@@ -78,16 +78,16 @@ class ResourcePlan:
     path: Path = field(default=(), compare=False, repr=False)
 
     def without_namespaces(self) -> "ResourcePlan":
-        """The same for a kind that is cluster-scoped: one watch for each name, and none for a namespace."""
+        """The same resource for a cluster-scoped kind: a watch for each name, none for a namespace."""
         watches = tuple(dict.fromkeys(replace(key, namespace=None) for key in self.watches))
         return replace(self, watches=watches, namespaces=None, namespaces_inherited=False)
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlan(HandlerSpec):
-    """One handler as it runs: what is left to its resource is filled in.
+    """One handler, with the resync period of its resource if it has none of its own.
 
-    `resync_period` is in seconds, 0 for never.
+    `resync_period` is in seconds; 0 means never.
     """
 
     resync_period: float = 0.0
@@ -95,7 +95,7 @@ class HandlerPlan(HandlerSpec):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is to run, in manifest order."""
+    """A whole plan, in the order of the manifest."""
 
     name: str
     watches: tuple[WatchPlan, ...]
@@ -124,7 +124,7 @@ def plan(controller: ControllerSpec) -> Plan:
 
 
 def watches_of(resources: tuple[ResourcePlan, ...]) -> tuple[WatchPlan, ...]:
-    """Each watch once, in the order in which resources first ask for it."""
+    """Each watch once, in the order in which the resources first use it."""
     users: dict[WatchKey, list[ResourcePlan]] = {}
     for resource in resources:
         for key in resource.watches:
@@ -150,7 +150,7 @@ def _resource(spec: ResourceSpec) -> ResourcePlan:
 
 def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
     transform = TransformId(spec.transform.drop_fields, spec.transform.entry_point)
-    # An API server takes one namespace and one name in a watch: each pair has a watch of its own.
+    # A request can name one namespace and one object: each pair has a watch of its own.
     keys = (
         WatchKey(
             spec.api_version,
@@ -168,7 +168,7 @@ def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
 
 
 def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
-    """One for each name, as the API server takes no list of names."""
+    """A field selector for each name, as one selector can't list several names."""
     if not spec.names:
         return (spec.field_selector,)
     parts = [f"metadata.name={name}" for name in spec.names]
@@ -178,7 +178,7 @@ def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
 
 
 def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
-    # A field that handlers get later is in their plans without another line.
+    # Copied by name, so that a new field of HandlerSpec needs no line here.
     given = {each.name: getattr(spec, each.name) for each in fields(spec)}
     if spec.resync_period is None:
         given["resync_period"] = resource_period

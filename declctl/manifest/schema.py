@@ -1,8 +1,8 @@
-"""The published JSON Schema of manifests, and `explain`, which reads single fields out of it.
+"""The published JSON Schema of manifests, and `explain`, which describes one field of it.
 
-`python -m declctl.manifest.schema` prints the schema; the copy in `schema/` is made so, and a test
-says that it is current. Plugins' own config schemas are not in it: who knows the installed plugins
-adds them.
+`python -m declctl.manifest.schema` prints the schema and makes the copy in `schema/`; a test checks that the
+copy is current. The config schemas of plugins are not in it: the runtime, which knows the installed plugins,
+checks configs with them.
 """
 
 import json
@@ -37,11 +37,11 @@ _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "wh
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What there is to know about one field.
+    """The description of one field.
 
-    `default`, `enum` and `example` are as a person would write them. `live` says whether a change
-    takes a reload or a restart; `supported` is False for what this version refuses, `note` says so,
-    or which values it refuses.
+    `default`, `enum` and `example` are in the form that a person writes. `live` is "live" if a change takes
+    effect at a reload, and "restart" if it takes a new process. `supported` is False if this version refuses
+    the field. `note` has the code and its meaning if the version refuses the field or some of its values.
     """
 
     path: str
@@ -58,9 +58,9 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def schema(kind: str | None = None) -> Schema:
-    """The JSON Schema 2020-12 of all documents, or of one kind (`Controller`, `ControllerTest`).
+    """The JSON Schema 2020-12 of all kinds of documents, or of one kind (`Controller`, `ControllerTest`).
 
-    Raises UsageError for another kind.
+    Raises UsageError for an unknown kind.
     """
     kinds: dict[str, Json] = {"Controller": CONTROLLER, "ControllerTest": _controller_test()}
     head: Schema = {"$schema": _DIALECT, "$id": _ID, "title": "declctl manifest"}
@@ -69,7 +69,7 @@ def schema(kind: str | None = None) -> Schema:
             advice = did_you_mean(kind, kinds) or f"the kinds are {listed(kinds)}"
             raise UsageError(f'There is no kind "{kind}"; {advice}.')
         return {**head, **mapping_at(kinds, kind)}
-    # if/then/else instead of oneOf: an editor then shows the faults of one kind only.
+    # if/then/else instead of oneOf: an editor then shows only the faults of the kind that the document has.
     is_test: Schema = {"properties": {"kind": {"const": "ControllerTest"}}, "required": ["kind"]}
     return {
         **head,
@@ -81,10 +81,10 @@ def schema(kind: str | None = None) -> Schema:
 
 
 def explain(path: str) -> Explanation:
-    """What the field at `path` (`spec.handlers.retry`) is for; items of lists are meant without saying so.
+    """Describes the field at `path`, such as `spec.handlers.retry`. A list in the path stands for its items.
 
-    `Controller.` or `ControllerTest.` may stand before it. Raises UsageError for a path that there
-    is not, with the fields that there are.
+    The path may begin with `Controller.` or `ControllerTest.`. Raises UsageError for an unknown field; the
+    message lists the fields at that place.
     """
     kind, names = _steps(path)
     found, parent = schema(kind), schema(kind)
@@ -95,14 +95,14 @@ def explain(path: str) -> Explanation:
         if name not in fields:
             raise UsageError(_unknown(names[:depth], name, list(fields)))
         found = mapping_at(fields, name)
-        # A field takes a restart if any field above it does.
+        # A field takes a restart if a field above it takes one.
         live = live and notes_of(found).get("live") is not False
     required = bool(names) and names[-1] in _texts(parent.get("required"))
     return _explanation(".".join(names) or kind, found, live=live, required=required)
 
 
 def _steps(path: str) -> tuple[str, list[str]]:
-    """The kind, and the names of the fields on the way; indexes such as `[0]` and `[]` count for nothing."""
+    """The kind, and the names of the fields in a path; indexes such as `[0]` and `[]` are ignored."""
     names = [re.sub(r"\[[^\]]*\]$", "", step) for step in path.strip().split(".") if step]
     kinds = {"controller": "Controller", "controllertest": "ControllerTest"}
     head = names[0].lower() if names else ""
@@ -110,7 +110,7 @@ def _steps(path: str) -> tuple[str, list[str]]:
 
 
 def published() -> str:
-    """The text of the published copy."""
+    """The text of the copy in `schema/`."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -167,16 +167,16 @@ def _unknown(parents: list[str], name: str, fields: list[str]) -> str:
 
 
 def _controller_test() -> Schema:
-    """A whole ControllerTest."""
+    """The schema of a document of kind ControllerTest."""
     spec = record(
-        "What is given, what happens, and what is expected.",
+        "The objects at the beginning, the changes, and the expected calls.",
         {
             "controllerRef": reference("The Controller under test.", "a Controller in the same files"),
             "given": mapping(
-                "Objects that are there before the first step, for each resource.",
+                "The objects of each resource before the first step.",
                 values=listing("Objects.", _object()),
             ),
-            "steps": listing("What happens, in order.", _step()),
+            "steps": listing("The changes, in order.", _step()),
         },
         required=("controllerRef", "steps"),
     )
@@ -185,7 +185,7 @@ def _controller_test() -> Schema:
 
 def _object() -> Schema:
     return mapping(
-        "A whole object, or {file: PATH} for one in a file beside the manifest.",
+        "A whole object, or {file: PATH} for an object in a file beside the manifest.",
         examples=[{"file": "testdata/running.yaml"}],
     )
 
@@ -199,7 +199,7 @@ def _step() -> Schema:
     patch = mapping("A merge patch.", examples=[{"status": {"phase": "Failed"}}])
     create = {"resource": target["resource"], "object": _object()}
     return record(
-        "A change, and what follows from it.",
+        "A change, and the calls that follow from it.",
         {
             "create": record("A new object.", create, required=("resource", "object")),
             "modify": record(
@@ -207,7 +207,7 @@ def _step() -> Schema:
                 {**target, "patch": patch},
                 required=("resource", "name", "patch"),
             ),
-            "delete": record("An object goes.", target, required=("resource", "name")),
+            "delete": record("An object to delete.", target, required=("resource", "name")),
             "expect": _expectation(),
         },
     )
@@ -219,7 +219,7 @@ def _expectation() -> Schema:
         {
             "handler": text("The name of the handler."),
             "event": choice("The type of change.", list(ALL_EVENTS)),
-            "times": whole("How often.", minimum=0, default=1),
+            "times": whole("The number of calls.", minimum=0, default=1),
         },
         required=("handler",),
     )
@@ -228,12 +228,12 @@ def _expectation() -> Schema:
         {
             "plugin": text("The name of the plugin."),
             "method": text("The name of the method."),
-            "match": mapping("Arguments, with * for anything.", examples=[{"text": "*Failed*"}]),
+            "match": mapping("Arguments; * stands for any characters.", examples=[{"text": "*Failed*"}]),
         },
         required=("plugin", "method"),
     )
     return record(
-        "What must have happened when everything rests.",
+        "The calls that must have happened when no change waits any more.",
         {
             "handled": listing("Calls of handlers.", handled),
             "calls": listing("Calls of plugins.", call),

@@ -1,4 +1,4 @@
-"""Where a manifest comes from: a file, a folder, standard input, or bytes that the caller has read."""
+"""The source of a manifest: a file, a folder, standard input, or bytes that the caller has read."""
 
 import errno
 import re
@@ -18,9 +18,9 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 class ManifestSource(msgspec.Struct, frozen=True):
-    """The bytes of one or more files under the names by which people know them.
+    """The names and bytes of one or more files.
 
-    `name` and `data` are those of the only file; a folder has `others` beside them.
+    `name` and `data` belong to the first file; `others` are the further files of a folder.
     """
 
     name: str
@@ -29,13 +29,13 @@ class ManifestSource(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, manifest: str, *, at: FilePath | None = None) -> "ManifestSource":
-        """From what stands on a command line: a file, a folder, or `-` for standard input.
+        """Reads the MANIFEST of a command line: a file, a folder, or `-` for standard input.
 
-        It is read from `at`, if that is given: the same place, by a path that stays true. Raises
-        ManifestErrors if it can't be read.
+        Messages show `manifest`. The files are read at `at`, by default `manifest` itself: an absolute path
+        there stays valid when the current folder changes. Raises ManifestErrors if it can't be read.
         """
         if manifest == "-":
-            # One byte more than is allowed: what has no end is not read to its end.
+            # Endless input must not be read to its end: one byte beyond the limit is enough to refuse it.
             return cls("<stdin>", sys.stdin.buffer.read(reader.MANIFEST_BYTES + 1))
         path = FilePath(manifest)
         at = path if at is None else at
@@ -51,23 +51,23 @@ class ManifestSource(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, files: Sequence[tuple[str, bytes]]) -> "ManifestSource":
-        """From names and bytes that somebody else has read, at least one; several are like a folder."""
+        """A source of files that the caller has read: (name, bytes), at least one; several are a folder."""
         (name, data), *others = files
         return cls(name, data, tuple(cls(*other) for other in others))
 
     @property
     def files(self) -> tuple["ManifestSource", ...]:
-        """Each file alone, in order."""
+        """A source for each file, in order."""
         return (ManifestSource(self.name, self.data), *self.others)
 
     @property
     def is_folder(self) -> bool:
-        """Whether there are several files, of which one is wanted."""
+        """Whether there are several files."""
         return bool(self.others)
 
 
 def decode(file: ManifestSource) -> SourceText:
-    """The text of one file; raises ManifestErrors if it isn't text."""
+    """The text of one file. Raises ManifestErrors if it is too large or not text."""
     if len(file.data) > reader.MANIFEST_BYTES:
         message = f"it has more than {reader.MANIFEST_BYTES:,} bytes, which is the limit for a manifest"
         raise ManifestErrors([_unreadable(file.name, message, "is it the right file?")])
@@ -79,7 +79,7 @@ def decode(file: ManifestSource) -> SourceText:
         position = before.position_of(len(before.text))
         fault = before.fault(codes.UNREADABLE_TEXT, position, message, suggestion="save the file as UTF-8")
         raise ManifestErrors([fault]) from error
-    # Refused here, so that the message can name the character.
+    # The YAML parser would refuse the character, too, but its message does not name it.
     if found := _UNPRINTABLE.search(source.text):
         message = f"the character U+{ord(found.group()):04X} is not allowed in YAML"
         position = source.position_of(found.start())
@@ -100,7 +100,7 @@ def _folder(path: FilePath, at: FilePath) -> list[ManifestSource]:
     files: list[ManifestSource] = []
     size = 0
     for name in names:
-        # Both bounds are checked while the folder is read: it may be any folder.
+        # Checked after each file: a wrong folder may contain any number of files.
         files.append(file := _file(path / name.name, name))
         size += len(file.data)
         if len(files) > reader.MANIFEST_FILES or size > reader.BUNDLE_BYTES:
