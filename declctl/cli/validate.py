@@ -69,7 +69,9 @@ def print_faults(faults: Sequence[Diagnostic], checked: Sequence[CheckResult], *
     elif form == "github":
         block(render_github(faults))
     else:
-        from declctl.runtime.planning.comparison import notable_costs  # late: it loads the caches' machinery
+        from declctl.runtime.planning.costs import (
+            notable_costs,  # late: only a manifest without errors has costs
+        )
 
         show_faults(faults)
         if faults:

@@ -7,8 +7,8 @@ return, `user_code_place` finds the line at which its thread is.
 
 import asyncio
 import inspect
+import os
 import sys
-import sysconfig
 import threading
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
@@ -81,7 +81,7 @@ def _current_task() -> "asyncio.Task[Any] | None":
 
 
 _HOST = f"{Path(__file__).resolve().parents[1]}/"
-_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+_STANDARD_LIBRARY = f"{Path(os.__file__).parent}/"
 _INSTALLED = "/site-packages/"  # may lie in the folder of the standard library
 
 

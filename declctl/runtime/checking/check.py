@@ -23,8 +23,7 @@ from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
 from declctl.manifest.model import ConfigSource, ControllerSpec
 from declctl.manifest.values import EntryPoint, FrozenJson
-from declctl.runtime.checking.inputs import InputFiles, Inputs
-from declctl.runtime.checking.loaded_code import (
+from declctl.runtime.checking.declaration import (
     Declaration,
     DeclaredEntry,
     DeclaredPlugin,
@@ -33,6 +32,7 @@ from declctl.runtime.checking.loaded_code import (
     ManifestPath,
     Use,
 )
+from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight import Preflight
 from declctl.runtime.checking.preflight_pool import PreflightPool
 

@@ -1,139 +1,42 @@
-"""The user code of one generation: declared, imported, checked, and ready to be called.
+"""The user code of one generation: imported, checked, and ready to be called.
 
-A `Declaration` has everything that is needed to import the user code. A `Fault` has its place in the manifest
-or in a handler file. Both are values that cross processes, so that a child process can load the same code
-first. `load_code` finds all faults at once, and returns no code if one is an error. `RegistrationWatch` notes
-the logging handlers and exit functions that an import registers in the process.
+`load_code` imports what a `Declaration` names. It finds all faults at once, and returns no code if one is an
+error. `RegistrationWatch` notes the logging handlers and exit functions that an import registers in the
+process.
 """
 
 import atexit
 import json
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import EventTarget, Implementation, call
-from declctl.hooks.lint import Finding
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
 from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.kit import yield_interpreter
 from declctl.objects import KubeObject, ObjectView
+from declctl.runtime.checking.declaration import (
+    Declaration,
+    DeclaredEntry,
+    DeclaredPlugin,
+    Fault,
+    FromHooks,
+)
 
-_LONGEST = 2000  # characters of a message: user code may raise one of any length
-Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
-ManifestPath = tuple[str | int, ...]
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
-
-
-class DeclaredEntry(msgspec.Struct, frozen=True):
-    """One place of the manifest that names code."""
-
-    use: Use
-    name: str  # of the handler, index or resource
-    resource: str  # that the code serves; empty for life-cycle steps
-    entry_point: str | None
-    plugin: str | None  # instead of an entry point
-    path: ManifestPath
-
-
-class DeclaredPlugin(msgspec.Struct, frozen=True):
-    """One installed plugin that the manifest lists."""
-
-    name: str
-    version: str | None  # the required version
-    disable_on_error: bool
-    config: str  # JSON text, with the values of `configFrom`
-    path: ManifestPath
-
-
-class Declaration(msgspec.Struct, frozen=True):
-    """All user code of a generation, to be imported in this process or another."""
-
-    root: str  # of the bundle
-    folder: bytes  # of the bundle; in bytes, as file names may be no text
-    files: dict[str, bytes]
-    entries: tuple[DeclaredEntry, ...]
-    plugins: tuple[DeclaredPlugin, ...]
-    # Names and distributions of installed plugins. If given, a child imports these and nothing else.
-    examined: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def has_user_code(self) -> bool:
-        """Whether there is code to import."""
-        return bool(self.entries or self.plugins)
-
-    @property
-    def bundle(self) -> Bundle:
-        """The handler files."""
-        return Bundle(self.root, self.files, os.fsdecode(self.folder))
-
-
-class FromHooks(msgspec.Struct, frozen=True):
-    """The indexes and transforms that hooks add to those of the manifest."""
-
-    indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
-    transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """An error in user code, or a warning about it."""
-
-    code: str
-    message: str
-    path: ManifestPath  # in the manifest; shown if there is no `file`
-    suggestion: str | None = None
-    file: str | None = None
-    line: int | None = None
-    column: int | None = None
-    key: bool = False  # the place is the key at `path`, not the value
-    severity: Literal["error", "warning"] = "error"
-
-    @classmethod
-    def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
-        """The fault of an error; `path` is the place in the manifest that names the code."""
-        message = error.message
-        if len(message) > _LONGEST:
-            message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
-        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
-
-    @classmethod
-    def of_finding(cls, finding: Finding) -> "Fault":
-        """The warning of a finding of a lint rule."""
-        return cls(
-            finding.code,
-            finding.message,
-            (),
-            finding.suggestion,
-            finding.file,
-            finding.line,
-            finding.column,
-            severity="warning",
-        )
-
-
-class ListedPlugin(msgspec.Struct, frozen=True):
-    """One installed plugin. `state` is Ready, or Quarantined with the reason."""
-
-    name: str
-    distribution: str
-    version: str
-    hooks: tuple[str, ...]
-    state: str
-    reason: str | None
 
 
 class Registrations(msgspec.Struct, frozen=True):

@@ -14,9 +14,8 @@ import msgspec
 from msgspec import structs
 
 from declctl.hooks import parser
-from declctl.hooks.plugins import installed
 from declctl.kit import yield_interpreter
-from declctl.runtime.checking.loaded_code import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
+from declctl.runtime.checking.declaration import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
 _ENDED = "DCL044"
@@ -168,6 +167,8 @@ def list_plugins(
     with the plugins after it. A child has `seconds`, and half a second more for each plugin. Raises OSError
     if no process can be started.
     """
+    from declctl.hooks.plugins import installed  # late: `validate` does without importlib.metadata
+
     waiting, found = list(installed()), list[ListedPlugin]()
     while waiting:
         limit = seconds + _SECONDS_EACH * len(waiting)

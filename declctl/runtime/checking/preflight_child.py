@@ -19,7 +19,8 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import ImportAudit, lint, ordinary_modules
 from declctl.hooks.plugins import InstalledPlugin, installed, load
 from declctl.hooks.registry import ARGUMENTS, GenerationPlugins
-from declctl.runtime.checking.loaded_code import Declaration, Fault, ListedPlugin, load_code
+from declctl.runtime.checking.declaration import Declaration, Fault, ListedPlugin
+from declctl.runtime.checking.loaded_code import load_code
 
 
 def answer(talk: socket.socket) -> None:

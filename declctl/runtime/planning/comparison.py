@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from declctl.manifest import Plan, plan
+from declctl.manifest import Plan
 from declctl.manifest.model import CacheMode, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import ChangeType, FieldPath, FieldSelector
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
 from declctl.runtime.checking.check import CheckResult
-from declctl.runtime.checking.loaded_code import FromHooks
-from declctl.runtime.planning.costs import Cost, costs, filter_costs
+from declctl.runtime.checking.declaration import FromHooks
+from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
 from declctl.runtime.reloading.stage import code_of, recoded_handlers
@@ -345,8 +345,8 @@ def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequen
         before = against.handler_code
     else:
         assert against.inputs is not None
-        before = code_of(_plan_of(against), against.inputs.bundle)
-    return recoded_handlers(before, _plan_of(checked), checked.inputs.bundle)
+        before = code_of(plan_of(against), against.inputs.bundle)
+    return recoded_handlers(before, plan_of(checked), checked.inputs.bundle)
 
 
 def _replays(
@@ -398,16 +398,6 @@ def _group_kind(resource: ResourcePlan) -> tuple[str, str]:
     return CacheIdentity(resource.watches[0]).group_kind
 
 
-def notable_costs(checked: CheckResult) -> Sequence[str]:
-    """The parts that decode every object, a line each: `pods: index byTeam decodes every object, …`."""
-    return [
-        f"{resource.name}: {cost.subject} {cost.text()}"
-        for resource in _side(checked).plan.resources
-        for cost in costs(resource, checked.hooks)
-        if cost.is_notable
-    ]
-
-
 def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequence[Cost]:
     """The costs of each object of a resource, and of the filters of its handlers."""
     listening = [handler for handler in of.handlers if handler.resource == resource.name]
@@ -419,9 +409,4 @@ def _side(checked: CheckResult) -> PlanSnapshot:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-    return PlanSnapshot(_plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
-
-
-def _plan_of(checked: CheckResult) -> Plan:
-    assert checked.inputs is not None
-    return plan(checked.inputs.loaded.controller)
+    return PlanSnapshot(plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from declctl.decoding.projection import Projection
+from declctl.manifest import Plan, plan
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import HandlerPlan, ResourcePlan
 from declctl.objects import FieldPath, FrameStatistics
 from declctl.objects.differences import ChangedPaths
-from declctl.runtime.checking.loaded_code import FromHooks
+from declctl.runtime.checking.check import CheckResult
+from declctl.runtime.checking.declaration import FromHooks
 
 Json = dict[str, Any]
 
@@ -93,6 +95,22 @@ def costs(resource: ResourcePlan, hooks: FromHooks | None = None) -> Sequence[Co
     `hooks` are those that plugins and handler classes add, if they are known.
     """
     return (*_indexes(resource, hooks or FromHooks()), *_changes(resource, hooks or FromHooks()))
+
+
+def notable_costs(checked: CheckResult) -> Sequence[str]:
+    """The parts that decode every object, a line each: `pods: index byTeam decodes every object, …`."""
+    return [
+        f"{resource.name}: {cost.subject} {cost.text()}"
+        for resource in plan_of(checked).resources
+        for cost in costs(resource, checked.hooks)
+        if cost.is_notable
+    ]
+
+
+def plan_of(checked: CheckResult) -> Plan:
+    """The plan of a manifest that has no error."""
+    assert checked.inputs is not None
+    return plan(checked.inputs.loaded.controller)
 
 
 def filter_costs(handler: HandlerPlan, resource: ResourcePlan) -> Sequence[Cost]:

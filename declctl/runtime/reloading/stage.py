@@ -36,11 +36,10 @@ from declctl.objects import GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import CheckResult, diagnose
+from declctl.runtime.checking.declaration import Declaration, Fault
 from declctl.runtime.checking.inputs import Inputs, digest_of
 from declctl.runtime.checking.loaded_code import (
     READY,
-    Declaration,
-    Fault,
     LoadedCode,
     LoadedPlugin,
     RegistrationWatch,

@@ -7,7 +7,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.manifest import ManifestSource, load, plan
 from declctl.objects import FieldPath
-from declctl.runtime.checking.loaded_code import FromHooks
+from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.planning.costs import Cost, Price, costs, filter_costs
 
 TEXT = """

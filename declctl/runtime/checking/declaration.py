@@ -1,0 +1,116 @@
+"""What a process tells the child that imports its user code first, and what the child answers.
+
+A `Declaration` has everything that is needed to import the code. A `Fault` has its place in the manifest or
+in a handler file. The child needs the modules of `loaded_code`, the process that validates needs only these
+values.
+"""
+
+import os
+from typing import Literal
+
+import msgspec
+
+from declctl.errors import EntryPointError
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.lint import Finding
+
+_LONGEST = 2000  # characters of a message: user code may raise one of any length
+Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
+ManifestPath = tuple[str | int, ...]
+
+
+class DeclaredEntry(msgspec.Struct, frozen=True):
+    """One place of the manifest that names code."""
+
+    use: Use
+    name: str  # of the handler, index or resource
+    resource: str  # that the code serves; empty for life-cycle steps
+    entry_point: str | None
+    plugin: str | None  # instead of an entry point
+    path: ManifestPath
+
+
+class DeclaredPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin that the manifest lists."""
+
+    name: str
+    version: str | None  # the required version
+    disable_on_error: bool
+    config: str  # JSON text, with the values of `configFrom`
+    path: ManifestPath
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """All user code of a generation, to be imported in this process or another."""
+
+    root: str  # of the bundle
+    folder: bytes  # of the bundle; in bytes, as file names may be no text
+    files: dict[str, bytes]
+    entries: tuple[DeclaredEntry, ...]
+    plugins: tuple[DeclaredPlugin, ...]
+    # Names and distributions of installed plugins. If given, a child imports these and nothing else.
+    examined: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether there is code to import."""
+        return bool(self.entries or self.plugins)
+
+    @property
+    def bundle(self) -> Bundle:
+        """The handler files."""
+        return Bundle(self.root, self.files, os.fsdecode(self.folder))
+
+
+class FromHooks(msgspec.Struct, frozen=True):
+    """The indexes and transforms that hooks add to those of the manifest."""
+
+    indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
+    transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An error in user code, or a warning about it."""
+
+    code: str
+    message: str
+    path: ManifestPath  # in the manifest; shown if there is no `file`
+    suggestion: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    key: bool = False  # the place is the key at `path`, not the value
+    severity: Literal["error", "warning"] = "error"
+
+    @classmethod
+    def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
+        """The fault of an error; `path` is the place in the manifest that names the code."""
+        message = error.message
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
+        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+
+    @classmethod
+    def of_finding(cls, finding: Finding) -> "Fault":
+        """The warning of a finding of a lint rule."""
+        return cls(
+            finding.code,
+            finding.message,
+            (),
+            finding.suggestion,
+            finding.file,
+            finding.line,
+            finding.column,
+            severity="warning",
+        )
+
+
+class ListedPlugin(msgspec.Struct, frozen=True):
+    """One installed plugin. `state` is Ready, or Quarantined with the reason."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+    state: str
+    reason: str | None
