@@ -1,9 +1,9 @@
-"""A manifest as values: each field with its declaration, and the defaults filled in.
+"""The model of a manifest: frozen values with all defaults, and the declaration of each field.
 
-Everything here is frozen and equal by what it says; where it stands in the document (`path`)
-doesn't count, so that moving a handler in a file changes nothing. Durations are seconds as float,
-sizes are bytes as int. Each field is declared once, here, in the order of the published schema; `fields` says
-what follows from a declaration.
+Two specs are equal if their values are equal. Their places in the document (`path`) do not count, so a
+handler that moves within a file does not change. Durations are seconds as float; sizes are bytes as int. Each
+field is declared once, here, in the order of the published schema; `fields` describes the uses of a
+declaration.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ from declctl.objects.fields import FieldPath
 ALL_EVENTS = ("Added", "Modified", "Deleted", "Resync")
 _SNAPSHOTS = refused(
     listing(
-        "Resources of which the hook gets a view.",
+        "Resources that the hook gets a view of.",
         text("The name of a resource."),
         examples=[["settings"]],
     ),
@@ -56,7 +56,7 @@ _SNAPSHOTS = refused(
 
 
 class CacheMode(StrEnum):
-    """How objects are kept: compressed until they are read, decoded, or without all but their metadata."""
+    """The form of cached objects: compressed until they are read, decoded, or metadata alone."""
 
     FRAMES = "Frames"
     OBJECTS = "Objects"
@@ -64,42 +64,42 @@ class CacheMode(StrEnum):
 
 
 class InitialSync(StrEnum):
-    """Whether a handler hears the objects that are there when it joins."""
+    """Whether a new handler receives an Added for each object that is already in the cache."""
 
     DELIVER = "Deliver"
     SKIP = "Skip"
 
 
 class ReplayPolicy(StrEnum):
-    """Whether a handler hears the cache again."""
+    """Whether a handler receives all cached objects again after an edit of its code."""
 
     NEVER = "Never"
     ON_CODE_CHANGE = "OnCodeChange"
 
 
 class Delivery(StrEnum):
-    """Whether a handler hears every change, or the changes of one key merged."""
+    """Whether a handler receives every change, or the waiting changes of a key as one."""
 
     EVENT = "Event"
     KEYED = "Keyed"
 
 
 class OnFailure(StrEnum):
-    """What happens to a change when its attempts are used up."""
+    """What happens to a change after the last attempt."""
 
     RETRY = "Retry"
     IGNORE = "Ignore"
 
 
 class OnError(StrEnum):
-    """What a plugin that fails to load, or fails again and again, does to the others."""
+    """Whether a plugin that can't be loaded stops the start, or is left out."""
 
     FAIL = "Fail"
     DISABLE = "Disable"
 
 
 class WatchFiles(StrEnum):
-    """How changed files are noticed."""
+    """How declctl notices changed files."""
 
     AUTO = "Auto"
     POLL = "Poll"
@@ -107,7 +107,7 @@ class WatchFiles(StrEnum):
 
 
 class DrainPolicy(StrEnum):
-    """Who gets what is queued at a reload: the old code (up to the fence), or the new code at once."""
+    """The code that gets the changes which are queued at a reload: the old (up to the fence) or the new."""
 
     FENCE = "Fence"
     HANDOVER = "Handover"
@@ -127,15 +127,15 @@ def _namespaces(value: list[str] | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class TransformSpec(LocatedSpec):
-    """What happens to an object before it is cached. `drop_fields` are canonical and sorted."""
+    """The changes to an object before it is cached. `drop_fields` are canonical and sorted."""
 
     ABOUT = about(
-        "What happens to an object before it is cached: fields are dropped, then the function is asked."
+        "The changes to an object before it is cached: first fields are dropped, then the function is called."
     )
     drop_fields: tuple[str, ...] = field(
         listing(
-            "Fields that no handler needs; an empty list keeps everything. `declctl plan` says which "
-            "are cut out of the bytes, and for which every object is decoded.",
+            "Fields that are not cached; an empty list keeps all fields. `declctl plan` says which fields "
+            "are cut out of the bytes, and which ones need every object decoded.",
             text("A field path.", value="droppedPath"),
             default=["metadata.managedFields"],
             uniqueItems=True,
@@ -144,8 +144,8 @@ class TransformSpec(LocatedSpec):
     )
     entry_point: EntryPoint | None = field(
         entry_point(
-            "A function that takes the object and returns it changed, or None to leave it out; every "
-            "object is decoded and written for it.",
+            "A function that takes the object and returns the object to cache, or None to leave it out. "
+            "Every object is decoded for it, and encoded again.",
             function=True,
             examples=["handlers.trim:slim"],
         )
@@ -161,15 +161,17 @@ class IndexerSpec(LocatedSpec):
         one_of=("fieldPath", "entryPoint"),
         hints={"field": "fieldPath", "path": "fieldPath", "function": "entryPoint"},
     )
-    name: str = field(text("How listers call it.", value="indexName", examples=["byNode"]), required=True)
+    name: str = field(
+        text("The name of the index in `by_index`.", value="indexName", examples=["byNode"]), required=True
+    )
     field_path: str | None = field(
         text("The field whose value is indexed.", value="fieldPath", examples=["spec.nodeName"])
     )
     entry_point: EntryPoint | None = field(
         entry_point(
-            "A function that takes the object and returns the texts under which it is found: "
-            "always the same for the same object. What it reads of each is decoded, about 15 µs each; "
-            "of objects that are alike in all that it reads it may be asked once.",
+            "A function that takes the object and returns the texts under which it is found, always the "
+            "same for the same object. The fields that it reads are decoded, about 15 µs for each object. "
+            "For objects that are equal in these fields it may be called only once.",
             function=True,
             examples=["handlers.index:by_team"],
         )
@@ -178,15 +180,15 @@ class IndexerSpec(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class ResourceSpec(LocatedSpec):
-    """What is watched. Selectors are canonical texts, empty for everything.
+    """One kind of objects to watch. Selectors are canonical texts; an empty text selects everything.
 
-    `namespaces` is None for all of them; `namespaces_inherited` says that they come from
-    `spec.namespaces`, which doesn't apply to a kind that turns out to be cluster-scoped.
-    `resync_period` is None for never.
+    `namespaces` is None for all namespaces. `namespaces_inherited` is True if they come from
+    `spec.namespaces`; a kind that turns out to be cluster-scoped then ignores them. `resync_period` is None
+    for never.
     """
 
     ABOUT = about(
-        "One kind of objects, watched and cached once for all handlers that refer to it.",
+        "One kind of objects. It is watched and cached once for all handlers that refer to it.",
         hints={
             "namespace": "namespaces",
             "selector": "labelSelector",
@@ -199,7 +201,7 @@ class ResourceSpec(LocatedSpec):
         },
     )
     name: str = field(
-        text("How handlers and listers call it.", value="label", examples=["pods"]), required=True
+        text("The name that handlers and listers use.", value="label", examples=["pods"]), required=True
     )
     api_version: str = field(
         text("Group and version.", value="apiVersion", examples=["v1", "apps/v1"]), required=True
@@ -208,12 +210,12 @@ class ResourceSpec(LocatedSpec):
         text("The kind, as in an object's `kind`.", value="kind", examples=["Pod"]), required=True
     )
     namespaces: tuple[str, ...] | None = field(
-        namespaces("Only these namespaces; absent, those of spec.namespaces."), read=_namespaces
+        namespaces("Only these namespaces; by default those of spec.namespaces."), read=_namespaces
     )
     namespaces_inherited: bool = False
     names: tuple[str, ...] = field(
         listing(
-            "Only the objects with these names, each with a watch of its own.",
+            "Only the objects with these names. Each name has a watch of its own.",
             text("The name of an object.", value="objectName"),
             minItems=1,
             uniqueItems=True,
@@ -222,11 +224,12 @@ class ResourceSpec(LocatedSpec):
         absent=(),
     )
     label_selector: str = field(
-        label_selector("Only objects with these labels; the server selects."), absent=""
+        label_selector("Only objects with these labels. The server selects them."), absent=""
     )
     field_selector: str = field(
         text(
-            "Only objects with these field values; the server selects, by the fields that the kind allows.",
+            "Only objects with these field values. The server selects them, and allows few fields of "
+            "each kind.",
             value="fieldSelector",
             examples=["status.phase=Running"],
         ),
@@ -234,17 +237,18 @@ class ResourceSpec(LocatedSpec):
     )
     resync_period: float | None = field(
         duration(
-            "How often the cache is replayed to the handlers, without asking the server; absent, never.",
+            "The interval at which handlers receive all cached objects as Resync, without a request to the "
+            "server; by default never.",
             minimum=1,
             zero=True,
             examples=["10m"],
         ),
-        # A resource has no period above it that 0s would switch off: it is the same as none.
+        # No period is above that of a resource, so 0s is the same as an absent field.
         read=lambda value: parse_duration(value) or None,
     )
     idle_timeout: float = field(
         duration(
-            "A watch that hears nothing for so long, not even a bookmark, is taken for dead and opened anew.",
+            "A watch that receives no event and no bookmark for this time is closed and opened again.",
             minimum=1,
             default="90s",
         )
@@ -252,12 +256,12 @@ class ResourceSpec(LocatedSpec):
     transform: TransformSpec = nested(TransformSpec)
     cache: CacheMode = field(
         record(
-            "How the objects are kept.",
+            "The form of the cached objects.",
             {
                 "mode": choice(
-                    "Frames are compressed, and decoded when read, about 15 µs each; Objects are kept "
-                    "decoded, for small sets that are read often; MetadataOnly asks the server for nothing "
-                    "but metadata.",
+                    "Frames are compressed, and decoded at each read, about 15 µs for each object. Objects "
+                    "are kept decoded, for small sets that are read often. MetadataOnly asks the server for "
+                    "the metadata alone.",
                     [mode.value for mode in CacheMode],
                     default="Frames",
                 )
@@ -271,18 +275,22 @@ class ResourceSpec(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource(LocatedSpec):
-    """One value of a plugin's config that comes from elsewhere; exactly one of `env` and `file` is set."""
+    """A value of a plugin's config from a variable or a file; exactly one of `env` and `file` is set."""
 
-    ABOUT = about("One value; exactly one source.", one_of=("env", "file", "secretKeyRef"))
+    ABOUT = about("One value, with exactly one source.", one_of=("env", "file", "secretKeyRef"))
     name: str = field(text("The key of the config that gets the value.", examples=["token"]), required=True)
     env: str | None = field(text("An environment variable.", value="variable", examples=["SLACK_TOKEN"]))
     file: str | None = field(
-        text("A file, from the folder of the manifest.", value="fileName", examples=["secrets/token"])
+        text(
+            "A file; a relative path begins at the folder of the manifest.",
+            value="fileName",
+            examples=["secrets/token"],
+        )
     )
     secret_key_ref: ClassVar[Schema] = refused(
         record(
             "A key of a Secret.",
-            {"name": text("The name of the Secret."), "key": text("The key in it.")},
+            {"name": text("The name of the Secret."), "key": text("The key in the Secret.")},
             required=("name", "key"),
         ),
         codes.SECRET_REFERENCE,
@@ -291,33 +299,37 @@ class ConfigSource(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class PluginSpec(LocatedSpec):
-    """An installed plugin. `version` is a range such as `>=1.2,<2`, None for any."""
+    """An installed plugin. `version` is a range such as `>=1.2,<2`; None allows every version."""
 
-    ABOUT = about("One installed package that plugs in through the entry-point group declctl.")
+    ABOUT = about("One installed package with an entry point in the group declctl.")
     name: str = field(
-        text("The name of its entry point.", value="pluginName", examples=["slack"]), required=True
+        text("The name of the entry point.", value="pluginName", examples=["slack"]), required=True
     )
-    version: str | None = field(text("Which versions will do.", value="versionRange", examples=[">=1.2,<2"]))
+    version: str | None = field(
+        text("The range of allowed versions.", value="versionRange", examples=[">=1.2,<2"])
+    )
     on_error: OnError = option(
         OnError,
         "Whether a plugin that can't be loaded stops the start (Fail) or is left out (Disable).",
         default=OnError.FAIL,
     )
     config: FrozenJson = field(
-        mapping("What the plugin is told; the plugin says what is allowed.", examples=[{"channel": "#ops"}]),
+        mapping(
+            "The settings of the plugin; the plugin has the schema of them.", examples=[{"channel": "#ops"}]
+        ),
         read=FrozenJson.of,
         absent=FrozenJson(),
     )
     config_from: tuple[ConfigSource, ...] = nested_list(
-        ConfigSource, "Values of the config that come from elsewhere."
+        ConfigSource, "Values of the config that come from the environment or from files."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec(Spec):
-    """The queue of a handler; never two calls for one key, whatever `concurrency` says."""
+    """The queue of a handler. With every `concurrency`, only one call at a time has the same key."""
 
-    ABOUT = about("The queue that the handler works from.")
+    ABOUT = about("The queue of the handler.")
     name: str = field(
         refused(
             text("Handlers with the same queue share its workers.", default="default"),
@@ -326,41 +338,48 @@ class QueueSpec(Spec):
         )
     )
     concurrency: int = field(
-        whole("How many calls at a time; never two for one key.", minimum=1, default=1, examples=[4])
+        whole(
+            "The number of calls at a time; never two for the same key.", minimum=1, default=1, examples=[4]
+        )
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySpec(Spec):
-    """How often a failing change is tried, the first time included, and how long is waited between."""
+    """The number of attempts for a change, the first one included, and the waits between them."""
 
     ABOUT = about(
-        "What follows when the handler raises.",
+        "The retries of a change for which the handler raised.",
         examples=[{"maxAttempts": 5, "initialBackoff": "1s", "maxBackoff": "5m"}],
     )
-    max_attempts: int = field(whole("Calls for one change, the first included.", minimum=1, default=5))
-    initial_backoff: float = field(duration("The wait before the second attempt; it doubles.", default="1s"))
+    max_attempts: int = field(
+        whole("The number of calls for one change, the first one included.", minimum=1, default=5)
+    )
+    initial_backoff: float = field(
+        duration("The wait before the second attempt. Each further wait is twice as long.", default="1s")
+    )
     max_backoff: float = field(duration("The longest wait.", default="5m"))
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec(LocatedSpec):
-    """Which changes a handler is told; every part that is given has to agree.
+    """The changes that a handler receives: those that pass every part of the filter.
 
-    `label_selector` (canonical, empty for everything) and `entry_point` judge an object, `changed_paths`
-    (canonical, sorted) what a Modified has changed.
+    `label_selector` (canonical; an empty text selects everything) and `entry_point` judge the object.
+    `changed_paths` (canonical, sorted) judges the difference of a Modified.
     """
 
-    ABOUT = about("Which changes, by what is in the objects; every part that is given has to agree.")
+    ABOUT = about("The changes that the handler receives, by the objects: a change must pass every part.")
     label_selector: str = field(
         label_selector(
-            "Only objects with these labels: one that gets them is Added, one that loses them Deleted."
+            "Only objects with these labels. An object that gets them is Added, and one that loses them is "
+            "Deleted."
         ),
         absent="",
     )
     changed_paths: tuple[str, ...] = field(
         listing(
-            "A Modified is told only if something changed at or below one of these.",
+            "A Modified passes only if a value at or below one of these paths has changed.",
             text("A field path.", value="fieldPath"),
             minItems=1,
             uniqueItems=True,
@@ -371,7 +390,7 @@ class FilterSpec(LocatedSpec):
     )
     entry_point: EntryPoint | None = field(
         entry_point(
-            "A function that takes the object and says whether it is wanted, asked for each change.",
+            "A function that takes the object and returns whether it passes; it is called for each change.",
             function=True,
             examples=["handlers.filters:interesting"],
         )
@@ -384,14 +403,14 @@ class FilterSpec(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec(LocatedSpec):
-    """Who listens to what; exactly one of `entry_point` and `plugin` is set.
+    """One handler of one resource; exactly one of `entry_point` and `plugin` is set.
 
-    `resync_period` is None for the resource's own, 0 for never. `timeout` is None for none, and so is
-    a `filter` that lets everything pass. `events` are in the order of ALL_EVENTS.
+    `resync_period` is None for the period of the resource, and 0 for never. `timeout` is None for no limit.
+    `filter` is None if every change passes. `events` are in the order of ALL_EVENTS.
     """
 
     ABOUT = about(
-        "One listener. Its name is its identity: what waits for it survives a reload if the name does.",
+        "One handler. The name is its identity: its waiting changes survive a reload if the name stays.",
         one_of=("entryPoint", "pluginRef"),
         hints={
             "on": "events",
@@ -406,14 +425,14 @@ class HandlerSpec(LocatedSpec):
     )
     name: str = field(text("The name of the handler.", value="label", examples=["notify"]), required=True)
     resource: str = field(
-        reference("The resource that it listens to.", "a resource in spec.resources"),
+        reference("The resource whose changes it receives.", "a resource in spec.resources"),
         key="resourceRef",
         read=_name,
         required=True,
     )
     mode: ClassVar[Schema] = refused(
         choice(
-            "Event hears each change; Reconcile gets a key, and looks itself.",
+            "Event receives each change; Reconcile receives a key and reads the state from the cache.",
             ["Event", "Reconcile"],
             default="Event",
         ),
@@ -430,7 +449,7 @@ class HandlerSpec(LocatedSpec):
     )
     events: tuple[str, ...] = field(
         listing(
-            "Which changes; absent, all of them.",
+            "The types of changes that the handler receives; by default all.",
             choice("A type of change.", list(ALL_EVENTS)),
             minItems=1,
             uniqueItems=True,
@@ -443,12 +462,12 @@ class HandlerSpec(LocatedSpec):
     include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
     initial_sync: InitialSync = option(
         InitialSync,
-        "Whether it hears the objects that are there when it joins.",
+        "Whether a new handler receives an Added for each object that is already in the cache.",
         default=InitialSync.DELIVER,
     )
     resync_period: float | None = field(
         duration(
-            "This handler's own period; absent, the resource's; 0s, never.",
+            "The resync period of this handler; by default that of the resource. 0s means never.",
             minimum=1,
             zero=True,
             examples=["5m"],
@@ -456,31 +475,38 @@ class HandlerSpec(LocatedSpec):
     )
     replay: ReplayPolicy = option(
         ReplayPolicy,
-        "Whether changed code hears the cache again, as Resync with the reason Replay.",
+        "Whether changed code receives all cached objects again, as Resync with the reason Replay.",
         default=ReplayPolicy.NEVER,
     )
     delivery: Delivery = option(
         Delivery,
-        "Event keeps every change, up to bufferBytes; Keyed merges the waiting changes of a key.",
+        "Event delivers every change, up to bufferBytes; Keyed merges the waiting changes of a key.",
         default=Delivery.EVENT,
     )
     buffer_bytes: int = field(
         quantity(
-            "How much may wait before the changes of a key are merged.", default="64Mi", examples=["16Mi"]
+            "The size of the waiting changes from which the changes of a key are merged.",
+            default="64Mi",
+            examples=["16Mi"],
         )
     )
     queue: QueueSpec = nested(QueueSpec)
     debounce: ClassVar[Schema] = refused(
-        duration("Wait until a key has been quiet for so long.", zero=True, examples=["500ms"]),
+        duration(
+            "A change is delivered when its key has not changed for this time.", zero=True, examples=["500ms"]
+        ),
         codes.DEBOUNCE,
         accepts=("0s",),
     )
     retry: RetrySpec = nested(RetrySpec)
-    timeout: float | None = field(duration("How long one call may take; absent, for ever.", examples=["30s"]))
+    timeout: float | None = field(
+        duration("The time that one call may take; by default there is no limit.", examples=["30s"])
+    )
     on_failure: OnFailure = field(
         refused(
             choice(
-                "When the attempts are used up: Ignore counts it as failed, Retry goes on for ever.",
+                "After the last attempt, Ignore counts the change as failed, and Retry tries it again "
+                "without end.",
                 [*(each.value for each in OnFailure), "DeadLetter"],
                 default="Ignore",
             ),
@@ -492,7 +518,7 @@ class HandlerSpec(LocatedSpec):
 
 
 def _in_order(steps: "Sequence[LifecycleStep]") -> "list[LifecycleStep]":
-    """In the order of calling: by `order`, and then as written (Python's sort keeps that)."""
+    """The steps in the order of calling: by `order`; equal ones as written, as Python's sort is stable."""
     return sorted(steps, key=lambda step: step.order)
 
 
@@ -502,21 +528,25 @@ class LifecycleStep(LocatedSpec):
 
     ABOUT = about("One function.")
     entry_point: EntryPoint = field(
-        entry_point("What is called.", examples=["handlers.boot:run"]), required=True
+        entry_point("The function.", examples=["handlers.boot:run"]), required=True
     )
-    order: int = field(whole("Lower numbers first; then as written.", default=0, examples=[10]))
+    order: int = field(
+        whole(
+            "Lower numbers are called first; equal ones in the order of the list.", default=0, examples=[10]
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleSpec(Spec):
-    """What is called once in the life of the process, in the order of calling."""
+    """The functions that are called once in the life of the process, in the order of calling."""
 
-    ABOUT = about("What is called once in the life of the process.")
+    ABOUT = about("Functions that are called once in the life of the process.")
     startup: tuple[LifecycleStep, ...] = nested_list(
-        LifecycleStep, "Before the first list.", live=False, ordered=_in_order
+        LifecycleStep, "Functions to call before the first LIST.", live=False, ordered=_in_order
     )
     shutdown: tuple[LifecycleStep, ...] = nested_list(
-        LifecycleStep, "After the last call of a handler.", ordered=_in_order
+        LifecycleStep, "Functions to call after the last call of a handler.", ordered=_in_order
     )
 
 
@@ -529,14 +559,16 @@ class ReloadSpec(LocatedSpec):
         {
             "enum": [*(each.value for each in WatchFiles), False],
             "default": "Auto",
-            "description": "How changed files are noticed. false is Off: YAML 1.1 tools write it so.",
+            "description": (
+                "How declctl notices changed files. false means Off, as YAML 1.1 reads off as false."
+            ),
         },
         read=lambda value: WatchFiles.OFF if value is False else WatchFiles(value),
     )
     settle: float = field(
         duration(
-            "How long files must be quiet before they are read. Files that never are, are read after four "
-            "times that long, or two seconds.",
+            "The time without a change after which changed files are read. Files that go on changing are "
+            "read after four times this time, and after two seconds at the earliest.",
             default="300ms",
         )
     )
@@ -544,35 +576,41 @@ class ReloadSpec(LocatedSpec):
         {
             "enum": ["On", "Off", True, False],
             "default": "On",
-            "description": "Whether handlers are first imported in a child process; true is On, false Off.",
+            "description": "Whether a child process imports the handlers first; true is On, false is Off.",
         },
         read=lambda value: value in (True, "On"),
     )
-    preflight_timeout: float = field(duration("How long that import may take.", default="5s"))
+    preflight_timeout: float = field(
+        duration("The time that the import in the child process may take.", default="5s")
+    )
     warm_timeout: float = field(
         duration(
-            "How long new resources may take to sync, and how long handlers wait for that at the start.",
+            "The time that new resources may take to sync. At the start, handlers wait as long for the sync.",
             default="60s",
         )
     )
     drain_policy: DrainPolicy = option(
         DrainPolicy,
-        "Who gets what was queued before the reload: the old code (Fence) or the new (Handover).",
+        "The code that gets the changes from before the reload: the old code (Fence) or the new (Handover).",
         default=DrainPolicy.FENCE,
     )
     drain_timeout: float = field(
         duration(
-            "How long the old code may take for it; then the new code gets the rest.",
+            "The time that the old code may take for these changes; then the new code gets the rest.",
             zero=True,
             default="20s",
         )
     )
     informer_linger: float = field(
-        duration("How long a resource that nobody uses any more is still watched.", zero=True, default="60s")
+        duration(
+            "The time for which a resource that is not used any more is still watched.",
+            zero=True,
+            default="60s",
+        )
     )
     probation_period: float = field(
         duration(
-            "How long new code is watched, and the code before kept, which comes back if it fails.",
+            "The time for which the old code stays in memory and comes back if the new code fails.",
             zero=True,
             default="0s",
             examples=["60s"],
@@ -580,7 +618,8 @@ class ReloadSpec(LocatedSpec):
     )
     min_calls: int = field(
         whole(
-            "Calls of handlers before new code is judged; five of one handler are enough where all fail.",
+            "The number of calls after which new code is judged. Five calls are enough for a handler whose "
+            "calls all fail, and did not fail before.",
             minimum=1,
             default=20,
         )
@@ -591,7 +630,10 @@ class ReloadSpec(LocatedSpec):
             "minimum": 0,
             "maximum": 1,
             "default": 0.5,
-            "description": "Which share of its calls may fail, if more fail than of the code before.",
+            "description": (
+                "The share of the calls of new code that may fail. The old code comes back after more "
+                "failures, if its own share was smaller."
+            ),
         },
         read=float,
     )
@@ -599,16 +641,17 @@ class ReloadSpec(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
-    """Where probes, status, metrics and the page are served.
+    """The address that serves probes, status, metrics and the page.
 
-    `allowed_hosts` are names that a request may be sent to, besides those of this machine and IP addresses.
+    `allowed_hosts` are names that a request may have in `Host`, besides those of this machine and IP
+    addresses.
     """
 
     ABOUT = about("The admin address.")
     bind_address: Address = field(
         restart(
             text(
-                "Where probes, status and metrics are served; port 0 takes any free one.",
+                "The address of probes, status and metrics; port 0 takes any free port.",
                 value="address",
                 default="127.0.0.1:8081",
             )
@@ -616,8 +659,8 @@ class AdminSpec(LocatedSpec):
     )
     allowed_hosts: tuple[str, ...] = field(
         listing(
-            "Names under which it may be asked, besides those of this machine and IP addresses; "
-            "with any port.",
+            "Names that requests may use for the address, with any port, besides those of this machine and "
+            "IP addresses.",
             text("A host name, such as that of a Service.", value="subdomain"),
             examples=[["pod-guard.monitoring.svc"]],
         ),
@@ -627,10 +670,10 @@ class AdminSpec(LocatedSpec):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSpec(LocatedSpec):
-    """A whole manifest: `spec` of the document, and the name of its metadata."""
+    """A whole manifest: `spec` of the document, and the name in its metadata."""
 
     ABOUT = about(
-        "What the controller does.",
+        "The resources, handlers and settings of the controller.",
         hints={
             "namespace": "namespaces",
             "hooks": "handlers",
@@ -639,22 +682,24 @@ class ControllerSpec(LocatedSpec):
         },
     )
     name: str
-    namespaces: ClassVar[Schema] = namespaces("The default for resources; absent, all namespaces.")
-    plugins: tuple[PluginSpec, ...] = nested_list(
-        PluginSpec, "Installed plugins that are used.", kw_only=True
+    namespaces: ClassVar[Schema] = namespaces(
+        "The namespaces of resources that name none; by default all namespaces."
     )
-    resources: tuple[ResourceSpec, ...] = nested_list(ResourceSpec, "What is watched.")
-    handlers: tuple[HandlerSpec, ...] = nested_list(HandlerSpec, "Who listens, in the order of calling.")
+    plugins: tuple[PluginSpec, ...] = nested_list(
+        PluginSpec, "The installed plugins that the controller uses.", kw_only=True
+    )
+    resources: tuple[ResourceSpec, ...] = nested_list(ResourceSpec, "The kinds of objects to watch.")
+    handlers: tuple[HandlerSpec, ...] = nested_list(HandlerSpec, "The handlers of changes.")
     schedules: ClassVar[Schema] = refused(
         listing(
-            "What is called by the clock.",
+            "Functions that are called at given times.",
             record(
-                "A function that is called by the clock.",
+                "A function that is called at given times.",
                 {
                     "name": text("The name of the schedule.", value="label", examples=["nightly"]),
-                    "cron": text("When, as in crontab(5).", examples=["0 2 * * *"]),
+                    "cron": text("The times, as in crontab(5).", examples=["0 2 * * *"]),
                     "timeZone": text("The time zone of cron.", default="UTC", examples=["Europe/Berlin"]),
-                    "entryPoint": entry_point("What is called.", examples=["handlers.jobs:nightly"]),
+                    "entryPoint": entry_point("The function.", examples=["handlers.jobs:nightly"]),
                     "includeSnapshotsFrom": _SNAPSHOTS,
                 },
                 required=("name", "cron", "entryPoint"),
@@ -667,14 +712,14 @@ class ControllerSpec(LocatedSpec):
     reload: ReloadSpec = nested(ReloadSpec)
     leader_election: ClassVar[Schema] = restart(
         record(
-            "Whether only one of several processes acts.",
+            "The election of one among several processes, which alone calls handlers.",
             {
                 "enabled": refused(
                     flag("Whether there is an election.", default=False),
                     codes.LEADER_ELECTION,
                     accepts=(False,),
                 ),
-                "leaseDuration": duration("How long a lease holds.", minimum=1, default="15s"),
+                "leaseDuration": duration("The time for which a lease is valid.", minimum=1, default="15s"),
             },
         )
     )
@@ -684,10 +729,10 @@ class ControllerSpec(LocatedSpec):
     admin: AdminSpec = nested(AdminSpec)
     metrics: ClassVar[Schema] = restart(
         record(
-            "Where metrics are served; absent, on the admin address.",
+            "The address of the metrics; by default the admin address.",
             {
                 "bindAddress": refused(
-                    text("An address of their own.", value="address", examples=["0.0.0.0:9090"]),
+                    text("An address for metrics alone.", value="address", examples=["0.0.0.0:9090"]),
                     codes.METRICS_ADDRESS,
                 )
             },
@@ -696,7 +741,7 @@ class ControllerSpec(LocatedSpec):
 
 
 CONTROLLER = document_schema(
-    "Controller", "A controller: what is watched, and who is called.", schema_of(ControllerSpec)
+    "Controller", "A controller: the kinds to watch, and their handlers.", schema_of(ControllerSpec)
 )
 """The schema of a document of kind Controller."""
 
@@ -707,7 +752,7 @@ def build_controller(data: Json) -> ControllerSpec:
         ControllerSpec, value_at(data, "spec"), ("spec",), name=str(value_at(data, "metadata", "name"))
     )
     inherited: Any = value_at(data, "spec", "namespaces")
-    # Resources are built without a look at the spec around them: what they inherit is added here.
+    # `build` reads each resource alone, so the namespaces of the spec are added here.
     if inherited is None:
         return spec
     given = items_at(data, "spec", "resources")

@@ -1,7 +1,8 @@
-"""The values of a manifest: plain data with paths into it, and what is written as text.
+"""Values of a manifest: plain data with paths into it, and the texts that have a form of their own.
 
-The texts are durations, sizes, names, addresses, entry points and version ranges. Each function reads one
-kind and raises BadValue with a sentence and, where there is one, the value that was probably meant.
+These texts are durations, sizes, names, addresses, entry points and version ranges. Each `parse_` or `check_`
+function reads one kind. For a wrong text it raises BadValue, often with the text that the user probably
+meant.
 """
 
 import json
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What JSON can say; what a document is after YAML has been read."""
+"""A JSON value: the form of a document after YAML has been read."""
 
 Schema: TypeAlias = dict[str, Json]
 """A piece of JSON Schema."""
@@ -65,7 +66,7 @@ _SPECIFIER = re.compile(
     r"(?:~=|===?|!=|<=?|>=?)\s*[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\.\*)?",
     re.ASCII,
 )
-# What a whole name looks like. ASCII only, as the API server has it.
+# The forms of names. ASCII only, as in the API server.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
@@ -77,7 +78,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def dotted(path: Path) -> str:
-    """As people write it: `spec.handlers[0].name`; the root is `the document`."""
+    """The path in the form that people write, `spec.handlers[0].name`; the root is `the document`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -88,7 +89,7 @@ def dotted(path: Path) -> str:
 
 
 def value_at(data: Json, *path: str | int) -> Json:
-    """What stands there, None where nothing does or where the way is of another type."""
+    """The value at a path; None if there is none, or if a value on the way is of another type."""
     for step in path:
         match data, step:
             case dict(), str():
@@ -101,19 +102,19 @@ def value_at(data: Json, *path: str | int) -> Json:
 
 
 def mapping_at(data: Json, *path: str | int) -> dict[str, Json]:
-    """The mapping there, an empty one where there is none."""
+    """The mapping at a path; an empty one if there is none."""
     found = value_at(data, *path)
     return found if isinstance(found, dict) else {}
 
 
 def items_at(data: Json, *path: str | int) -> list[Json]:
-    """The list there, an empty one where there is none."""
+    """The list at a path; an empty one if there is none."""
     found = value_at(data, *path)
     return found if isinstance(found, list) else []
 
 
 def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, Json]]]:
-    """Each mapping in the list there, with its path; elements of other types are left out."""
+    """Each mapping in the list at a path, with its own path; items of other types are skipped."""
     for index, item in enumerate(items_at(data, *path)):
         if isinstance(item, dict):
             yield (*path, index), item
@@ -121,7 +122,7 @@ def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, J
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """`module` or `module:attribute`; says nothing about whether they exist."""
+    """`module` or `module:attribute`. Neither has to exist."""
 
     module: str
     attribute: str | None = None
@@ -132,7 +133,7 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens. An empty host means all interfaces, port 0 any free port."""
+    """The address of a server. An empty host means all interfaces; port 0 means any free port."""
 
     host: str
     port: int
@@ -143,22 +144,22 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class FrozenJson:
-    """Any JSON value, frozen: equal by what it says, and never shown by `repr`, as it may hold secrets."""
+    """A frozen JSON value, equal by its content. `repr` does not show it, as it may contain secrets."""
 
     canonical: str = field(default="{}", repr=False)
 
     @classmethod
     def of(cls, value: Json) -> "FrozenJson":
-        """From plain data; the order of keys is forgotten."""
+        """The frozen form of plain data; the order of keys is lost."""
         return cls(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
     def value(self) -> Json:
-        """A private copy, made anew at each call."""
+        """The value as a new copy."""
         return json.loads(self.canonical)
 
 
 class BadValue(ValueError):
-    """A text that doesn't say what it should; `offset` is where in the text it goes wrong, from 0."""
+    """A text of the wrong form. `offset` is the position of the fault in the text, from 0."""
 
     def __init__(self, message: str, *, suggestion: str | None = None, offset: int = 0) -> None:
         super().__init__(message)
@@ -167,8 +168,8 @@ class BadValue(ValueError):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, from Go's form (`500ms`, `10s`, `1h30m`); a unit is always needed."""
-    # Integers of nanoseconds: a sum of floats would differ from Go in the last digits.
+    """The seconds of a duration in Go's form (`500ms`, `10s`, `1h30m`). A unit is required, as in `0s`."""
+    # Nanoseconds are counted as integers: a sum of floats would differ from Go in the last digits.
     total, at = 0, 0
     while at < len(text):
         part = _DURATION_PART.match(text, at)
@@ -184,8 +185,8 @@ def parse_duration(text: str) -> float:
 
 
 def parse_quantity(value: str | int) -> int:
-    """Bytes, from a Kubernetes quantity (`64Mi`, `1.5G`, `65536`); a part of a byte counts as a whole one."""
-    # Python refuses to print the longest integers: any of them stands for "too large".
+    """The bytes of a Kubernetes quantity (`64Mi`, `1.5G`, `65536`), rounded up to a whole byte."""
+    # Python refuses to print very long integers: "1e30" stands for all of them, and is too large, too.
     text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "1e30"
     found = _QUANTITY.fullmatch(text)
     if found is None:
@@ -199,7 +200,7 @@ def parse_quantity(value: str | int) -> int:
 
 
 def parse_address(text: str) -> Address:
-    """`host:port`; the host may be empty (all interfaces) or an IPv6 address in brackets."""
+    """Reads `host:port`; the host may be empty (all interfaces) or an IPv6 address in brackets."""
     found = re.fullmatch(
         r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})", text, re.ASCII
     )
@@ -214,7 +215,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_entry_point(text: str, *, attribute_needed: bool = False) -> EntryPoint:
-    """`package.module` or `package.module:attribute`, the names as Python has them."""
+    """Reads `package.module` or `package.module:attribute`; each name must be a Python name."""
     module, colon, attribute = text.partition(":")
     if not _importable(module) or module.endswith(".py") or (colon and not _importable(attribute)):
         raise BadValue(f'"{text}" is not an entry point', suggestion=_entry_point_advice(text))
@@ -227,7 +228,7 @@ def parse_entry_point(text: str, *, attribute_needed: bool = False) -> EntryPoin
 
 
 def check_version_range(text: str) -> str:
-    """A PEP 440 range such as `>=1.2,<2`."""
+    """Checks a version range of PEP 440, such as `>=1.2,<2`."""
     parts = [part.strip() for part in text.split(",")]
     if all(_SPECIFIER.fullmatch(part) for part in parts):
         return text
@@ -273,12 +274,12 @@ def _importable(text: str) -> bool:
 
 
 def _entry_point_advice(text: str) -> str:
-    """The module form of what looks like a file or a call, if that gives one."""
+    """The advice for a wrong entry point: for a file or a call, the entry point that it probably means."""
     form = 'write "package.module" or "package.module:attribute"'
     found = _FILE_FORM.fullmatch(text.strip().removesuffix("()"))
     if found is None or found["path"].startswith(("/", "..")):
         return f"{form}; modules are found beside the manifest"
-    # A path becomes a module: slashes are dots, and dashes are no part of a name in Python.
+    # A path becomes a module: slashes become dots, and dashes underscores, as a Python name has no dash.
     module = found["path"].strip("./").replace("/", ".").replace("-", "_")
     attribute = found["attribute"]
     if not _importable(module) or (attribute and not _importable(attribute.replace("-", "_"))):
@@ -287,7 +288,7 @@ def _entry_point_advice(text: str) -> str:
 
 
 def check_label(text: str) -> str:
-    """A DNS-1123 label, as names of resources and handlers are: lower case, digits and dashes, at most 63."""
+    """Checks a DNS-1123 label, the form of names of resources and handlers."""
     if not _LABEL.fullmatch(text):
         raise _bad(
             text,
@@ -298,47 +299,47 @@ def check_label(text: str) -> str:
 
 
 def check_namespace(text: str) -> str:
-    """The name of a namespace, or `*` for all of them."""
+    """Checks the name of a namespace, or `*` for all namespaces."""
     return text if text == "*" else check_label(text)
 
 
 def check_subdomain(text: str) -> str:
-    """A DNS-1123 subdomain, as names of most objects are: labels with dots between, at most 253 long."""
+    """Checks a DNS-1123 subdomain, the form of most names of objects: labels with dots between them."""
     if len(text) > 253 or not _SUBDOMAIN.fullmatch(text):
         raise _bad(text, "use lower-case letters, digits, dashes and dots", fixed=_as_label(text))
     return text
 
 
 def check_object_name(text: str) -> str:
-    """The name of any object: those of roles have colons and capitals too (`system:node`)."""
+    """Checks the name of any object; names of roles may also have colons and capitals (`system:node`)."""
     if len(text) > 253 or not _OBJECT.fullmatch(text):
         raise _bad(text, "use the name that kubectl shows", fixed=None)
     return text
 
 
 def check_file_name(text: str) -> str:
-    """A path that a system can have."""
+    """Checks the path of a file: it must not contain a zero byte."""
     if "\0" in text:
         raise _bad(text.replace("\0", "\N{REPLACEMENT CHARACTER}"), "remove the zero byte", fixed=None)
     return text
 
 
 def check_index_name(text: str) -> str:
-    """The name of an index: letters, digits, dashes and underscores, a letter first."""
+    """Checks the name of an index: letters, digits, dashes and underscores, with a letter first."""
     if not _INDEX.fullmatch(text):
         raise _bad(text, "use letters and digits, as in byNode", fixed=None)
     return text
 
 
 def check_plugin_name(text: str) -> str:
-    """The name of an entry point in the group `declctl`."""
+    """Checks the name of an entry point in the group `declctl`."""
     if not _PLUGIN.fullmatch(text):
         raise _bad(text, "use the name that `declctl plugins list` shows", fixed=None)
     return text
 
 
 def check_kind(text: str) -> str:
-    """A kind: CamelCase, singular."""
+    """Checks a kind, which is in CamelCase."""
     if _KIND.fullmatch(text):
         return text
     fixed = text[:1].upper() + text[1:]
@@ -350,9 +351,12 @@ def check_kind(text: str) -> str:
 
 
 def check_api_version(text: str) -> str:
-    """`v1`, or a group and a version such as `apps/v1`; versions of custom resources may be any label."""
+    """Checks an apiVersion: `v1`, or group and version such as `apps/v1`.
+
+    The version of a custom resource may be any label.
+    """
     group, slash, version = text.rpartition("/")
-    # Only the core group is written without a group, and its versions are v1, v1beta1, …
+    # Only the core group has no name, and its versions are v1, v1beta1, …
     if not slash and _VERSION.fullmatch(version):
         return text
     is_swapped = _VERSION.fullmatch(group) is not None
@@ -365,7 +369,7 @@ def check_api_version(text: str) -> str:
 
 
 def check_variable(text: str) -> str:
-    """The name of an environment variable."""
+    """Checks the name of an environment variable."""
     if not _VARIABLE.fullmatch(text):
         raise _bad(text, "use letters, digits and underscores, without $ and braces", fixed=None)
     return text

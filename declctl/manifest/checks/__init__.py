@@ -1,1 +1,1 @@
-"""What is wrong with a document: every fault at once, each cause only once. `load.check` calls them all."""
+"""The checks of a document. They report every fault at once, and each cause only once."""

@@ -1,9 +1,9 @@
-"""Rules beyond the shape: references, contradictions, features that are not done, traps, caches.
+"""Rules that the schema does not have: references, contradictions, unsupported features, traps, caches.
 
-Names are unique, and each reference names something that is declared. A documented feature that is not done
-is refused with a code of its own, never ignored. Traps of YAML 1.1 are, for example, an octal number where a
-number is wanted, and `yes` in a plugin's config. A cache can neither index nor filter by a field that is not
-in it.
+Names are unique, and each reference names a declaration. A documented feature that this version does not
+support is a fault with a code of its own; it is never ignored. Traps are values that YAML 1.1 reads
+differently from the written ones: an octal number, or `yes` in a plugin's config. A cache can neither index
+nor filter by a field that it does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,13 +30,14 @@ from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Ste
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 _ADMIN_ADDRESS = "127.0.0.1:8081"  # the default of spec.admin.bindAddress
-_NAMED = ("resources", "handlers", "plugins", "schedules")
+_NAMED = ("resources", "handlers", "plugins", "schedules")  # lists of the spec whose items have unique names
 
 
 def check_references(findings: Findings, shape: Schema) -> None:
-    """Report duplicate names, references to nothing, and fields that contradict each other."""
+    """Report duplicate names, unknown references, and fields that contradict each other."""
     data = findings.data
-    # References before duplicates: these blame a name, and a blamed name might have been what is referred to.
+    # References come before duplicates: a duplicate blames its name, and references to blamed names are
+    # skipped.
     handlers = list(entries_at(data, "spec", "handlers"))
     resources, plugins = _Section.of(findings, "resources"), _Section.of(findings, "plugins")
     for path, _ in handlers:
@@ -77,10 +78,10 @@ def _check_unique(findings: Findings, entries: Iterable[tuple[Path, dict[str, Js
 
 
 class _Section(NamedTuple):
-    """A part of the spec that others refer to.
+    """A list of the spec whose items are referred to by name: resources or plugins.
 
-    `names` are the names in it, `shown` the same as a message lists them; `are_known` is False where
-    `names` can't be trusted.
+    `names` are the names in it, and `shown` is the text of them for messages. `are_known` is False if a name
+    is wrong or missing: then a reference may mean that name.
     """
 
     title: str
@@ -90,7 +91,7 @@ class _Section(NamedTuple):
 
     @classmethod
     def of(cls, findings: Findings, title: str) -> "_Section":
-        """Made once for all references: a manifest may have thousands of both."""
+        """The section `title`. Made once for all references, as a manifest may have thousands of both."""
         names = dict.fromkeys(_declared(findings, title))
         return cls(title, names, listed(names), _are_known(findings, title))
 
@@ -123,7 +124,7 @@ def _declared(findings: Findings, section: str) -> list[str]:
 
 
 def _are_known(findings: Findings, section: str) -> bool:
-    """Whether the names of a section can be trusted: not if it, or a name in it, is wrong or missing."""
+    """Whether all names of a section are known: False if it, or a name in it, is wrong or missing."""
     path = ("spec", section)
     if findings.is_blamed(("spec",)) or findings.is_blamed(path) or findings.is_meant(path):
         return False
@@ -138,7 +139,7 @@ def _check_alternatives(findings: Findings) -> None:
     for path, entry, piece in findings.pieces:
         if "oneOf" not in piece or not isinstance(entry, dict):
             continue
-        # `about(one_of=…)` writes one alternative for each field, which that field alone requires.
+        # `about(one_of=…)` writes an alternative for each field; the alternative requires this field alone.
         names = [str(value_at(each, "required", 0)) for each in items_at(piece, "oneOf")]
         present = [name for name in entry if name in names]
         if not present and not any(findings.is_meant((*path, name)) for name in names):
@@ -200,10 +201,10 @@ def _check_backoff(findings: Findings, path: Path, shape: Schema) -> None:
 
 
 def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
-    """The duration there; None if it is wrong, which has been reported."""
+    """The duration at a path in seconds; None if it is wrong, which another check reports."""
     value = value_at(findings.data, *path)
     if value is None:
-        # An absent field counts with its default: one that is given may contradict it.
+        # The default of an absent field counts: the other field may contradict it.
         value = default_of(shape, *(step for step in path if isinstance(step, str)))
     if not isinstance(value, str) or findings.is_blamed(path):
         return None
@@ -214,7 +215,7 @@ def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
 
 
 def check_refusals(findings: Findings) -> None:
-    """Report each feature that the shape marks as not done, unless its value changes nothing."""
+    """Report each feature that the schema marks as unsupported, unless its value changes nothing."""
     refused: set[Path] = set()
     admin_address = value_at(findings.data, "spec", "admin", "bindAddress")
     for path, value, piece in findings.pieces:
@@ -222,14 +223,14 @@ def check_refusals(findings: Findings) -> None:
         code, accepts = notes.get("refuses"), items_at(notes, "accepts")
         if not isinstance(code, str) or findings.is_blamed(path):
             continue
-        # A feature inside a refused one is not refused again. The paths are a set, as there may be
-        # thousands.
+        # A feature inside a refused one is not reported again. There may be thousands: a set finds the
+        # parents fast.
         if any(path[:length] in refused for length in range(1, len(path) + 1)):
             continue
-        # Python takes False for 0; a manifest does not.
+        # `False == 0` in Python, but not in a manifest.
         if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepts):
             continue
-        # Metrics are served on the admin address anyway: naming it changes nothing.
+        # Metrics are served on the admin address: a metrics address that is the same changes nothing.
         if code == codes.METRICS_ADDRESS and value == (
             _ADMIN_ADDRESS if admin_address is None else admin_address
         ):
@@ -252,7 +253,7 @@ def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) ->
 
 
 def check_traps(findings: Findings) -> None:
-    """Report numbers that aren't read as written, and, as warnings, doubtful values of plugins' configs."""
+    """Report numbers that YAML 1.1 reads differently; in plugins' configs, such values are warnings."""
     known: set[Path] = set()
     for path, value, piece in findings.pieces:
         known.add(path)
@@ -264,7 +265,7 @@ def check_traps(findings: Findings) -> None:
             findings.add(
                 codes.TRAP_VALUE, Location(path), message, suggestion=f"write {value} if that is meant"
             )
-    # The schema knows no types in a plugin's config: there a trap may be meant, and is only a warning.
+    # The schema has no types for a plugin's config. The value may be intended, so it is only a warning.
     for path in findings.document.nodes:
         if path in known or path[:2] != ("spec", "plugins") or path[3:4] != ("config",):
             continue
@@ -276,18 +277,18 @@ def check_traps(findings: Findings) -> None:
 
 
 def check_cache(findings: Findings, shape: Schema) -> None:
-    """Report field paths that lie outside of what the cache of their resource holds."""
+    """Report field paths of indexers and filters to fields that the cache of the resource does not have."""
     for path, resource in entries_at(findings.data, "spec", "resources"):
         if value_at(resource, "cache", "mode") == _METADATA_ONLY:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
-    # The first resource of a name counts; the second has been reported.
+    # The first resource of a name counts; check_references has reported the second one.
     by_name: dict[str, dict[str, Json]] = {}
     for _, resource in entries_at(findings.data, "spec", "resources"):
         name = resource.get("name")
         if isinstance(name, str):
             by_name.setdefault(name, resource)
-    # Read once for each resource: thousands of handlers may share one.
+    # The dropped fields of a resource are read once, as thousands of handlers may share the resource.
     dropped: dict[str, Mapping[_Steps, str]] = {}
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         name = value_at(handler, "resourceRef", "name")
@@ -325,7 +326,7 @@ def _check_dropped(findings: Findings, path: Path) -> None:
 def _check_filter(
     findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
 ) -> None:
-    """Report paths of a filter at which nothing can ever change; `dropped` is what the resource drops."""
+    """Report paths of a filter whose values never change; `dropped` has the fields that are dropped."""
     bare = value_at(resource, "cache", "mode") == _METADATA_ONLY
     for index, text in enumerate(items_at(findings.data, *path, "filter", "changedPaths")):
         place = (*path, "filter", "changedPaths", index)
@@ -337,7 +338,7 @@ def _check_filter(
             advice = "name a field of metadata, or write cache: {mode: Frames}"
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
         elif isinstance(text, str) and not findings.is_blamed(place):
-            # A path that is dropped takes all paths below it along.
+            # A dropped field also drops all fields below it.
             steps = _steps(text)
             parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
             parent = next((each for each in parents if each is not None), None)
@@ -353,7 +354,7 @@ def _check_filter(
 
 
 def _dropped(resource: dict[str, Json], shape: Schema) -> dict[_Steps, str]:
-    """The field paths that a resource drops, by their steps: paths below them are looked up by theirs."""
+    """The fields that a resource drops: the steps of each, with its text for messages."""
     names = value_at(resource, "transform", "dropFields")
     if not isinstance(names, list):
         names = items_at(default_of(shape, "spec", "resources", "transform", "dropFields"))
@@ -361,7 +362,7 @@ def _dropped(resource: dict[str, Json], shape: Schema) -> dict[_Steps, str]:
 
 
 def _steps(text: str) -> _Steps:
-    """The steps of a field path; none if it is wrong, which has been reported."""
+    """The steps of a field path; empty if it is wrong, which check_values reports."""
     try:
         return FieldPath.parse(text).steps
     except FieldPathError:

@@ -1,12 +1,11 @@
-"""The shape against the data: does the document fit, and what is wrong where it doesn't.
+"""Checks a document against the schema: unknown, missing and mistyped fields, choices, ranges.
 
-A manifest that fits is the common case: every start and every reload has one, and jsonschema takes longer to
-load than everything else that is done with it. So `fits` judges alone; what it does not know for sure does
-not fit. Then jsonschema decides, and its judgements are said as a person would. For a value of the wrong type
-the message says what was wanted, what YAML made of the text, and how to write what was meant.
+Most documents have no such fault, and the import of jsonschema takes longer than all other work on a
+manifest. So `fits` decides first, without jsonschema. If `fits` is False, which also means "not sure",
+jsonschema decides, and each of its errors becomes a message for people. For a value of the wrong type, the
+message has the expected type, the value that YAML has read, and the correct way to write it.
 
-Texts that are read further (durations, names, …) are left to `checks.values`, which knows more than a
-pattern.
+Texts with a form of their own (durations, names, …) are checked in `checks.values`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
-# Descriptions; what `walk` goes into; and what is left to other checks, since a pattern has no words.
+# Keywords without a check in `fits`: descriptions, the keywords that `walk` follows, and those of other
+# checks.
 _SILENT = frozenset({"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf"})
 _WANTED = {
     "object": "a mapping",
@@ -47,7 +47,7 @@ _SYNONYMS: Mapping[str, str] = {
 
 
 def fits(values: Iterable[tuple[Path, Json, Schema]]) -> bool:
-    """Whether JSON Schema finds no fault in the values of a `walk`; False may also mean "I don't know"."""
+    """Whether JSON Schema finds no fault in the values of a `walk`. False also means "not sure"."""
     return all(_holds(keyword, piece, value) for _, value, piece in values for keyword in piece)
 
 
@@ -59,12 +59,12 @@ def _holds(keyword: str, shape: Schema, value: Json) -> bool:
 
 
 def _has_type(names: Any, value: Json) -> bool:
-    """A float is never taken for a whole number, although JSON Schema takes 1.0 for one."""
+    """Whether the value has one of the types. A float is no integer, although JSON Schema allows 1.0."""
     return any(type(value) in _TYPES[name] for name in (names if isinstance(names, list) else [names]))
 
 
 def _is_same(value: Json, other: Json) -> bool:
-    """Python takes True for 1; JSON does not."""
+    """Whether two values are equal and of the same type: `True == 1` in Python, but not in JSON."""
     return type(value) is type(other) and value == other
 
 
@@ -72,10 +72,10 @@ def _is_number(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
-# A keyword says something of values of one type only, and holds for all others, as in JSON Schema.
+# A keyword checks values of one type. It holds for values of all other types, as in JSON Schema.
 _KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
     "type": lambda names, value, _: _has_type(names, value),
-    # The fields that have a piece of their own are judged by that.
+    # Only the names of the fields: their values are checked with their own pieces.
     "additionalProperties": lambda allowed, value, shape: (
         allowed is not False
         or not isinstance(value, dict)
@@ -88,7 +88,7 @@ _KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
     "maximum": lambda high, value, _: not _is_number(value) or value <= high,
     "minLength": lambda least, value, _: not isinstance(value, str) or len(value) >= least,
     "minItems": lambda least, value, _: not isinstance(value, list) or len(value) >= least,
-    # Known of texts only: JSON Schema decides when two mappings are the same.
+    # Decided for lists of texts only; jsonschema compares mappings.
     "uniqueItems": lambda _, value, __: (
         not isinstance(value, list) or len({item for item in value if isinstance(item, str)}) == len(value)
     ),
@@ -96,7 +96,7 @@ _KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
 
 
 def _wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
-    """Report one value; a duration without a unit and the traps of YAML 1.1 have codes of their own."""
+    """Report a value of the wrong type. Traps of YAML 1.1, and durations without a unit, have other codes."""
     if findings.is_blamed(path):
         return
     types = _types(schema)
@@ -138,7 +138,7 @@ def _report_trap(findings: Findings, path: Path, written: str, *, kind: Json) ->
 
 
 def _report_scalar(findings: Findings, path: Path, value: float, *, kind: Json) -> None:
-    """A number or boolean where text is wanted: `1.20` is the number 1.2, and is not a version."""
+    """Report a number or boolean in the place of a text: `version: 1.20` is the number 1.2."""
     written = findings.document.written(path) or str(value)
     what = "boolean" if isinstance(value, bool) else "number"
     code = codes.TRAP_VALUE
@@ -174,12 +174,12 @@ def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
     if fits(findings.pieces):
         return
-    # Imported here because it costs as much as all the rest, and only a manifest with faults needs it.
+    # Imported here, as the import takes as long as the whole check, and only a manifest with faults needs it.
     from jsonschema import Draft202012Validator
 
     faults: list[Any] = list(Draft202012Validator(shape).iter_errors(findings.data))
-    # Unknown fields first: what one of them was meant to be is then not missing. Types before everything else
-    # that could be said about the value.
+    # Unknown fields come first: a required field that one of them probably means is then not missing. Types
+    # come next: a value of the wrong type is not reported for its range, too.
     order = ("additionalProperties", "type")
     faults.sort(key=lambda fault: order.index(fault.validator) if fault.validator in order else len(order))
     for fault in faults:
@@ -207,7 +207,7 @@ def _unknown_fields(findings: Findings, path: Path, value: Json, schema: Schema)
 
 
 def _hints(schema: Schema) -> dict[str, str]:
-    """Field names of other systems, each with the field that is meant."""
+    """Field names of other systems, each with the name of the field here."""
     return {
         name: field for name, field in mapping_at(notes_of(schema), "hints").items() if isinstance(field, str)
     }
@@ -229,7 +229,7 @@ def _missing_fields(findings: Findings, path: Path, value: Json, schema: Schema)
     for name in map(str, items_at(schema, "required")):
         if name in present or findings.is_meant((*path, name)):
             continue
-        findings.mean((*path, name))  # jsonschema reports the mapping once for each field: say each once
+        findings.mean((*path, name))  # jsonschema reports the mapping once for each field
         message = f'{dotted(path)} needs the field "{name}"'
         example = _example(mapping_at(schema, "properties", name))
         suggestion = f"add {name}: {example}" if example else f'add "{name}"'

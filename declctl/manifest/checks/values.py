@@ -1,7 +1,7 @@
-"""Checks values that are read further: durations, sizes, names, selectors, paths, addresses, entry points.
+"""Checks texts with a form of their own: durations, sizes, names, selectors, paths, addresses, entry points.
 
 `fields.VALUE_KINDS` has the functions that read them. Each condition of a label selector is read alone, so
-that a fault is shown at its condition.
+that a fault is at the place of its condition.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 def check_label_selector(findings: Findings, path: Path, value: Json) -> None:
-    """Report what is wrong with a selector, in metav1's form or in kubectl's, but for wrong types."""
+    """Report the faults of a selector in metav1's or kubectl's form, except wrong types."""
     if isinstance(value, str):
         _report_selector(findings, path, lambda: LabelSelector.parse(value))
     for key, label in mapping_at(value, "matchLabels").items():
@@ -49,14 +49,14 @@ def _report_selector(findings: Findings, path: Path, read: Callable[[], object])
     except ValueError as error:
         reason = str(error)
         if findings.document.has_environment_within(path):
-            reason = "the value from the environment is not usable here"
+            reason = "the value from the environment can't be used here"
         findings.add(
             codes.BAD_LABEL_SELECTOR, Location(path), f"{dotted(path)}: {reason}", suggestion=_SELECTOR_ADVICE
         )
 
 
 def check_values(findings: Findings) -> None:
-    """Report durations, sizes, values, selectors, paths, addresses and entry points that can't be read."""
+    """Report durations, sizes, names, selectors, paths, addresses and entry points that can't be read."""
     for path, value, piece in findings.pieces:
         kind = notes_of(piece).get("value")
         if kind is None or findings.is_blamed(path):
@@ -65,7 +65,7 @@ def check_values(findings: Findings) -> None:
             check_label_selector(findings, path, value)
         elif kind == "duration" and isinstance(value, str):
             _check_duration(findings, path, value, piece=piece)
-        # Empty texts and wrong types have been reported by check_structure.
+        # check_structure has reported empty texts and wrong types.
         elif (isinstance(value, str) and value) or (kind == "quantity" and type(value) is int):
             code, read = VALUE_KINDS[str(kind)]
             try:
@@ -90,14 +90,14 @@ def _check_duration(findings: Findings, path: Path, value: str, *, piece: Schema
 
 
 def _blame(findings: Findings, path: Path, code: str, error: ValueError) -> None:
-    """Say where, and why; a value from the environment is kept out of the message."""
+    """Report a value that can't be read. The message does not show a value from the environment."""
     suggestion: str | None = getattr(error, "suggestion", None)
     offset: int = getattr(error, "offset", getattr(error, "column", 0))
     message = f"{dotted(path)}: {error}"
     # A variable may hold a secret, and the error quotes the value.
     if findings.document.from_environment(path) is not None:
         message, suggestion = (
-            f"{dotted(path)}: the value from the environment is not usable here",
+            f"{dotted(path)}: the value from the environment can't be used here",
             _ADVICE[code],
         )
     findings.add(code, Location(path, offset=offset), message, suggestion=suggestion or _ADVICE[code])
