@@ -56,12 +56,12 @@ TRAP_VALUE: Final = _code(
 )
 
 WRONG_TYPE: Final = _code("DCL010", "A field has a value of the wrong type.")
-MISSING_FIELD: Final = _code("DCL011", "A field that is needed is missing.")
+MISSING_FIELD: Final = _code("DCL011", "A required field is missing.")
 UNKNOWN_FIELD: Final = _code("DCL012", "A field is not known at this place.")
 NOT_A_CHOICE: Final = _code("DCL013", "A value is not one of those that the field allows.")
 OUT_OF_RANGE: Final = _code("DCL014", "A number is too small or too large, or a list or text is empty.")
 EXACTLY_ONE: Final = _code(
-    "DCL015", "Of two fields exactly one is needed, and there is none or there are both."
+    "DCL015", "Exactly one of several fields is required, and none or more than one is present."
 )
 WRONG_VERSION_OR_KIND: Final = _code("DCL016", "The apiVersion or kind is not one that this version reads.")
 CONTRADICTION: Final = _code("DCL017", "Two fields contradict each other.")
@@ -97,8 +97,8 @@ HANDLER_SYNTAX: Final = _code("DCL042", "A handler file is not valid Python.")
 IMPORT_RAISED: Final = _code("DCL043", "A handler file raised an exception while it was imported.")
 IMPORT_ENDED_PROCESS: Final = _code("DCL044", "A handler file ended the process while it was imported.")
 IMPORT_TOO_LONG: Final = _code("DCL045", "Importing the handlers took longer than reload.preflightTimeout.")
-UNKNOWN_PARAMETER: Final = _code("DCL046", "A hook takes a parameter that it isn't offered.")
-NO_HOOK: Final = _code("DCL047", "An entry point is no hook, or a module or class has no hook in it.")
+UNKNOWN_PARAMETER: Final = _code("DCL046", "A hook has a parameter that declctl does not offer to it.")
+NO_HOOK: Final = _code("DCL047", "An entry point is not a hook, or is a module or class without hooks.")
 WRONG_KIND_OF_THING: Final = _code(
     "DCL048", "An entry point names something that can't be used at this place."
 )
@@ -107,7 +107,7 @@ BAD_INDEX_DECLARATION: Final = _code(
 )
 
 UNKNOWN_KIND: Final = _code("DCL050", "The cluster doesn't serve this kind.")
-FORBIDDEN: Final = _code("DCL051", "The cluster doesn't allow to list and watch this resource.")
+FORBIDDEN: Final = _code("DCL051", "The cluster doesn't allow declctl to list and watch this resource.")
 CLUSTER_UNREACHABLE: Final = _code(
     "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
 )
@@ -141,7 +141,7 @@ NO_CHILD_PROCESS: Final = _code(
     "DCL086", "The handlers could not be imported in a child process first (a warning)."
 )
 PLUGIN_NEEDS_RESTART: Final = _code(
-    "DCL087", "A plugin was upgraded, but the process has loaded one that is out of range."
+    "DCL087", "A plugin was upgraded, but the process has loaded a version that is out of range."
 )
 
 METRIC_AT_IMPORT: Final = _code(
