@@ -132,10 +132,10 @@ Tests = Mapping[int | str, Sequence[Marked]]
 _INTRODUCTION = """\
 # Parity with client-go
 
-What client-go's `tools/cache`, `tools/pager` and `tools/watch` promise, row by row, what declctl does
-about it, and the tests that show it; then the behaviours that client-go's own tests show, by numbers
-that our tests quote. The page is generated from marks on the tests (`python tests/promises/parity.py`);
-a test fails when a line has none."""
+This page lists the promises of client-go's `tools/cache`, `tools/pager` and `tools/watch`. Each row has the
+behaviour of declctl and the tests that show it. Below each table are the behaviours that client-go's own
+tests show, with the numbers that our tests quote. The page is generated from marks on the tests (`python
+tests/promises/parity.py`); a test fails if a line has no test."""
 
 
 def rendered() -> str:
