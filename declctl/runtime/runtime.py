@@ -523,7 +523,9 @@ class Runtime:
 
     def _left_blocked(self) -> int:
         """End although the machinery does not: its thread is a daemon, which ends with the process."""
-        self._log.error(f"the machinery is still blocked at {self._watchdog.status.place}: ending without it")
+        self._log.error(
+            f"the machinery is still blocked at {self._watchdog.status.last_place}: ending without it"
+        )
         self._children.close()
         self.handler_loops.stop()
         return 1

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from declctl.kit.callbacks import CallGivenUp, user_code_place
 
@@ -22,20 +23,17 @@ T = TypeVar("T")
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
 
 
-class AbandonedCall(NamedTuple):
-    """A call of user code that nobody waits for any longer, and that has not returned.
+@dataclass(frozen=True, slots=True)
+class AbandonedCall:
+    """A call of user code that has not returned, and whose caller has given up."""
 
-    `what` says what was called, `place` where in user code its thread is, and `seconds` how long ago it
-    was called.
-    """
-
-    what: str
-    place: str
-    seconds: float
+    name: str  # of the function, in words
+    place: str  # the line of user code at which its thread is
+    seconds: float  # since the call
 
     def __str__(self) -> str:
         at = f" at {self.place}" if self.place else ""
-        return f"{self.what}{at}, for {self.seconds:.0f} s"
+        return f"{self.name}{at}, for {self.seconds:.0f} s"
 
 
 class _Abandoned:

@@ -5,7 +5,6 @@ thread can say which it is, and end the process when it is asked to.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from declctl.kit import LoopThread
 from declctl.kit.callbacks import user_code_place
@@ -18,16 +17,12 @@ LOOK_SECONDS = 1.0  # between two looks
 class MachineryStatus:
     """How often the machinery was blocked for more than five seconds, how long the last time, and where.
 
-    `place` is the line of user code that blocked it, empty if it was in none.
+    `last_place` is the line of user code that blocked it, empty if it was in none.
     """
 
     blocked: int = 0
-    seconds: float = 0.0
-    place: str = ""
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"blocked": self.blocked, "lastSeconds": self.seconds, "lastPlace": self.place}
+    last_seconds: float = 0.0
+    last_place: str = ""
 
 
 class Watchdog:
@@ -53,7 +48,7 @@ class Watchdog:
             self._log.warning(f"the machinery goes on: it was blocked for {before:.0f} s")
 
     def _blocked(self, *, is_new: bool) -> None:
-        place = user_code_place(self._machinery.thread) or ("" if is_new else self.status.place)
+        place = user_code_place(self._machinery.thread) or ("" if is_new else self.status.last_place)
         self.status = MachineryStatus(self.status.blocked + is_new, self.seconds, place)
         if is_new:
             at = f" at {place}" if place else ""

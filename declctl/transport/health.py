@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from declctl.errors import ApiError, MalformedAnswer, ServerError, Unreachable
 from declctl.kit import Clock
@@ -34,17 +33,6 @@ class ServerStatus:
     error: str | None = None  # why the last check of an outage had no answer
     outages: int = 0  # so far
     rollbacks: int = 0  # changes of the server's history, as by a restore from a backup
-
-    def document(self) -> dict[str, Any]:
-        """The values as JSON."""
-        since = self.unreachable_since
-        return {
-            "url": self.url,
-            "unreachableSince": None if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "error": self.error,
-            "outages": self.outages,
-            "rollbacks": self.rollbacks,
-        }
 
 
 class ServerHealth:

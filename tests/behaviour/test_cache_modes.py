@@ -216,7 +216,7 @@ def test_metadata_is_all_that_is_asked_for_and_the_kind_is_the_real_one(rig, san
     ]
     assert [view.name for view in controller.lister("maps").by_index("byNote", "new")] == ["m1"]
     assert controller.resource("maps").bytes < 2000
-    until("the event is posted", lambda: controller.status().recorded.posted == 1)
+    until("the event is posted", lambda: controller.status().recorded_events.posted == 1)
     about = sandbox.objects("Event")[0]["involvedObject"]
     assert (about["kind"], about["apiVersion"], about["name"]) == ("ConfigMap", "v1", "m1")
 

@@ -191,7 +191,7 @@ def _wait_until_found(controller) -> None:
 
 
 def _held(controller) -> dict[int, tuple[str, ...]]:
-    return {old.generation: old.holders for old in controller.status().old_generations}
+    return {old.generation: old.held_by for old in controller.status().old_generations}
 
 
 @pytest.mark.guarantee("G22")
@@ -221,7 +221,7 @@ def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map)
     _wait_until_found(controller)
     (old,) = controller.status().old_generations
     assert (old.generation, old.refused, controller.status().generations_alive) == (2, True, 1)
-    assert old.holders[0].startswith("thread poller (poll at ")
+    assert old.held_by[0].startswith("thread poller (poll at ")
 
 
 @pytest.mark.guarantee("G22")

@@ -37,5 +37,5 @@ def test_what_is_no_event_ends_nothing_but_that_call(rig, config_map, reason, me
 
 
 def _counts(runs) -> tuple[int, int]:
-    figures = runs.status().recorded
+    figures = runs.status().recorded_events
     return figures.posted, figures.failed

@@ -154,8 +154,8 @@ def test_a_newer_edit_does_not_wait_for_staged_code_that_hangs(edit, scene) -> N
     scene.delivers("newer")
     assert scene.controller.status().reloads.get("Superseded") == 1
     (call,) = scene.abandoned()
-    assert call.what in [told.what for told in scene.controller.status().abandoned]
-    assert call.what == FUNCTIONS[edit][1]
+    assert call.name in [each.name for each in scene.controller.status().abandoned_calls]
+    assert call.name == FUNCTIONS[edit][1]
     assert f" in {FUNCTIONS[edit][2]}" in call.place
     scene.rig.board.open_gate("gate")
     until("it has returned", lambda: not scene.abandoned())

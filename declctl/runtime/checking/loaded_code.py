@@ -22,6 +22,7 @@ from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
 from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
 from declctl.kit import yield_interpreter
+from declctl.kit.documents import document_of
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declaration import (
     Declaration,
@@ -90,9 +91,9 @@ class LoadedPlugin:
     reason: str | None = None  # why it is disabled
     suggestion: str | None = None  # what to do about that
 
-    def document(self) -> dict[str, str | None]:
+    def document(self) -> dict[str, Any]:
         """As `status` shows it."""
-        return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
+        return document_of(self, without=("suggestion",))
 
 
 class LoadedCode:

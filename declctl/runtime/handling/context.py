@@ -205,10 +205,6 @@ class RecordedEvents:
     failed: int = 0
     dropped: int = 0
 
-    def document(self) -> dict[str, int]:
-        """As JSON has it."""
-        return {"posted": self.posted, "failed": self.failed, "dropped": self.dropped}
-
 
 class Poster(Protocol):
     """What is needed of the transport."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from declctl.kit.documents import document_of
 from declctl.manifest import Plan
 from declctl.manifest.model import CacheMode, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
@@ -147,7 +148,7 @@ class PlannedResource:
             "cacheMode": str(self.plan.watches[0].cache),
             "watches": [str(watch) for watch in self.plan.watches],
             "objects": self.objects,
-            "costs": [cost.document() for cost in self.costs],
+            "costs": document_of(self.costs),
         }
 
 
@@ -159,7 +160,7 @@ class PlannedReplay:
     objects: int | None  # the number of objects in its caches; None if it is not known
     only_differences: bool = False  # it receives only objects that differ from those it has received before
     out_of_scope: int | None = None  # of these, the number that it receives as Deleted; None if not known
-    not_counted: str = ""  # why `out_of_scope` is not known, if there is a running process
+    not_counted: str | None = None  # why `out_of_scope` is not known, if there is a running process
 
     def __str__(self) -> str:
         known = "the cache" if self.objects is None else f"~{self.objects:,} objects"
@@ -169,16 +170,6 @@ class PlannedReplay:
             gone = f"; how many as Deleted (OutOfScope) is not counted: {self.not_counted}"
         return f"{self.handler} hears {what}{gone}"
 
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "handler": self.handler,
-            "objects": self.objects,
-            "onlyDifferences": self.only_differences,
-            "outOfScope": self.out_of_scope,
-            "notCounted": self.not_counted or None,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedRemoval:
@@ -186,16 +177,12 @@ class PlannedRemoval:
 
     handler: str
     waiting: int  # changes
-    seconds: float  # to process them (`drainTimeout`); the rest is dropped
+    drain_timeout: float  # seconds to process them; the rest is dropped
 
     def __str__(self) -> str:
         changes = "1 change waits" if self.waiting == 1 else f"{self.waiting:,} changes wait"
-        within = f"what is not done within drainTimeout ({self.seconds:g} s) is dropped"
+        within = f"what is not done within drainTimeout ({self.drain_timeout:g} s) is dropped"
         return f"{changes} for {self.handler}: {within}"
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"handler": self.handler, "waiting": self.waiting, "drainTimeout": self.seconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +230,9 @@ class PlanComparison:
             "watches": len(self.listed),
             "listed": [str(watch) for watch in self.listed],
             "objectsListed": self.objects_listed,
-            "replayed": [replay.document() for replay in self.replays],
-            "removals": [removal.document() for removal in self.removals],
-            "resources": [resource.document() for resource in self.resources],
+            "replayed": document_of(self.replays),
+            "removals": document_of(self.removals),
+            "resources": document_of(self.resources),
             "hooksKnown": self.hooks_known,
             "preflightImportSeconds": round(self.import_seconds, 6),
         }

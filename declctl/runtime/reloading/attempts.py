@@ -10,7 +10,7 @@ of the files.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from declctl.kit import Clock, set_within
 from declctl.manifest.model import ReloadSpec, WatchFiles
@@ -328,14 +328,6 @@ class RetryStatus:
     retries: int  # so far
     next_in_seconds: float
 
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "reason": self.reason,
-            "retries": self.retries,
-            "nextInSeconds": round(self.next_in_seconds, 1),
-        }
-
 
 @dataclass(slots=True)
 class _Refusal:
@@ -363,7 +355,7 @@ class ReloadRetries:
         if self._refusal is None:
             return None
         left = max(0.0, self._refusal.due - self._clock.monotonic())
-        return RetryStatus(self._refusal.outcome.reason, self._refusal.retries, left)
+        return RetryStatus(self._refusal.outcome.reason, self._refusal.retries, round(left, 1))
 
     def record(self, outcome: Outcome) -> bool:
         """Record the outcome of an attempt. Returns whether it has to be reported.

@@ -16,7 +16,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from declctl.kit import Clock
 from declctl.kit.files import is_exhausted
@@ -46,10 +45,6 @@ class FileWatchStatus:
     failures: int = 0  # looks that failed, since the start of the process
     error: str | None = None  # of the last look; None if it succeeded
     error_type: str | None = None  # the class of `error`
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"failures": self.failures, "error": self.error, "errorType": self.error_type}
 
 
 class FileWatchHealth:

@@ -71,16 +71,13 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return next((each for each in self.requirements if each.plan.name == name), None)
 
 
-class OldGeneration(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OldGeneration:
     """A generation that was replaced or refused, and whose code is still alive."""
 
     generation: int
-    holders: tuple[str, ...]  # of its code, in words
+    held_by: tuple[str, ...]  # what refers to its code, in words
     refused: bool = False
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"generation": self.generation, "refused": self.refused, "heldBy": list(self.holders)}
 
 
 def lifecycle_context(

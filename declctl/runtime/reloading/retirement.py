@@ -374,7 +374,7 @@ class Retirement:
                 ended = "refused" if old.refused else "retired"
                 self._log.warning(
                     f"the code of generation {old.generation} is alive, though it was {ended}: "
-                    f"{', '.join(old.holders)}; end it in declctl_teardown",
+                    f"{', '.join(old.held_by)}; end it in declctl_teardown",
                     generation=old.generation,
                 )
         if retained:
@@ -402,7 +402,7 @@ def _retained(
     """The present holders of a generation's code. Only the first search covers all objects: it is slow."""
     before = known.get(code.trace.prefix)
     holders = find_holders(code, loops, everywhere=everywhere and before is None)
-    known_holders = before.holders if before is not None else (_UNKNOWN,)
+    known_holders = before.held_by if before is not None else (_UNKNOWN,)
     return OldGeneration(code.generation, holders or known_holders, code.refused)
 
 

@@ -317,10 +317,10 @@ class StatusReporter:
             removed=dict(self._slots.dropped),
             server=self._server(),
             file_watch=self._file_watch(),
-            recorded=self._recorder.statistics(),
+            recorded_events=self._recorder.statistics(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
-            abandoned=abandoned_calls(),
+            abandoned_calls=abandoned_calls(),
         )
 
     def resources(self) -> list[ResourceStatus]:

@@ -4,13 +4,14 @@ The document of `declctl status` and `GET /status`, and its conditions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock
+from declctl.kit.documents import camel_case, document_of
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
@@ -84,7 +85,7 @@ PROCESS_FIGURES = (
         "declctl_zombie_invocations",
         "Calls that nobody waits for and that have not returned.",
         counts=False,
-        read=lambda s: sum(handler.zombies for handler in s.handlers) + len(s.abandoned),
+        read=lambda s: sum(handler.zombies for handler in s.handlers) + len(s.abandoned_calls),
     ),
     Figure(
         "server_reachable",
@@ -116,7 +117,7 @@ PROCESS_FIGURES = (
         "declctl_recorded_events",
         "Kubernetes Events of ctx.record_event, by what became of them.",
         label="result",
-        read=lambda s: s.recorded.document(),
+        read=lambda s: document_of(s.recorded_events),
     ),
     Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
 )
@@ -134,7 +135,7 @@ RESOURCE_FIGURES = (
         "declctl_relist_differences",
         "Objects that lists after the first found changed: changes in between were not seen.",
         label="type",
-        read=lambda resource: _plain(resource.relist_differences),
+        read=lambda resource: document_of(resource.relist_differences),
     ),
     Figure("resource_version"),
     Figure("last_event_age"),
@@ -225,7 +226,7 @@ HANDLER_FIGURES = (
 
 
 def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
-    return {_camel(figure.name): _plain(figure.of(statistics)) for figure in figures if figure.shown}
+    return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,16 +238,6 @@ class Condition:
     reason: str
     message: str
     last_transition_time: datetime
-
-    def document(self) -> dict[str, str]:
-        """As JSON has it."""
-        return {
-            "type": self.type,
-            "status": self.status,
-            "reason": self.reason,
-            "message": self.message,
-            "lastTransitionTime": self.last_transition_time.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
 
 
 class Conditions:
@@ -399,40 +390,21 @@ class ControllerStatus:
     server: ServerStatus = field(default_factory=lambda: ServerStatus(""))
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
-    recorded: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
+    recorded_events: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
     machinery: MachineryStatus = field(default_factory=MachineryStatus)
-    abandoned: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
+    abandoned_calls: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
     file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
-        return {
-            "name": self.name,
-            "generation": self.generation,
-            "bundleHash": self.bundle_hash,
-            "ready": self.ready,
-            "leader": self.leader,
-            "generationsAlive": self.generations_alive,
-            "oldGenerations": [old.document() for old in self.old_generations],
-            "reloadPlanMismatches": self.reload_plan_mismatches,
-            "reloadRetry": self.reload_retry.document() if self.reload_retry is not None else None,
-            "server": self.server.document(),
-            "fileWatch": self.file_watch.document(),
-            "conditions": [condition.document() for condition in self.conditions],
-            "resources": [resource.document() for resource in self.resources],
+        return document_of(self, without=_METRICS_ALONE) | {
             "handlers": [_document(HANDLER_FIGURES, handler) for handler in self.handlers],
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
-            "recordedEvents": self.recorded.document(),
-            "plugins": [plugin.document() for plugin in self.plugins],
-            "machinery": self.machinery.document(),
-            "abandonedCalls": [_abandoned(call) for call in self.abandoned],
         }
 
 
-def _abandoned(call: AbandonedCall) -> dict[str, Any]:
-    return {"name": call.what, "place": call.place, "seconds": round(call.seconds, 3)}
-
-
+# Fields of the status that the metrics have, and the document not, or in another form.
+_METRICS_ALONE = ("handlers", "removed", "reloads", "last_reload_seconds", "reload_retries")
 # A monotonic clock begins anywhere; ages say the same to every reader.
 _ON_A_CLOCK = ("last_event_at", "error_since")  # moments that mean nothing to another process
 
@@ -444,22 +416,8 @@ def _informer(figures: InformerStatistics) -> dict[str, Any]:
         "state": figures.state,
         "synced": figures.synced,
         "indexFaults": {name: {"count": n, "last": last} for name, (n, last) in figures.index_faults.items()},
-        "projection": _plain(figures.projection),
-        "reflector": _plain(figures.reflector),
-        "controller": _plain(figures.controller),
-        "processor": _plain(figures.processor),
+        "projection": document_of(figures.projection, without=_ON_A_CLOCK),
+        "reflector": document_of(figures.reflector, without=_ON_A_CLOCK),
+        "controller": document_of(figures.controller, without=_ON_A_CLOCK),
+        "processor": document_of(figures.processor, without=_ON_A_CLOCK),
     }
-
-
-def _plain(value: object) -> Any:
-    if is_dataclass(value):
-        shown = [field.name for field in fields(value) if field.name not in _ON_A_CLOCK]
-        return {_camel(name): _plain(getattr(value, name)) for name in shown}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in cast("Mapping[object, object]", value).items()}
-    return round(value, 6) if isinstance(value, float) else value
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)

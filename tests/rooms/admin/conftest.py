@@ -89,7 +89,7 @@ STATUS = ControllerStatus(
     reload_plan_mismatches=3,
     removed={"audit": 25},
     server=ServerStatus("https://there", datetime(2026, 1, 1, tzinfo=UTC), "connection refused", 4, 1),
-    recorded=RecordedEvents(20, 3, 500),
+    recorded_events=RecordedEvents(20, 3, 500),
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),

@@ -108,7 +108,7 @@ def test_a_sweep_that_fails_is_told_and_made_again(
     async def scenario() -> None:
         await _end(retired, _Code(1))
         await _turns()
-        assert [(old.generation, old.holders) for old in retired.retained] == [(1, ("a thread",))]
+        assert [(old.generation, old.held_by) for old in retired.retained] == [(1, ("a thread",))]
         await retired.cancel()
 
     asyncio.run(scenario())

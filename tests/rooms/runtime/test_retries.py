@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.kit.documents import document_of
 from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import Outcome, Result
 
@@ -79,7 +80,7 @@ def test_it_is_tried_until_it_is_applied(reason) -> None:
         world.retries.record(refused(reason=reason))
         waiting = world.retries.status()
         assert waiting is not None
-        assert waiting.document() == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
+        assert document_of(waiting) == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
         await world.clock.advance(600.0)
         assert world.retries.status() is None
 

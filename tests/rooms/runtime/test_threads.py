@@ -108,7 +108,7 @@ def test_what_is_left_behind_is_known_until_it_returns() -> None:
 
     asyncio.run(scenario())
     (call,) = here()
-    assert call.what == "the index byNode"
+    assert call.name == "the index byNode"
     assert call.place.endswith(" in hangs")
     gate.set()
     until("it has returned", lambda: not here())
@@ -140,7 +140,7 @@ def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.Mon
     (thread,) = started
     thread.join(10)
     assert called == []
-    assert not [call for call in abandoned_calls() if call.what == "the index"]
+    assert not [call for call in abandoned_calls() if call.name == "the index"]
 
 
 def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None:

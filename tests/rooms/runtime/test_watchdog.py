@@ -27,7 +27,7 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
     (told,) = log.events("error")
     assert told.startswith(f"the machinery has been blocked for 5 s at {__file__}:")
     assert " in index_function" in told
-    assert (watchdog.status.blocked, watchdog.status.seconds) == (1, 7.0)
+    assert (watchdog.status.blocked, watchdog.status.last_seconds) == (1, 7.0)
     gate.set()
     until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
     assert "goes on: it was blocked for" in log.events("warning")[0]
@@ -62,6 +62,6 @@ def test_what_blocked_it_the_last_time_is_not_blamed_for_the_next(log) -> None:
         until("it is blocked", lambda: (watchdog.look(), watchdog.seconds)[1])
         gate.set()
         until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
-    assert (watchdog.status.blocked, watchdog.status.place) == (2, "")
+    assert (watchdog.status.blocked, watchdog.status.last_place) == (2, "")
     assert [" at " in told.partition(":")[0] for told in log.events("error")] == [True, False]
     assert machinery.stop()
