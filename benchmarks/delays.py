@@ -1,4 +1,4 @@
-"""How late changes were delivered: a module that handlers of all generations share."""
+"""The delays of delivered changes, in a module that the handlers of all generations share."""
 
 import time
 from typing import Any, Final
@@ -8,17 +8,17 @@ _delays: list[int] = []
 
 
 def delivered(obj: Any) -> None:
-    """A change is here; called first thing."""
+    """Records the delay of a change. A handler calls it before all other work."""
     _delays.append(time.time_ns() - int(obj.annotations[SENT]))
 
 
 def count() -> int:
-    """How many there were since the last `take`."""
+    """The number of delays since the last `take`."""
     return len(_delays)
 
 
 def take() -> list[float]:
-    """In milliseconds, the shortest first; and begins anew."""
+    """Returns the delays in milliseconds, the shortest first, and removes them."""
     taken = sorted(delay / 1e6 for delay in _delays)
     _delays.clear()
     return taken

@@ -1,10 +1,10 @@
-"""What a reload costs whom: the pause, the time to effect, the API server, the events meanwhile, the memory.
+"""The costs of a reload: the pause, the time to effect, requests to the server, delays of events, memory.
 
     python benchmarks/reloads.py [--objects 100000] [--handlers 200] [--reloads 1000] [--rate 1000]
 
-The controller runs in this process, over the byte server (`server/`) in another. Everything is as
-`declctl run` has it by default: the switch interval, the frozen heap, the pre-flight import with its
-warm process for its children.
+The controller runs in this process, and the benchmark server (`server/`) in another one. All settings are the
+defaults of `declctl run`: the switch interval, the frozen heap, and the pre-flight import in a child that is
+forked from a warm process.
 """
 
 import argparse
@@ -45,13 +45,13 @@ def by_node(obj): return [obj["spec"]["nodeName"]]
 VERSION = {version}
 """
 _PATHS = ("spec.nodeName", "status.hostIP", "status.podIP", "spec.serviceAccountName", "spec.schedulerName")
-_ASKED = 1.0  # seconds between two questions whether an edit has had its effect
-_FEW = 100  # objects, where their number does not matter
+_ASKED = 1.0  # seconds between two looks at the status after an edit
+_FEW = 100  # objects, for figures that do not depend on their number
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `bar` is what it has to be, empty where it stands for comparison."""
+    """One line of the table. `bar` is the required value; empty if there is none."""
 
     name: str
     value: str
@@ -59,7 +59,7 @@ class Figure:
 
 
 class Rig:
-    """A controller over the byte server, and a bundle that is edited."""
+    """A controller that watches the benchmark server, and the bundle that is edited."""
 
     def __init__(self, server: Server, controller: ControllerUnderTest, bundle: BundleDir) -> None:
         self.server = server
@@ -69,31 +69,31 @@ class Rig:
         self.edits = 0  # of the code
 
     def edit_code(self) -> None:
-        """The handlers have new code, at once: nobody waits for the files to settle."""
+        """Edits the handlers and reloads them, without a wait for the files to settle."""
         self._write_code()
         outcome = self.controller.reload(_PATIENCE)
         if outcome.result != "Applied":
             raise SystemExit(f"a reload did not go through: {outcome.line}")
 
     def effect_of_code(self) -> float:
-        """The handlers have new code; how many seconds that took once the files had settled."""
+        """Edits the handlers; returns the seconds from the settled files to the new generation."""
         return self._effect(self._write_code)
 
     def effect_of_indexes(self, *indexers: dict[str, str]) -> float:
-        """The resource has other indexes; the same."""
+        """Replaces the indexes of the resource; returns the same seconds."""
         path = self._bundle.path / "manifest.yaml"
         manifest = json.loads(path.read_text())
         manifest["spec"]["resources"][0]["indexers"] = list(indexers)
         return self._effect(lambda: self._bundle.write("manifest.yaml", json.dumps(manifest)))
 
     def asked(self) -> dict[str, int]:
-        """What the server was asked for."""
+        """The counts of the requests to the server."""
         stats = self.server.stats()
         return {name: stats[name] for name in ("lists", "streams", "watches")}
 
     def retired(self) -> None:
-        """Return when the old generation is gone."""
-        # To ask for the status again and again would be work that keeps events waiting.
+        """Returns when the old generation has drained."""
+        # Repeated reads of the status would delay the events.
         reloader = self.controller.runtime.parts.reloader
         self.controller.on_machinery(reloader.drained(), _PATIENCE)
 
@@ -104,7 +104,7 @@ class Rig:
         def tried() -> bool:
             return self.controller.status().reloads != before
 
-        until("it is tried", tried, timeout=_PATIENCE, every=_ASKED)  # seldom: asking takes time from it
+        until("it is tried", tried, timeout=_PATIENCE, every=_ASKED)  # seldom, as a look takes CPU time
         status = self.controller.status()
         if status.reloads["Applied"] == before.get("Applied", 0):
             raise SystemExit(f"a reload did not go through: {status.reloads}")
@@ -113,7 +113,7 @@ class Rig:
 
     def _write_code(self) -> None:
         self.edits += 1
-        # Nothing more than what has to be: an editor is another process, and this one has events to deliver.
+        # As little work as possible: a real editor is another process and takes no time from the events.
         file = os.open(self._handlers, os.O_WRONLY | os.O_TRUNC)
         os.write(file, _CODE.format(version=self.edits).encode())
         os.close(file)
@@ -121,7 +121,7 @@ class Rig:
 
 @contextmanager
 def running(*, objects: int, handlers: int, watch: bool = False) -> Iterator[Rig]:
-    """A controller whose cache has that many pods; only its first handler hears of changes."""
+    """A controller with `objects` pods in its cache. Only the first handler receives changes."""
     program = go(BENCHMARKS / "server", "server")
     with tempfile.TemporaryDirectory() as home:
         bundle = BundleDir(Path(home) / "bundle", {"handlers.py": _CODE.format(version=0)})
@@ -137,21 +137,21 @@ def running(*, objects: int, handlers: int, watch: bool = False) -> Iterator[Rig
 
 
 def _controller(manifest: Path, server: Server, *, watch: bool) -> ControllerUnderTest:
-    return ControllerUnderTest(manifest, sandbox=_Served(server), watch=watch)  # type: ignore[arg-type]
+    return ControllerUnderTest(manifest, sandbox=_ServerAsSandbox(server), watch=watch)  # type: ignore[arg-type]
 
 
-class _Served:
-    """The byte server as a controller under test takes it."""
+class _ServerAsSandbox:
+    """The benchmark server with the methods that a controller under test calls on its sandbox."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def load(self, objects: Sequence[Any]) -> None:
-        """It makes its objects itself."""
+        """Does nothing, as the server makes its own objects."""
         assert not objects
 
     def kubeconfig(self) -> Any:
-        """How to reach it."""
+        """The kubeconfig of the server."""
         return yaml.safe_load(self._server.kubeconfig.read_text())
 
 
@@ -170,7 +170,7 @@ def _manifest(handlers: int) -> dict[str, Any]:
 
 
 def pauses(handlers: int, reloads: int) -> Iterator[Figure]:
-    """How long the machinery stands still at a commit."""
+    """The time for which a commit blocks the machinery loop."""
     with running(objects=_FEW, handlers=handlers) as rig:
         taken = _timed_commits(rig, reloads)
         what = f"commit with {handlers} handlers"
@@ -179,7 +179,7 @@ def pauses(handlers: int, reloads: int) -> Iterator[Figure]:
 
 
 def _timed_commits(rig: Rig, reloads: int) -> list[float]:
-    # Nobody but the reloader knows when it commits.
+    # Only the reloader knows the time of a commit, so its method is wrapped.
     reloader: Any = rig.controller.runtime.parts.reloader
     commit: Callable[..., Any] = reloader.commit
     taken: list[float] = []
@@ -199,9 +199,9 @@ def _timed_commits(rig: Rig, reloads: int) -> list[float]:
 
 
 def effects(objects: int) -> Iterator[Figure]:
-    """From the end of the settle time until the new generation runs, and what the server was asked for.
+    """The time from the settled files to the new generation, and the requests to the server meanwhile.
 
-    The files are watched: while they settle, the child of the pre-flight starts.
+    The files are watched, so that the child of the pre-flight starts while the files settle.
     """
     with running(objects=objects, handlers=1, watch=True) as rig:
         before = rig.asked()
@@ -216,7 +216,7 @@ def effects(objects: int) -> Iterator[Figure]:
                 lambda: rig.effect_of_indexes({"name": "byField", "fieldPath": next(fresh)}),
                 "< 2,000 ms",
             ),
-            "new index, field path that is at hand": (
+            "new index, field path that is decoded already": (
                 lambda: rig.effect_of_indexes({"name": "byField", "fieldPath": _PATHS[-1]}),
                 "< 2,000 ms",
             ),
@@ -226,7 +226,7 @@ def effects(objects: int) -> Iterator[Figure]:
             for _ in _PATHS:
                 taken.append(edit())
                 if edit != rig.effect_of_code:
-                    rig.effect_of_indexes()  # so that it is new again
+                    rig.effect_of_indexes()  # removes the index, so that the next edit adds a new one
             what = f"{name}, {objects:,} objects, median of {len(_PATHS)}"
             times = " ".join(f"{each * 1e3:.0f}" for each in sorted(taken))
             yield Figure(what, f"{statistics.median(taken) * 1e3:.0f} ms ({times})", bar)
@@ -237,10 +237,10 @@ def effects(objects: int) -> Iterator[Figure]:
 
 
 def latencies(rate: int, seconds: int) -> Iterator[Figure]:
-    """How late changes are delivered while nothing is edited, and while everything is, again and again."""
+    """The delays of changes: without edits, with an edit every two seconds, and with continuous edits."""
     with running(objects=_FEW, handlers=8) as rig, ThreadPoolExecutor(1) as pool:
         changes = rate * seconds
-        _flood(rig, pool, changes, rate, lambda: None)  # caches and branches are warm
+        _flood(rig, pool, changes, rate, lambda: None)  # warms the caches of the processor
         quiet = _flood(rig, pool, changes, rate, lambda: None)
         seldom = _flood(rig, pool, changes, rate, lambda: (rig.edit_code(), time.sleep(2.0)))
         reloads = rig.edits
@@ -271,9 +271,9 @@ def _flood(
 
 
 def memory(reloads: int) -> Iterator[Figure]:
-    """Resident memory before and after many reloads, and where it is going: the slope of its second half."""
+    """Resident memory before and after many reloads, and the slope of the second half."""
     with running(objects=_FEW, handlers=8) as rig:
-        for _ in range(max(10, reloads // 20)):  # what Python keeps for later is there
+        for _ in range(max(10, reloads // 20)):  # until Python's own caches are full
             rig.edit_code()
             rig.retired()
         resident = [_resident()]
@@ -312,7 +312,7 @@ def main() -> None:
     paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     figures = [
-        *memory(asked.reloads),  # first: what a large cache leaves behind would shrink meanwhile
+        *memory(asked.reloads),  # first, as freed memory of a large cache would shrink during it
         *pauses(asked.handlers, max(10, asked.reloads // 5)),
         *latencies(asked.rate, asked.seconds),
         *effects(asked.objects),

@@ -1,10 +1,10 @@
-"""Where the microseconds of an event go: every station of its walk, measured alone, in CPU time.
+"""The CPU time of each stage of an event, measured alone.
 
     python benchmarks/stages.py [--objects 4000] [--markdown]
 
-The events are those of the byte server (`server/`), as they come over TLS. Each figure is the least of
-some repetitions, because whatever else the machine does only adds. The figures of single stations don't
-quite add up to those of the whole process: beside each other they share the caches of the processor.
+The events come over TLS from the benchmark server (`server/`). Each figure is the least of some repetitions,
+as other work of the machine only adds time. The sum of the figures is not exactly the figure of the whole
+process, in which the stages share the caches of the processor.
 """
 
 import argparse
@@ -55,21 +55,21 @@ from declctl.objects import (
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 
 REPETITIONS = 9
-BATCH = 50  # lines of that size come with one read of the socket
+BATCH = 50  # the lines of this size that one read of the socket returns
 NODE = FieldPath.parse("spec.nodeName")
-TLS_READ = 256 * 1024  # bytes that asyncio asks for at once, too
+TLS_READ = 256 * 1024  # bytes of one read, as in asyncio
 END = b"k8s.io/initial-events-end"
 STREAM = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A station, what it does, and the microseconds of CPU that an event costs there."""
+    """One stage: its name, its work, and the microseconds of CPU for each event."""
 
     name: str
     does: str
     micros: float
-    floor: float | None = None  # of them, what a C library takes that nobody could do without
+    floor: float | None = None  # the part of a C library that every implementation needs
 
 
 def main() -> None:
@@ -89,12 +89,12 @@ def main() -> None:
 
 
 def stations(lines: Sequence[bytes], *, tls: float, reading: float) -> Iterator[Stage]:
-    """Every station of the walk, in its order."""
+    """Measures every stage, in the order of an event."""
     yield Stage("bytes", "TLS, de-chunking, cut into lines", max(tls, reading), tls)
     parts = decoding(lines)
     decode, compress = parts["decode"], parts["compress"]
     yield Stage("partial decode", "identity, labels and projected fields", parts["fields"], decode)
-    yield Stage("frame", "what is left, compressed with the dictionary", parts["frame"], compress)
+    yield Stage("frame", "the rest, compressed with the dictionary", parts["frame"], compress)
     rest = parts["event"] - parts["fields"] - parts["frame"]
     says = "envelope, `managedFields` cut out before, key, interning, record, event"
     yield Stage("record", says, max(rest, 0.0))
@@ -108,7 +108,7 @@ def stations(lines: Sequence[bytes], *, tls: float, reading: float) -> Iterator[
 
 
 def decoding(lines: Sequence[bytes]) -> dict[str, float]:
-    """What `Projection.events` costs, and its parts one by one."""
+    """The microseconds of `Projection.events` for each line, and of its parts."""
     projection = Projection(api_version="v1", kind="Pod", paths=[NODE])
     events, _ = projection.events(lines)  # the dictionary is learned
     codec = projection.layout.codec
@@ -118,20 +118,20 @@ def decoding(lines: Sequence[bytes]) -> dict[str, float]:
     return {
         "event": each(projection.events, batches) * len(batches) / len(lines),
         "fields": each(PartialDecoder([NODE]).decode, plain),
-        "decode": each(msgspec.json.Decoder(_Least).decode, plain),
+        "decode": each(msgspec.json.Decoder(_KindOnly).decode, plain),
         "frame": each(codec.encode, plain),
         "compress": each(bare.compress, plain),
     }
 
 
-class _Least(msgspec.Struct, gc=False):
-    """The least that a decoder can be asked for: finding the end of the object."""
+class _KindOnly(msgspec.Struct, gc=False):
+    """The smallest work of a decoder: it only has to find the end of the object."""
 
     kind: str = ""
 
 
 def cached(events: Sequence[WatchEvent]) -> float:
-    """Deltas through the queue into a store with one index."""
+    """The microseconds of a delta from the queue into a store with one index."""
 
     def run() -> None:
         queue, indexer = RealFIFO(), Indexer({"byNode": field_index("spec.nodeName")})
@@ -147,7 +147,7 @@ def cached(events: Sequence[WatchEvent]) -> float:
 
 
 def delivering(notifications: Sequence[Notification]) -> tuple[float, float, float]:
-    """Waiting for a handler, and being delivered to a sync one and to an async one, alone in the process."""
+    """The microseconds of a notification in the queue, in a sync handler, and in an async handler."""
     loops = LoopThread("stages").start()
     try:
         pairs = [(n.key, n) for n in notifications]
@@ -192,11 +192,11 @@ def on_pod(change: object) -> None:
 
 
 async def on_pod_async(change: object) -> None:
-    """The same on the handlers' loop."""
+    """An async handler that does nothing."""
 
 
 def slot(function: Callable[..., Any], loops: LoopThread) -> HandlerSlot:
-    """A handler's slot as `declctl run` makes it."""
+    """A slot with the settings of `declctl run`."""
     plan = HandlerPlan(
         name="stages",
         resource="pods",
@@ -214,14 +214,14 @@ def slot(function: Callable[..., Any], loops: LoopThread) -> HandlerSlot:
     )
     is_async = asyncio.iscoroutinefunction(function)
     target = EventTarget((Implementation("declctl_event", "stages", function, ("change",), is_async),))
-    world: Any = None  # the handlers here ask for no context
+    world: Any = None  # the handlers here take no context
     return HandlerSlot(
         HandlerBinding(1, plan, target, world, loops), clock=SystemClock(), log=world, loop=loops.loop
     )
 
 
 def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:
-    """The lines of a streaming list, and what TLS alone costs for each: a blocking socket, one buffer."""
+    """The lines of a streaming list, and the microseconds of TLS for each: a blocking socket, one buffer."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     address = urllib.parse.urlsplit(cluster["server"])
@@ -252,25 +252,25 @@ def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:
     return lines, least / len(lines) * 1e6
 
 
-class Undecoded:
-    """A projection that looks at nothing."""
+class NullProjection:
+    """A projection that decodes nothing."""
 
     def __init__(self) -> None:
         self.seen = 0
 
     def events(self, lines: Sequence[bytes], **_: object) -> tuple[list[WatchEvent], None]:
-        """Count them."""
+        """Counts the lines."""
         self.seen += len(lines)
         return [WatchEvent(EventType.BOOKMARK, None, "")], None
 
 
 async def reads(kubeconfig: Path, count: int) -> float:
-    """What the transport costs for each line: TLS, de-chunking, and the cut into lines, nothing decoded."""
+    """The microseconds of the transport for each line: TLS, chunks, the cut into lines, no decoding."""
     client = await Client.connect(kubeconfig=str(kubeconfig))
     try:
         least = float("inf")
         for _ in range(3):
-            projection: Any = Undecoded()
+            projection: Any = NullProjection()
             source = client.source(GroupVersionKind("", "v1", "Pod"), projection=projection)
             began = time.process_time()
             async with contextlib.aclosing(source.watch(WatchOptions(send_initial_events=True))) as batches:
@@ -294,12 +294,12 @@ def each(function: Callable[[Any], object], values: Sequence[Any]) -> float:
 
 
 def best(run: Callable[[], None]) -> float:
-    """Microseconds of CPU that it takes when it is least disturbed."""
+    """The least microseconds of CPU of some repetitions."""
     return best_on(lambda _: run(), lambda: None)
 
 
 def best_on(run: Callable[[Any], None], prepare: Callable[[], Any]) -> float:
-    """The same, of what works on something that is made before, and not measured."""
+    """The same for work on a value that `prepare` makes before each repetition, outside the measured time."""
     least = float("inf")
     for _ in range(REPETITIONS):
         prepared = prepare()

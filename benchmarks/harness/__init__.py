@@ -1,5 +1,5 @@
-"""The driver of the benchmarks: builds peers, runs each in a process of its own, reads figures from outside.
+"""The driver of the benchmarks: builds the peers, runs each in its own process, and measures the processes.
 
-`python -m harness` measures, `python -m harness.report` writes the results into docs/. PROTOCOL.md says what
-server, peers and driver promise each other.
+`python -m harness` measures; `python -m harness.report` writes the results into docs/. PROTOCOL.md is the
+protocol of server, peers and driver.
 """

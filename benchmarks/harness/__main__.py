@@ -1,4 +1,4 @@
-"""`python -m harness`: measure, print the tables, keep the figures."""
+"""`python -m harness`: measure, print the tables, and store the figures."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from harness.building import BUILD
 from harness.catalogue import BASE, CANDIDATES
 from harness.command_line import measure_command_line
 from harness.driver import run
-from harness.faults import LeftOut
+from harness.faults import PeerUnavailable
 from harness.plans import Plan, full, quick
 from harness.results import Results
 from harness.tables import tables
@@ -19,7 +19,7 @@ RESULTS = BUILD / "results.json"
 
 
 def main() -> int:
-    """Exit status 2 if nothing could be measured."""
+    """Measures, and returns the exit status: 2 if nothing could be measured."""
     asked = _arguments()
     plan = _plan(asked)
     before = Results.read(RESULTS) if asked.add and RESULTS.exists() else None
@@ -30,7 +30,7 @@ def main() -> int:
         )
         if not asked.only or "command-line" in asked.only:
             measure_command_line(results, runs=plan.command_line)
-    except LeftOut as reason:
+    except PeerUnavailable as reason:
         _tell(f"nothing was measured: {reason}")
         return 2
     results.write(RESULTS)
@@ -59,13 +59,13 @@ def _arguments() -> argparse.Namespace:
     keys = [candidate.key for candidate in CANDIDATES]
     parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__)
     parser.add_argument("plan", nargs="?", choices=["quick", "full"], default="quick")
-    parser.add_argument("--objects", type=int, help="how many, where the plan has its usual number")
-    parser.add_argument("--runs", type=int, help="how often, where the plan has its usual number")
+    parser.add_argument("--objects", type=int, help="the number of objects, where the plan has its default")
+    parser.add_argument("--runs", type=int, help="the number of runs, where the plan has its default")
     parser.add_argument("--peers", nargs="+", choices=keys, default=[], metavar="PEER", help=", ".join(keys))
     parser.add_argument(
         "--only", nargs="+", choices=names, default=[], metavar="SCENARIO", help=", ".join(names)
     )
-    parser.add_argument("--add", action="store_true", help="keep the other results that there are")
+    parser.add_argument("--add", action="store_true", help="keep the results that are not measured again")
     return parser.parse_args()
 
 

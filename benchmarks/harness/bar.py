@@ -1,4 +1,4 @@
-"""The bar: what declctl is to reach, beside what was measured."""
+"""The bars: the figures that declctl has to reach, beside the measured ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Measure = Callable[[Results, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`measure` gives a figure of one of ours, which is to be at most `most`, shown in `unit`."""
+    """One bar: the figure that `measure` gives for a peer of ours must be at most `most`, in `unit`."""
 
     what: str
     most: float
@@ -24,13 +24,13 @@ class Bar:
 
 
 def judged(results: Results) -> Table:
-    """Each bar, each of ours: measured, and met or missed."""
+    """The table of the bars: for each peer of ours the figure, and whether it meets the bar."""
     columns = ["the bar", "at most"]
     for key in OURS:
         columns += [results.peers.get(key, key), ""]
     rows = [[bar.what, _written(bar, bar.most), *_verdicts(results, bar)] for bar in BARS]
     objects = f"{results.size('cache'):,}"
-    notes = [f"Meant for 100,000 pods, measured with {objects}, where no other number is named."]
+    notes = [f"Bars without another number are for 100,000 pods; these were measured with {objects}."]
     return Table("the bar", columns, rows, notes)
 
 
@@ -43,7 +43,7 @@ def _verdicts(results: Results, bar: Bar) -> list[str]:
 
 
 def verdict(value: float, most: float) -> str:
-    """Met, or missed by how much."""
+    """`met`, or `missed` with the factor."""
     if value <= most:
         return "met"
     return f"missed, {shown(value / most)}x the bar" if most else "missed"
@@ -56,7 +56,7 @@ def _written(bar: Bar, value: float) -> str:
 
 
 def _to(name: str, peer: str, scenario: str = "cache") -> Measure:
-    """A figure of ours, in parts of another peer's."""
+    """A figure of ours, divided by the same figure of another peer."""
 
     def measure(results: Results, ours: str) -> float | None:
         mine, theirs = results.figure(scenario, ours, name), results.figure(scenario, peer, name)
@@ -66,7 +66,7 @@ def _to(name: str, peer: str, scenario: str = "cache") -> Measure:
 
 
 def _over(name: str, base: str, scenario: str = "cache") -> Measure:
-    """A figure of ours, in parts of another one of ours."""
+    """A figure of ours, divided by another figure of the same peer."""
 
     def measure(results: Results, ours: str) -> float | None:
         high, low = results.figure(scenario, ours, name), results.figure(scenario, ours, base)
@@ -91,7 +91,7 @@ def _added(scenario: str) -> Measure:
 
 
 def _late(results: Results, ours: str) -> float | None:
-    """Hot changes that were not told."""
+    """1 if not all changes of the hot object were delivered, else 0."""
     records = results.of("hot", ours)
     return None if not records else float(any("hot_told" not in record.figures for record in records))
 
@@ -111,7 +111,7 @@ BARS = (
     Bar("wire to handler at 1,000/s, p50", 1.0, _plain("sync", "latency_p50"), "ms"),
     Bar("wire to handler at 1,000/s, p99", 4.0, _plain("sync", "latency_p99"), "ms"),
     Bar("the same with a core burning, p99", 25.0, _plain("burning", "latency_p99"), "ms"),
-    Bar("hot Leases: changes not told", 0, _late),
+    Bar("hot Leases: changes not delivered", 0, _late),
     Bar("hot Leases: memory after, of before", 1.1, _over("hot_after", "hot_before", "hot"), "x"),
     Bar("unchanged relist: CPU, of the first sync's", 1.1, _over("relist_cpu", "sync_cpu"), "x"),
     Bar("unchanged relist: notifications", 0, _plain("unchanged", "unchanged_told")),

@@ -1,4 +1,4 @@
-"""Making what is measured, in .build/: Go programs, a Rust one, an environment for each Python peer."""
+"""Builds the server and the peers in .build/: Go and Rust programs, and environments of Python peers."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.faults import LeftOut
+from harness.faults import PeerUnavailable
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 PEERS = BENCHMARKS / "peers"
@@ -15,28 +15,28 @@ _BUILD_SECONDS = 1800
 
 
 def go(folder: Path, name: str) -> Path:
-    """Build the Go program of a folder; the compiler's own cache makes the second time quick."""
+    """Builds the Go program of a folder. Later builds are fast, as the compiler has a cache."""
     if not folder.is_dir():
-        raise LeftOut(f"{folder.relative_to(BENCHMARKS)} is not there")
+        raise PeerUnavailable(f"{folder.relative_to(BENCHMARKS)} is not there")
     made = BUILD / name
     _run([_toolchain("go"), "build", "-o", str(made), "."], folder)
     return made
 
 
 def cargo(folder: Path, name: str) -> Path:
-    """Build the Rust program of a folder for release."""
+    """Builds the Rust program of a folder for release."""
     if not folder.is_dir():
-        raise LeftOut(f"{folder.relative_to(BENCHMARKS)} is not there")
+        raise PeerUnavailable(f"{folder.relative_to(BENCHMARKS)} is not there")
     target = BUILD / "cargo"
     _run([_toolchain("cargo"), "build", "--release", "--quiet", "--target-dir", str(target)], folder)
     made = target / "release" / name
     if not made.is_file():
-        raise LeftOut(f"cargo has made no {name}")
+        raise PeerUnavailable(f"cargo has made no {name}")
     return made
 
 
 def python(name: str) -> Path:
-    """The interpreter of a peer's own environment, made anew when its requirements change."""
+    """The interpreter of a peer's own environment, which is built again when its requirements change."""
     requirements = PEERS / f"requirements-{name}.txt"
     home = BUILD / f"venv-{name}"
     interpreter, made_from = home / "bin" / "python", home / "made-from.txt"
@@ -52,7 +52,7 @@ def python(name: str) -> Path:
 
 
 def checkout() -> Path:
-    """An interpreter that runs declctl as it stands here, compiled: pip does that for every other peer."""
+    """An interpreter that runs the declctl of this checkout, compiled, as pip compiles the other peers."""
     _run(
         [sys.executable, "-m", "compileall", "-q", str(BENCHMARKS.parent / "declctl"), str(PEERS)], BENCHMARKS
     )
@@ -67,7 +67,7 @@ def peer_file(name: str) -> str:
 def _toolchain(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise LeftOut(f"{name} is not installed")
+        raise PeerUnavailable(f"{name} is not installed")
     return found
 
 
@@ -77,4 +77,6 @@ def _run(command: Sequence[str], folder: Path) -> None:
     )
     if done.returncode != 0:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise LeftOut(f"{Path(command[0]).name} failed: {said[-1][:160] if said else done.returncode}")
+        raise PeerUnavailable(
+            f"{Path(command[0]).name} failed: {said[-1][:160] if said else done.returncode}"
+        )

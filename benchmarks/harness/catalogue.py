@@ -1,4 +1,4 @@
-"""The peers: what each is called, how it is made, what it can do."""
+"""The peers: their names, commands and abilities."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ BASE = "declctl"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A peer that may be measured. `command` builds it, or raises LeftOut.
+    """A peer that may be measured. `command` builds it, or raises PeerUnavailable.
 
-    `slow` ones are measured once where others are measured several times. `gives` says what a user
-    gets for the price. `formats` is what the server has to prepare for it.
+    A `slow` peer is measured once where others are measured several times. `gives` describes the objects in
+    its cache. `formats` are the formats that the server prepares for it.
     """
 
     key: str
@@ -49,7 +49,7 @@ CANDIDATES = (
         BASE,
         "declctl",
         _declctl("declctl_library"),
-        "compressed JSON, decoded when a handler reads it; typed by nobody",
+        "compressed JSON, decoded when a handler reads it; no types",
         listeners=("none", "sync", "async"),
     ),
     Candidate(
@@ -63,7 +63,7 @@ CANDIDATES = (
         "client-go",
         "client-go, typed, protobuf",
         _client_go("typed-protobuf"),
-        "Go structs, decoded and at hand",
+        "decoded Go structs",
         kinds=TYPED,
         formats=("json", "protobuf"),
     ),
@@ -78,9 +78,9 @@ CANDIDATES = (
         "client-go-dynamic",
         "client-go, dynamic",
         _client_go("dynamic"),
-        "maps of any kind, decoded and at hand",
+        "decoded maps of any kind",
     ),
-    Candidate("kube-rs", "kube-rs", _kube_rs("paged"), "Rust structs, decoded and at hand"),
+    Candidate("kube-rs", "kube-rs", _kube_rs("paged"), "decoded Rust structs"),
     Candidate(
         "kube-rs-streaming",
         "kube-rs, streaming lists",
@@ -91,7 +91,7 @@ CANDIDATES = (
         "official",
         "official informer",
         _python("official", "official"),
-        "typed models, decoded and at hand",
+        "decoded typed models",
         kinds=TYPED,
         slow=True,
     ),
@@ -107,7 +107,7 @@ CANDIDATES = (
         "kr8s",
         "kr8s",
         _python("kr8s", "kr8s_peer"),
-        "objects with attributes, decoded and at hand",
+        "decoded objects with attributes",
         listeners=("none", "sync", "async"),
         slow=True,
     ),
@@ -115,7 +115,7 @@ CANDIDATES = (
         "lightkube",
         "lightkube",
         _python("lightkube", "lightkube_peer"),
-        "typed structs, decoded and at hand",
+        "decoded typed structs",
     ),
 )
 OURS = (BASE, "declctl-run")

@@ -1,4 +1,4 @@
-"""The command line: how long it takes to say something, and what an idle process holds."""
+"""The command line: the time of a command, and the memory of an idle process."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from harness.building import BENCHMARKS, go, peer_file
-from harness.faults import Ended, TooLong
+from harness.faults import PeerExited, TimeLimitExceeded
 from harness.peer import Peer
 from harness.results import Record, Results
 from harness.server import Server
@@ -18,7 +18,7 @@ _LIMIT = 60.0
 
 
 def measure_command_line(results: Results, *, runs: int) -> None:
-    """Add the figures; `runs` times for each command."""
+    """Adds the figures to `results`. Each command is run `runs` times."""
     results.forget([_SCENARIO])
     with tempfile.TemporaryDirectory() as folder:
         manifest = long_manifest(Path(folder))
@@ -40,7 +40,7 @@ def _wall(words: list[str]) -> float:
 
 
 def _idle(folder: Path) -> float:
-    """Megabytes of a process that watches one resource in which nothing happens; 0 if it fails."""
+    """Megabytes of a process that watches one resource without changes; 0 if the process fails."""
     program = go(BENCHMARKS / "server", "server")
     with Server(program, kind="pods", objects=10, folder=folder) as server:
         words = [sys.executable, peer_file("declctl_run"), "--kubeconfig", str(server.kubeconfig)]
@@ -49,7 +49,7 @@ def _idle(folder: Path) -> float:
                 peer.wait("added", _LIMIT)
                 time.sleep(_IDLE_SECONDS)
                 return peer.now().resident
-            except (Ended, TooLong):
+            except (PeerExited, TimeLimitExceeded):
                 return 0.0
 
 

@@ -1,4 +1,4 @@
-"""Runs a plan: builds peers, starts servers, lets the peers take turns, and keeps what was found."""
+"""Runs a plan: builds the peers, starts servers, runs the peers in turn, and records their figures."""
 
 import tempfile
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.building import BENCHMARKS, go
 from harness.catalogue import CANDIDATES
-from harness.faults import Ended, LeftOut, TooLarge, TooLong
+from harness.faults import MemoryLimitExceeded, PeerExited, PeerUnavailable, TimeLimitExceeded
 from harness.machine import machine
 from harness.peer import Peer
 from harness.plans import Plan, Scenario
@@ -22,10 +22,10 @@ Tell = Callable[[str], None]
 def run(
     plan: Plan, *, wanted: Sequence[str], before: Results | None, keep: Callable[[Results], None], tell: Tell
 ) -> Results:
-    """Measure; `keep` is called after every run, so that nothing is lost.
+    """Measures the scenarios of a plan. `keep` stores the results after every run.
 
-    `wanted` peers only, if there are any. `before` has results that are kept where they are not
-    measured again. Raises LeftOut if there is no server.
+    `wanted` are the keys of the peers to measure; empty means all. Results in `before` stay if they are not
+    measured again. Raises PeerUnavailable if there is no server.
     """
     tell("building; the first time takes some minutes")
     program = go(BENCHMARKS / "server", "server")
@@ -33,7 +33,7 @@ def run(
     commands = _built(plan, wanted, results, tell)
     results.forget([scenario.name for scenario in plan.scenarios], commands)
     with tempfile.TemporaryDirectory() as folder:
-        # What needs the same objects is served by the same server, one after the other.
+        # Scenarios with the same objects share a server.
         for (kind, objects), scenarios in groupby(plan.scenarios, lambda each: (each.kind, each.objects)):
             group = list(scenarios)
             formats = _formats(group, commands)
@@ -48,7 +48,7 @@ def run(
 
 
 def _built(plan: Plan, wanted: Sequence[str], results: Results, tell: Tell) -> Mapping[str, Sequence[str]]:
-    """The commands of those peers that are wanted and can be built; the reasons for the others."""
+    """The commands of the wanted peers that can be built. The others go into `results.left_out`."""
     commands: dict[str, Sequence[str]] = {}
     for candidate in CANDIDATES:
         needed = any(scenario.takes(candidate) for scenario in plan.scenarios)
@@ -58,7 +58,7 @@ def _built(plan: Plan, wanted: Sequence[str], results: Results, tell: Tell) -> M
         results.left_out.pop(candidate.key, None)
         try:
             commands[candidate.key] = candidate.command()
-        except LeftOut as reason:
+        except PeerUnavailable as reason:
             results.left_out[candidate.key] = str(reason)
             tell(f"without {candidate.title}: {reason}")
     return commands
@@ -77,7 +77,7 @@ def _scenario(
     versions: dict[str, str],
     tell: Tell,
 ) -> Iterator[Record]:
-    """A B C A B C …, so that a machine that slows down slows all of them."""
+    """Runs the peers in the order A B C A B C …, so that a machine that becomes slow affects all peers."""
     peers = [c for c in CANDIDATES if c.key in commands and scenario.takes(c)]
     if peers:
         tell(f"\n{scenario.name}: {scenario.objects:,} {scenario.kind}, {scenario.says}")
@@ -94,7 +94,7 @@ def _scenario(
 
 
 def _session(scenario: Scenario, command: Sequence[str], server: Server, sizes: Sizes) -> tuple[Session, str]:
-    """One process from begin to end, and why it came no further, if it did not come to the end."""
+    """Runs one peer through the steps. Returns its session, and the reason if a step failed."""
     words = [*command, "--kubeconfig", str(server.kubeconfig), "--kind", scenario.kind]
     words += ["--objects", str(scenario.objects), "--listener", scenario.listener]
     with Peer([*words, *(["--burn"] if scenario.burn else [])]) as peer:
@@ -102,8 +102,8 @@ def _session(scenario: Scenario, command: Sequence[str], server: Server, sizes: 
         for step in scenario.steps:
             try:
                 STEPS[step](session)
-            except (Ended, TooLong, TooLarge) as fault:
-                return session, f"{step}: {'ended: ' if isinstance(fault, Ended) else ''}{fault}"
+            except (PeerExited, TimeLimitExceeded, MemoryLimitExceeded) as fault:
+                return session, f"{step}: {'ended: ' if isinstance(fault, PeerExited) else ''}{fault}"
     return session, ""
 
 

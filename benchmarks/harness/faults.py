@@ -1,17 +1,17 @@
-"""What can go wrong without the rest being worth less."""
+"""Faults of one peer. The measurement goes on with the other peers."""
 
 
-class LeftOut(Exception):
-    """A peer can't be built or run here; the text says why."""
+class PeerUnavailable(Exception):
+    """A peer can't be built or run here; the message has the reason."""
 
 
-class Ended(Exception):
-    """A peer ended before it was told to; the text is the last it said."""
+class PeerExited(Exception):
+    """A peer ended too early; the message is its last line on standard error."""
 
 
-class TooLong(Exception):
-    """A peer took longer than it may; the text says for what."""
+class TimeLimitExceeded(Exception):
+    """A peer exceeded its time limit; the message has the limit."""
 
 
-class TooLarge(Exception):
-    """A peer took more memory than it may; the text says how much."""
+class MemoryLimitExceeded(Exception):
+    """A peer exceeded its memory limit; the message has the size."""

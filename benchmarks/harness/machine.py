@@ -1,4 +1,4 @@
-"""What everything ran on."""
+"""The machine on which the figures were measured."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine() -> Mapping[str, str]:
-    """Processor, cores, memory, kernel (without what a distribution adds) and Python, for people."""
+    """Processor, cores, memory, kernel (without the suffix of a distribution) and Python, as texts."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": _processor(),
@@ -19,7 +19,7 @@ def machine() -> Mapping[str, str]:
 
 
 def _processor() -> str:
-    """The model, as the kernel knows it."""
+    """The model of the processor, from the kernel."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Model"):

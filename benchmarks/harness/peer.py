@@ -1,4 +1,4 @@
-"""A peer, as the driver sees it: lines from it, each with the figures of the moment in which it came."""
+"""A peer process for the driver: its lines, each with the figures of the process when the line arrived."""
 
 import contextlib
 import json
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from harness.faults import Ended, TooLarge, TooLong
+from harness.faults import MemoryLimitExceeded, PeerExited, TimeLimitExceeded
 from harness.processes import Figures, available, figures, reset_peak
 
 _LOOK_SECONDS = 0.2
 _LAST_SECONDS = 5.0
-_SHARE_OF_MEMORY = 0.85  # of what the machine has left when a peer starts
+_SHARE_OF_MEMORY = 0.85  # of the memory that is available when a peer starts
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a peer said, and what it had used by then."""
+    """A line of a peer (`said`), and the figures of the process at that time (`then`)."""
 
     said: Mapping[str, Any]
     then: Figures
 
 
 class Peer:
-    """A process that speaks the protocol, while it is entered. `began` is when it was started."""
+    """A process that speaks the protocol, from enter to exit. `began` is its start on the monotonic clock."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = command
@@ -68,7 +68,7 @@ class Peer:
             stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # the group: it may have children of its own
+        with contextlib.suppress(ProcessLookupError):  # the group, as the peer may have children
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
@@ -76,27 +76,30 @@ class Peer:
         self._errors.close()
 
     def now(self) -> Figures:
-        """The figures of this moment. Raises Ended."""
+        """The current figures. Raises PeerExited."""
         try:
             return figures(self._measured)
         except ProcessLookupError:
-            raise Ended(self._last_words()) from None
+            raise PeerExited(self._last_line()) from None
 
     def reset_peak(self) -> None:
-        """Begin to measure the peak of memory anew."""
+        """Resets the peak of memory to the current size."""
         reset_peak(self._measured)
 
     def send(self, line: str) -> None:
-        """Say something to it. Raises Ended if it is gone."""
+        """Sends a line to the peer. Raises PeerExited if the process has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise Ended(self._last_words()) from None
+            raise PeerExited(self._last_line()) from None
 
     def wait(self, event: str, timeout: float) -> Line:
-        """The next line of this event. Raises TooLong after `timeout` seconds, Ended, and TooLarge."""
+        """The next line of this event. Raises TimeLimitExceeded after `timeout` seconds.
+
+        Raises PeerExited and MemoryLimitExceeded as `watch` does.
+        """
         deadline = time.monotonic() + timeout
         while True:
             with self._news:
@@ -106,17 +109,17 @@ class Peer:
                     return self._lines[event].popleft()
             self.watch()
             if time.monotonic() >= deadline:
-                raise TooLong(f"> {timeout:.0f} s")
+                raise TimeLimitExceeded(f"> {timeout:.0f} s")
 
-    def heard(self, event: str) -> bool:
-        """Whether there is a line of this event that nobody has waited for."""
+    def has_line(self, event: str) -> bool:
+        """Whether a line of this event has arrived that `wait` has not returned yet."""
         with self._news:
             return bool(self._lines[event])
 
     def watch(self) -> None:
-        """Raise Ended or TooLarge, if that is so."""
+        """Raises PeerExited if the process has ended, and MemoryLimitExceeded if it is too large."""
         if (resident := self.now().resident) > self._most:
-            raise TooLarge(f"> {resident / 1000:.0f} GB")
+            raise MemoryLimitExceeded(f"> {resident / 1000:.0f} GB")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -127,12 +130,12 @@ class Peer:
                     self._measured = said["pid"]
                 line = Line(said, figures(self._measured))
             except (ValueError, TypeError, KeyError, ProcessLookupError):
-                continue  # it is no line of the protocol, or the last of a process that ends
+                continue  # not a line of the protocol, or the process has ended
             with self._news:
                 self._lines[said["event"]].append(line)
                 self._news.notify_all()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
         status = self._process.poll()

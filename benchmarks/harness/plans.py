@@ -1,4 +1,4 @@
-"""What is measured: scenarios, each with its objects, its steps and its peers."""
+"""The plans: scenarios, each with its objects, its steps and its peers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +8,13 @@ from harness.session import Sizes
 
 _ALL = tuple(candidate.key for candidate in CANDIDATES)
 _RUNTIMES = (*OURS, "client-go", "client-go-json", "client-go-dynamic", "kube-rs")
-_VARIANTS = ("client-go-json", "kube-rs-streaming")  # of peers that are there in their usual form
+_VARIANTS = ("client-go-json", "kube-rs-streaming")  # other modes of peers that are measured anyway
 _SLOW = tuple(candidate.key for candidate in CANDIDATES if candidate.slow)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Peers in turn, each in a process of its own, `runs` times round; slow ones once."""
+    """Runs of several peers in turn, each in its own process. A peer has `runs` runs; a slow one has one."""
 
     name: str
     says: str
@@ -25,17 +25,17 @@ class Scenario:
     listener: str = "none"
     burn: bool = False
     runs: int = 1
-    sizes: Sizes | None = None  # where they are not the plan's
+    sizes: Sizes | None = None  # None for those of the plan
 
     def takes(self, candidate: Candidate) -> bool:
-        """Whether a peer can do it, and shall."""
+        """Whether a peer is part of the scenario, and is able to run it."""
         able = self.kind in candidate.kinds and self.listener in candidate.listeners
         return able and candidate.key in self.peers
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Scenarios with what they have in common; `command_line` is how often commands are run."""
+    """Scenarios, and their common sizes. `command_line` is the number of runs of each command."""
 
     name: str
     sizes: Sizes
@@ -44,7 +44,7 @@ class Plan:
 
 
 def quick(objects: int = 20_000, runs: int = 1) -> Plan:
-    """All peers, for a look: some minutes. Slow peers do less: they are slow at everything."""
+    """A plan of some minutes with all peers. Slow peers have fewer steps."""
     sizes = Sizes(settle=2, flood=5_000, paced=3_000, hot=15_000, limit=60)
     less = replace(sizes, flood=1_000)
     listen = ("sync", "added", "flood", "latency")
@@ -61,7 +61,7 @@ def quick(objects: int = 20_000, runs: int = 1) -> Plan:
 
 
 def full(objects: int = 100_000, runs: int = 3) -> Plan:
-    """Everything that docs/performance.md shows: some hours."""
+    """A plan of some hours with all figures of docs/performance.md."""
     cache, listen = ("sync", "settle", "read", "relist"), ("sync", "added", "flood", "latency")
     scenarios = (
         Scenario("cache", _CACHE, objects, cache, _ALL, runs=runs),
@@ -96,7 +96,7 @@ _KINDS = "other kinds of object"
 
 
 def _behaviour(objects: int, peers: Sequence[str], *, runs: int = 1) -> tuple[Scenario, ...]:
-    """What a listener goes through when things get rough."""
+    """The scenarios of a listener under load, and of reloads."""
     listens = ("sync", "added")
     return (
         Scenario(

@@ -24,7 +24,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One figure of each peer; None where there is none."""
+    """One figure of each peer; None if a peer has no such figure."""
 
     title: str
     values: Sequence[float | None]
@@ -32,7 +32,7 @@ class Panel:
 
 
 def plot(title: str, names: Sequence[str], panels: Sequence[Panel], *, ours: int, note: str = "") -> str:
-    """The picture. The first `ours` names are told apart by colour. Values must be positive."""
+    """The picture as SVG. The first `ours` names have a colour of their own. Values must be positive."""
     width = _NAMES + len(panels) * (_PANEL + _GAP)
     height = _TOP + len(names) * _ROW + _BOTTOM
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -56,7 +56,7 @@ def _panel(panel: Panel, left: int, rows: int, ours: int) -> list[str]:
         return []
     low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
     if 10**low > min(found) * 0.8:
-        low -= 1  # the shortest bar must be one
+        low -= 1  # the shortest bar must have a visible length
     decades = max(1, high - low)
     bottom = _TOP + rows * _ROW
     parts = [_text(left, 44, f"{panel.title}, {panel.unit} (log scale)", "title")]

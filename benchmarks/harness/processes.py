@@ -1,4 +1,4 @@
-"""Figures of a whole process, read from outside: /proc of Linux."""
+"""Figures of a whole process, from /proc of Linux."""
 
 import os
 import resource
@@ -12,7 +12,7 @@ _PAGE = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One moment: seconds of CPU so far (all threads, ended children), megabytes of memory."""
+    """The figures of a process at a time: seconds of CPU (with threads and ended children), megabytes."""
 
     at: float
     cpu: float
@@ -21,7 +21,7 @@ class Figures:
 
 
 def figures(pid: int) -> Figures:
-    """What a process has used, `at` on the monotonic clock. Raises ProcessLookupError if it is gone."""
+    """The figures of a process; `at` is the monotonic clock. Raises ProcessLookupError if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -29,7 +29,7 @@ def figures(pid: int) -> Figures:
     except FileNotFoundError:
         raise ProcessLookupError(pid) from None
     peak = next((line for line in status.splitlines() if line.startswith("VmHWM:")), None)
-    if peak is None:  # it has ended, and nobody has asked how
+    if peak is None:  # a process that has ended, and that its parent has not waited for
         raise ProcessLookupError(pid)
     # utime, stime, cutime, cstime: counted after the name, which may have spaces and brackets in it
     ticks = sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
@@ -37,11 +37,11 @@ def figures(pid: int) -> Figures:
 
 
 def reset_peak(pid: int) -> None:
-    """Begin to measure the peak anew."""
+    """Resets the peak of a process to its current size."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def available() -> float:
-    """Megabytes that the machine has left."""
+    """Megabytes of memory that are available on the machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("MemAvailable:"))

@@ -17,7 +17,7 @@ _GENERATED = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.
 
 
 def main() -> int:
-    """Exit status 2 if there are no results."""
+    """Writes the files, and returns the exit status: 2 if there are no results."""
     file = BUILD / "results.json"
     if not file.exists():
         sys.stderr.write("There are no results yet: run `make bench-full`.\n")
@@ -29,19 +29,19 @@ def main() -> int:
 
 
 def page(text: str, results: Results) -> str:
-    """The page with its generated part made anew. Raises ValueError if it has no place for it."""
+    """The page with a new generated part. Raises ValueError if the page has no place for it."""
     if not _GENERATED.search(text):
         raise ValueError("the page has no <!-- results --> and <!-- end of results -->")
     return _GENERATED.sub(lambda found: f"{found[1]}\n{section(results)}\n\n{found[2]}", text)
 
 
 def section(results: Results) -> str:
-    """What was measured on what, and every table."""
+    """The generated part: the machine, the plot and every table."""
     machine = results.machine
     head = (
         f"Measured on {results.date}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory']}, {machine['kernel']}, Python {machine['python']}. "
-        "Beside a figure, in brackets, stands how many times declctl's it is."
+        "The number in brackets after a figure is its ratio to the figure of declctl."
     )
     picture_line = f"![CPU and memory of each peer]({PLOT.name})"
     parts = [
@@ -55,7 +55,7 @@ def section(results: Results) -> str:
 
 
 def versions(results: Results) -> str:
-    """Who was measured, and what a user of each gets for its price."""
+    """The table of the measured peers: version, and the objects in the cache."""
     rows = [
         f"| {c.title} | {results.versions[c.key]} | {c.gives} |"
         for c in CANDIDATES
@@ -67,7 +67,7 @@ def versions(results: Results) -> str:
 
 
 def picture(results: Results) -> str:
-    """CPU and memory of the first sync, declctl's first."""
+    """The plot of CPU and memory of the first sync; the peers of ours come first."""
     measured = [c for c in CANDIDATES if results.of("cache", c.key)]
     panels = [
         Panel("CPU to sync", [results.figure("cache", c.key, "sync_cpu") for c in measured], "seconds"),

@@ -1,4 +1,4 @@
-"""What was measured, as it stands in .build/results.json."""
+"""The results of a measurement, which are stored in .build/results.json."""
 
 import statistics
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One run of one peer in one scenario: `figures` as far as it came; `failed` says why no further."""
+    """One run of one peer in one scenario: its `figures`, and in `failed` the reason if a step failed."""
 
     scenario: str
     kind: str
@@ -20,7 +20,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct):
-    """A measurement. `peers` has titles, `versions` what peers said of themselves, `left_out` reasons."""
+    """All results. By the key of a peer, `peers` has titles, `versions` versions, and `left_out` reasons."""
 
     plan: str
     date: str
@@ -31,7 +31,7 @@ class Results(msgspec.Struct):
     records: list[Record] = msgspec.field(default_factory=list[Record])
 
     def write(self, file: Path) -> None:
-        """Write it down, whole or not at all."""
+        """Writes the results to a file, atomically."""
         file.parent.mkdir(exist_ok=True)
         aside = file.with_suffix(".new")
         aside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
@@ -39,11 +39,11 @@ class Results(msgspec.Struct):
 
     @classmethod
     def read(cls, file: Path) -> "Results":
-        """What `write` has written."""
+        """Reads a file of `write`."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def forget(self, scenarios: Collection[str], peers: Collection[str] = ()) -> None:
-        """Drop what these scenarios gave; of these peers, or of all."""
+        """Removes the records of these scenarios, for these peers; empty means all peers."""
         self.records = [
             record
             for record in self.records
@@ -64,16 +64,16 @@ class Results(msgspec.Struct):
     def figure(
         self, scenario: str, peer: str, name: str, *, kind: str = "", objects: int = 0
     ) -> float | None:
-        """The median over the runs; None if there is none."""
+        """The median of a figure over the runs; None if no run has it."""
         found = [record.figures.get(name) for record in self.of(scenario, peer, kind=kind, objects=objects)]
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
     def failed(self, scenario: str, peer: str, *, kind: str = "", objects: int = 0) -> str:
-        """Why a peer came no further in a scenario; empty if it came to the end."""
+        """The reason why a peer failed in a scenario; empty if it did not fail."""
         found = self.of(scenario, peer, kind=kind, objects=objects)
         return next((record.failed for record in found if record.failed), "")
 
     def size(self, scenario: str) -> int:
-        """How many objects there were, the most."""
+        """The largest number of objects in a scenario."""
         return max((record.objects for record in self.records if record.scenario == scenario), default=0)

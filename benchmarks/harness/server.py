@@ -1,4 +1,4 @@
-"""The server, as the driver sees it: a process with controls."""
+"""The benchmark server for the driver: a process with controls."""
 
 import json
 import subprocess
@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.faults import LeftOut
+from harness.faults import PeerUnavailable
 
 
 class Server:
-    """Serves `objects` of a kind while it is entered; `kubeconfig` is what clients take."""
+    """Serves objects of a kind, from enter to exit. `kubeconfig` is the kubeconfig for the clients."""
 
     def __init__(
         self, program: Path, *, kind: str, objects: int, folder: Path, formats: str = "json"
@@ -29,10 +29,10 @@ class Server:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()  # it comes when the kubeconfig is written
-        if not told:
-            raise LeftOut(f"the server ended with {self._process.wait()}")
-        self._control = json.loads(told)["control"]
+        line = self._process.stdout.readline()  # it comes when the kubeconfig is written
+        if not line:
+            raise PeerUnavailable(f"the server ended with {self._process.wait()}")
+        self._control = json.loads(line)["control"]
         return self
 
     def __exit__(
@@ -48,22 +48,22 @@ class Server:
             self._process.wait()
 
     def modify(self, count: int, *, rate: int, hot: bool, timeout: float) -> dict[str, Any]:
-        """Change objects, `rate` a second or as fast as they are taken (0); answers when all are written.
+        """Changes objects, `rate` each second; 0 means as fast as the clients take them.
 
-        Raises TimeoutError if that takes longer than `timeout` seconds.
+        Returns when all changes are written. Raises TimeoutError after `timeout` seconds.
         """
         return self._ask(f"/modify?count={count}&rate={rate}&hot={int(hot)}", "POST", timeout)
 
     def expire(self) -> None:
-        """End all watches, and forget all versions."""
+        """Ends all watches, and expires all versions."""
         self._ask("/expire", "POST", 30)
 
     def stats(self) -> dict[str, int]:
-        """How much was asked, and sent."""
+        """The counts of requests, bytes and changes."""
         return self._ask("/stats", "GET", 30)
 
     def calm(self, timeout: float = 30) -> None:
-        """Return when no client is connected any more: the last peer has gone."""
+        """Returns when no client is connected, so that the last peer has ended."""
         deadline = time.monotonic() + timeout
         while self.stats()["open"] and time.monotonic() < deadline:
             time.sleep(0.1)

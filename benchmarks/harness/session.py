@@ -1,4 +1,4 @@
-"""What is done with one running peer: steps, each of which adds figures."""
+"""A session with one running peer: steps, each of which adds figures."""
 
 import contextlib
 import threading
@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from harness.faults import TooLong
+from harness.faults import TimeLimitExceeded
 from harness.peer import Peer
 from harness.processes import Figures
 from harness.server import Server
 
 _HEED_SECONDS = 0.3  # until a peer has read a line; the protocol has no answer to `expect`
 _QUIET_SECONDS = 1.0
-_QUIET_CPU = 0.1  # seconds of CPU within the quiet ones
-_QUIET_BYTES = 64 * 1024  # bookmarks
+_QUIET_CPU = 0.1  # the most seconds of CPU within the quiet seconds
+_QUIET_BYTES = 64 * 1024  # the most bytes within them, which are bookmarks
 _LOOK_SECONDS = 0.1
 _RELOAD_AFTER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done, and how long it may take, in seconds. Rates are events a second."""
+    """The sizes of the steps, and the time limit of each. Times are in seconds, rates in events a second."""
 
     settle: float = 5.0
     flood: int = 20_000
@@ -34,9 +34,9 @@ class Sizes:
 
 
 class Session:
-    """One run of one peer: `figures` has what was found, `version` what it is.
+    """One run of one peer, with its `figures` and its `version`.
 
-    CPU and walls are in seconds, memory in megabytes, latencies in milliseconds.
+    CPU and wall times are in seconds, memory in megabytes, latencies in milliseconds.
     """
 
     def __init__(self, peer: Peer, server: Server, sizes: Sizes) -> None:
@@ -49,7 +49,7 @@ class Session:
         self._listed_bytes = 0
 
     def sync(self) -> None:
-        """From the start of the process until the cache has everything."""
+        """From the start of the process until the cache has all objects."""
         line = self._peer.wait("synced", self._sizes.limit)
         self.version = str(line.said["version"])
         stats = self._server.stats()
@@ -63,19 +63,19 @@ class Session:
         )
 
     def settle(self) -> None:
-        """Some seconds later: garbage is collected, memory given back."""
+        """Waits some seconds, in which garbage is collected and memory is released."""
         time.sleep(self._sizes.settle)
         then = self._peer.now()
         self._put(settled_cpu=then.cpu, settled_resident=then.resident, settled_peak=then.peak)
 
     def read(self) -> None:
-        """Ask the index for one value."""
+        """Reads one value of the index."""
         self._peer.send("read")
         said = self._peer.wait("read", self._sizes.limit).said
         self._put(read_seconds=said["median"], read_values=said["values"])
 
     def relist(self) -> None:
-        """The versions expire: everything is listed again, and nothing has changed."""
+        """Expires all versions: the peer lists all objects again, without changes."""
         self._peer.reset_peak()
         before = self._peer.now()
         after = self._expired()
@@ -87,12 +87,12 @@ class Session:
         )
 
     def added(self) -> None:
-        """Until the listener has heard of everything, from the start."""
+        """From the start of the process until the listener has received all objects."""
         line = self._peer.wait("added", self._sizes.limit)
         self._put(added_cpu=line.then.cpu, added_wall=line.then.at - self._peer.began)
 
     def flood(self) -> None:
-        """Changes as fast as they are taken."""
+        """Changes as fast as the peer takes them."""
         before, _, received = self._changes(self._sizes.flood, rate=0)
         took = received.at - before.at
         self._put(
@@ -100,7 +100,7 @@ class Session:
         )
 
     def latency(self) -> None:
-        """Changes at a steady rate: how late the handler is called."""
+        """Changes at a steady rate: the delay until the handler is called."""
         before, said, received = self._changes(self._sizes.paced, rate=self._sizes.rate, latency=True)
         self._put(
             latency_cpu=(received.cpu - before.cpu) / self._sizes.paced,
@@ -110,7 +110,7 @@ class Session:
         )
 
     def hot(self) -> None:
-        """One object, again and again: whether all of it is told, and whether anything piles up."""
+        """Many changes of one object: whether all are delivered, and the growth of memory."""
         self._peer.reset_peak()
         before, said, received = self._changes(self._sizes.hot, rate=self._sizes.hot_rate, hot=True)
         self._put(
@@ -124,14 +124,14 @@ class Session:
         )
 
     def unchanged(self) -> None:
-        """A relist in which nothing has changed: whether a listener is told of anything."""
+        """A relist without changes: whether the listener receives a notification."""
         self._peer.send("expect 1")
         time.sleep(_HEED_SECONDS)
         self._expired()
-        self._put(unchanged_told=float(self._peer.heard("received")))
+        self._put(unchanged_told=float(self._peer.has_line("received")))
 
     def reload(self) -> None:
-        """Handlers are edited while changes come: how long these wait."""
+        """Edits the handlers while changes come: the delay of the changes."""
         asked = threading.Timer(_RELOAD_AFTER, self._peer.send, ["reload"])
         asked.start()
         _, said, _ = self._changes(self._sizes.paced, rate=self._sizes.rate, latency=True)
@@ -160,11 +160,11 @@ class Session:
         return before, line.said, line.then
 
     def _order(self, count: int, rate: int, hot: bool, limit: float) -> None:
-        with contextlib.suppress(OSError):  # it is the peer that is waited for, with a limit of its own
+        with contextlib.suppress(OSError):  # the wait for the peer has its own limit and error
             self._server.modify(count, rate=rate, hot=hot, timeout=limit)
 
     def _expired(self) -> Figures:
-        """The figures of the moment after a whole relist in which the peer came to rest."""
+        """Expires all versions; returns the figures at the time when the peer is idle after the relist."""
         wanted = self._server.stats()["bytes"] + self._listed_bytes // 2
         self._server.expire()
         deadline = time.monotonic() + self._sizes.limit
@@ -177,7 +177,7 @@ class Session:
                 busy, sent = now, total
             elif total >= wanted and now.at - busy.at > _QUIET_SECONDS:
                 return Figures(busy.at, now.cpu, now.resident, now.peak)
-        raise TooLong(f"> {self._sizes.limit:.0f} s")
+        raise TimeLimitExceeded(f"> {self._sizes.limit:.0f} s")
 
 
 STEPS: Mapping[str, Callable[[Session], None]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""The results as tables: each peer's figure, and beside it how many times declctl's it is."""
+"""The results as tables: the figure of each peer, and its ratio to that of declctl."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure: `scale` makes the unit that is shown of the kept one. `of` computes what isn't kept."""
+    """One figure. `scale` converts to the shown unit. `of` computes a figure that is not stored."""
 
     head: str
     name: str
@@ -23,7 +23,7 @@ class Column:
 
 
 def tables(results: Results) -> list[Table]:
-    """All that there are figures for."""
+    """All tables that have figures."""
     made = [_cache(results), _listening(results), _burning(results), _hot(results), _unchanged(results)]
     made += [_kinds(results), _sizes(results), _reload(results), _command_line(results), _left_out(results)]
     return [table for table in made if table.rows]
@@ -44,7 +44,7 @@ def _cache(results: Results) -> Table:
 
 
 def _listening(results: Results) -> Table:
-    """Sync and async handlers below each other."""
+    """The rows of sync handlers, and below them those of async handlers."""
     parts: list[Sequence[str]] = []
     notes: list[str] = []
     heads: Sequence[str] = []
@@ -69,11 +69,11 @@ def _listening(results: Results) -> Table:
 
 
 def on_top(results: Results, peer: str, scenario: str) -> float | None:
-    """Seconds of CPU that the first notifications cost beyond those of a sync that tells nobody."""
+    """The seconds of CPU for the first notifications: the difference to a sync without a listener."""
     objects = results.size(scenario)
-    told = results.figure(scenario, peer, "added_cpu", objects=objects)
+    delivered = results.figure(scenario, peer, "added_cpu", objects=objects)
     alone = results.figure("cache", peer, "sync_cpu", objects=objects)
-    return None if told is None or alone is None else max(0.0, told - alone)
+    return None if delivered is None or alone is None else max(0.0, delivered - alone)
 
 
 def _burning(results: Results) -> Table:
@@ -88,7 +88,7 @@ def _burning(results: Results) -> Table:
 def _hot(results: Results) -> Table:
     columns = (
         Column("took s", "hot_wall"),
-        Column("told", "hot_told"),
+        Column("delivered", "hot_told"),
         Column("of these merged", "hot_merged"),
         Column("CPU µs a change", "hot_cpu", 1e6),
         Column("before MB", "hot_before"),
@@ -99,7 +99,7 @@ def _hot(results: Results) -> Table:
 
 
 def _unchanged(results: Results) -> Table:
-    columns = (Column("told of something", "unchanged_told"),)
+    columns = (Column("notified", "unchanged_told"),)
     found = _table(results, "unchanged", "a relist in which nothing has changed", columns)
     said = {"0": "no", "1": "yes"}
     return Table(
@@ -194,7 +194,9 @@ def _table(results: Results, scenario: str, says: str, columns: Sequence[Column]
 
 def _cells(results: Results, scenario: str, peer: str, columns: Sequence[Column]) -> list[str]:
     cells: list[str] = []
-    failed = results.failed(scenario, peer).split(": ")[1:2]  # how, without the words that a note has
+    failed = results.failed(scenario, peer).split(": ")[
+        1:2
+    ]  # the reason without the step, which is in the note
     for column in columns:
         value = _value(results, scenario, peer, column)
         if value is None and failed:
@@ -218,7 +220,7 @@ def _cell(value: float | None, base: float | None, scale: float = 1) -> str:
 
 
 def shown(value: Any) -> str:
-    """Three digits that mean something."""
+    """The value with three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     if value == int(value) and value < 1000:

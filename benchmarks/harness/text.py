@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under a title. The first column is of words, the others are of figures."""
+    """Rows of text under a title. The first column has names, the others have figures."""
 
     title: str
     columns: Sequence[str]
@@ -15,7 +15,7 @@ class Table:
 
 
 def plain(table: Table) -> str:
-    """With columns that stand below each other."""
+    """The table as text with aligned columns."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
     shown = [
@@ -29,7 +29,7 @@ def plain(table: Table) -> str:
 
 
 def markdown(table: Table, *, level: int = 3) -> str:
-    """With a heading of `level`."""
+    """The table as Markdown, with a heading of `level`."""
     head = ["| " + " | ".join(table.columns) + " |", "|---" + "|--:" * (len(table.columns) - 1) + "|"]
     rows = ["| " + " | ".join(row) + " |" for row in table.rows]
     notes = ["", *table.notes] if table.notes else []

@@ -1,4 +1,4 @@
-"""What the handlers of `declctl run` share over reloads: a module that is not theirs."""
+"""The counter of `declctl run`, in a module outside the bundle, so that it survives reloads."""
 
 import os
 import threading
@@ -10,5 +10,5 @@ burner = Burner()
 
 
 def listen() -> None:
-    """Take commands from standard input from here on."""
+    """Starts a thread that serves the commands of standard input."""
     threading.Thread(target=lambda: serve(counter=counter, read=None), daemon=True).start()

@@ -29,7 +29,7 @@ class Sync:
 
 
 class Async:
-    """The same on the loop."""
+    """A handler that counts, on the loop."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -58,7 +58,7 @@ class Burning(Burner):
 
 
 async def main() -> None:
-    """Keep the cache until the process is ended by `serve`."""
+    """Runs the informer until `serve` ends the process."""
     asked = arguments(__doc__, listeners=("none", "sync", "async"))
     sys.setswitchinterval(0.0002)  # as docs/library.md says, for handlers that compute
     kind = KINDS[asked.kind]
@@ -83,13 +83,13 @@ async def main() -> None:
 
 
 def merged(informer: SharedIndexInformer) -> int:
-    """How many changes were merged before the counting handler heard of them."""
+    """The number of changes that were merged before their delivery to the counting handler."""
     handlers = informer.statistics().processor.handlers
     return handlers["counting"].merged if "counting" in handlers else 0
 
 
 def obey(informer: SharedIndexInformer, counter: Counter) -> None:
-    """Read standard input."""
+    """Serves the commands of standard input."""
     lister = informer.lister
 
     def read() -> int:

@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.1
 
 
 def main() -> None:
-    """Run it, say when it has synced, and hand on commands until there are no more."""
+    """Runs `declctl run`, reports its sync, and forwards commands until the end of standard input."""
     asked = arguments(__doc__, listeners=("none", "sync", "async"))
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder)
@@ -63,33 +63,33 @@ class Admin:
         self.address = address
 
     def get(self, path: str) -> Any:
-        """What it answers; a fault if it does not."""
+        """The JSON document at a path. Raises OSError without an answer."""
         with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as answer:
             return json.load(answer)
 
     def post(self, path: str) -> Any:
-        """What it answers to an order."""
+        """The answer to a POST."""
         order = urllib.request.Request(f"http://{self.address}{path}", method="POST")
         with urllib.request.urlopen(order, timeout=60) as answer:
             return json.load(answer)
 
     def cached(self) -> int:
-        """How many objects are in the cache, once it has synced; none before."""
+        """The number of objects in the cache; 0 until it has synced."""
         try:
             (resource,) = self.get("/status")["resources"]
         except (OSError, ValueError):
-            return 0  # it is starting
+            return 0  # the process is still starting
         return resource["objects"] if resource["synced"] else 0
 
     def reader(self, resource: str) -> Callable[[], int]:
-        """Asks the index for its first value over HTTP, as one does from outside."""
+        """Reads the first value of the index over HTTP, as a user of the admin address does."""
         index = f"/index/{resource}/{INDEX}/"
         path = index + urllib.parse.quote(self.get(index)["values"][0], safe="")
         return lambda: self.get(path)["count"]
 
 
 def manifest(asked: Any, admin: str) -> dict[str, Any]:
-    """The manifest, as YAML allows it: JSON."""
+    """The manifest as JSON, which is also YAML."""
     kind = KINDS[asked.kind]
     resource = {
         "name": asked.kind,
@@ -112,7 +112,7 @@ def manifest(asked: Any, admin: str) -> dict[str, Any]:
 
 
 def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, asked: Any) -> None:
-    """Say when it has synced; then answer commands or hand them on to the handlers, and end it with them."""
+    """Reports the sync, answers or forwards the commands, and ends the process after the last one."""
     while (found := admin.cached()) < asked.objects:
         time.sleep(LOOK_SECONDS)
     say("synced", objects=found, version=f"declctl {__version__}")
@@ -130,7 +130,7 @@ def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, asked: An
 
 
 def reload(admin: Admin, bundle: Path) -> dict[str, Any]:
-    """Edit the handlers, have them reloaded, and tell what became of it."""
+    """Edits the handlers, reloads them, and reports the outcome."""
     for file in bundle.glob("*_handlers.py"):
         file.write_text(f"{file.read_text()}\n# edited {time.time_ns()}\n")
     began = time.perf_counter()
@@ -145,7 +145,7 @@ def reload(admin: Admin, bundle: Path) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

@@ -1,4 +1,4 @@
-"""kr8s: its watch into a dict and an index, by hand; a watch without a version begins with all objects."""
+"""kr8s: its watch, with a dict and an index by hand. A watch without a version begins with all objects."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ Told = Callable[[str, Any], Awaitable[None]]
 
 
 async def main() -> None:
-    """Watch, and begin again whenever the watch ends."""
+    """Watches, and starts a new watch whenever one ends."""
     group, _, api_version = KINDS[asked.kind].api_version.rpartition("/")
     resource = f"{asked.kind}.{group}/{api_version}" if group else asked.kind
     api = await kr8s.asyncio.api(kubeconfig=asked.kubeconfig)
@@ -37,7 +37,7 @@ async def main() -> None:
 
 
 def keep(event: str, obj: Any) -> str:
-    """Change the cache; returns what a listener is to be told: nothing if nothing has changed."""
+    """Updates the cache. Returns the event for the listener; None if nothing has changed."""
     key = f"{obj.namespace}/{obj.name}"
     before = objects.get(key)
     if before is not None:
@@ -56,22 +56,22 @@ def keep(event: str, obj: Any) -> str:
 
 
 def listener(event: str, obj: Any) -> None:
-    """Count; the burning one has a thread, since it would hold up the loop."""
+    """Counts, and starts the burner in a thread, as it would block the loop."""
     if event == "ADDED":
         counter.added()
     elif event == "MODIFIED":
         counter.changed(obj)
         if asked.burn:
-            burner.aside()
+            burner.burn_in_thread()
 
 
 async def listener_async(event: str, obj: Any) -> None:
-    """The same as a coroutine."""
+    """A listener that counts, as a coroutine."""
     listener(event, obj)
 
 
 def read() -> int:
-    """The objects under the first value."""
+    """The number of objects under the first value."""
     return len(list(by_value[min(by_value)].values()))
 
 

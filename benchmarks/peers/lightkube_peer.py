@@ -1,4 +1,4 @@
-"""lightkube: list in pages and watch into a dict and an index, by hand; typed structs."""
+"""lightkube: list in pages and watch, with a dict and an index by hand; typed structs."""
 
 import threading
 from collections import defaultdict
@@ -22,7 +22,7 @@ RESOURCES = {"pods": Pod, "configmaps": ConfigMap, "secrets": Secret, "leases": 
 
 
 def main() -> None:
-    """List and watch, and begin again when the version is too old."""
+    """Lists and watches, and lists again when the version is too old."""
     client = Client(config=KubeConfig.from_file(asked.kubeconfig))
     resource = RESOURCES[asked.kind]
     synced = False
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def put(obj: Any) -> None:
-    """Keep an object, and tell the listener if it is new or has changed."""
+    """Stores an object, and notifies the listener if it is new or has changed."""
     key = f"{obj.metadata.namespace}/{obj.metadata.name}"
     before = objects.get(key)
     if before is not None:
@@ -60,11 +60,11 @@ def put(obj: Any) -> None:
     elif before.metadata.resourceVersion != obj.metadata.resourceVersion:
         counter.changed(obj)
         if asked.burn:
-            burner.aside()
+            burner.burn_in_thread()
 
 
 def drop(obj: Any) -> None:
-    """Forget an object."""
+    """Removes an object."""
     key = f"{obj.metadata.namespace}/{obj.metadata.name}"
     before = objects.pop(key, None)
     if before is not None:
@@ -72,12 +72,12 @@ def drop(obj: Any) -> None:
 
 
 def value(obj: Any) -> str:
-    """What the index is made of."""
+    """The value of an object in the index."""
     return (obj.spec.nodeName if asked.kind == "pods" else obj.metadata.namespace) or ""
 
 
 def read() -> int:
-    """The objects under the first value."""
+    """The number of objects under the first value."""
     return len(list(by_value[min(by_value)].values()))
 
 

@@ -12,7 +12,7 @@ from protocol import SENT, Burner, Counter, arguments, say, serve
 
 
 def lists(kind: str) -> Any:
-    """The method that lists and watches a kind; what CustomObjectsApi gives, the informer can't take."""
+    """The method that lists and watches a kind. The informer can't use the objects of CustomObjectsApi."""
     core = client.CoreV1Api()
     methods = {
         "pods": core.list_pod_for_all_namespaces,
@@ -26,7 +26,7 @@ def lists(kind: str) -> Any:
 
 
 class Index:
-    """Objects by one field, kept by handlers: this informer has no indexes, and tells no old object."""
+    """Objects by one field, updated by handlers: this informer has no indexes, and passes no old object."""
 
     def __init__(self, kind: str) -> None:
         self.by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -34,7 +34,7 @@ class Index:
         self._pods = kind == "pods"
 
     def put(self, obj: Any) -> None:
-        """It was added, or has changed."""
+        """Stores an object that was added or has changed."""
         key = f"{obj.metadata.namespace}/{obj.metadata.name}"
         value = (obj.spec.node_name if self._pods else obj.metadata.namespace) or ""
         before = self.value_of.get(key)
@@ -44,13 +44,13 @@ class Index:
         self.value_of[key] = value
 
     def drop(self, obj: Any) -> None:
-        """It is gone."""
+        """Removes a deleted object."""
         key = f"{obj.metadata.namespace}/{obj.metadata.name}"
         del self.by_value[self.value_of.pop(key)][key]
 
 
 def main() -> None:
-    """Keep the cache until standard input ends."""
+    """Runs the informer until the end of standard input."""
     asked = arguments(__doc__)
     config.load_kube_config(asked.kubeconfig)
     informer = SharedInformer(lists(asked.kind))
@@ -71,7 +71,7 @@ def main() -> None:
         informer.add_event_handler(ADDED, lambda _: counter.added())
         informer.add_event_handler(MODIFIED, counter.changed)
     if asked.burn:
-        informer.add_event_handler(MODIFIED, Burner().aside)
+        informer.add_event_handler(MODIFIED, Burner().burn_in_thread)
     informer.start()
     synced.wait()
     value = min(index.by_value)

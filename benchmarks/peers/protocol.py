@@ -1,6 +1,7 @@
-"""The peers' side of PROTOCOL.md: arguments, counting, lines out and lines in. Needs nothing but Python.
+"""PROTOCOL.md for Python peers: arguments, counters, and the lines of standard input and output.
 
-A peer makes one `Peer`, tells it what it sees, and ends in `serve`, which reads standard input until its end.
+A peer makes a `Counter`, calls it for each notification, and ends in `serve`, which reads standard input
+until its end. Only the standard library is needed.
 """
 
 import argparse
@@ -20,7 +21,7 @@ READS = 200
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of the server: how it is asked for, and what its one index is made of."""
+    """One kind of the server, and the field of its index."""
 
     api_version: str
     kind: str
@@ -37,7 +38,7 @@ KINDS = {
 
 
 def arguments(description: str | None, *, listeners: Sequence[str] = ("none", "sync")) -> argparse.Namespace:
-    """The arguments of every peer; `listeners` are those that this one can have."""
+    """Parses the arguments of a peer; `listeners` are the ones that this peer supports."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--kind", choices=list(KINDS), default="pods")
@@ -48,16 +49,16 @@ def arguments(description: str | None, *, listeners: Sequence[str] = ("none", "s
 
 
 def say(event: str, **fields: Any) -> None:
-    """One line, flushed; safe from any thread."""
+    """Prints one line of JSON, flushed. Any thread may call it."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 class Counter:
-    """Counts what a listener is called with, and says so when all of it has come.
+    """Counts the notifications of a listener, and prints a line when all have come.
 
-    Called by one thread at a time; `expect` may come from another. `sent` reads the annotation of an
-    object, as the library has it; `merged` says how many changes were merged before delivery so far.
+    One thread at a time calls it; `expect` may come from another thread. `sent` reads the annotation of an
+    object of the library. `merged` returns the number of changes that were merged before delivery.
     """
 
     def __init__(
@@ -70,16 +71,16 @@ class Counter:
         self._calls = 0
         self._merged_before = 0
         self._wanted = 0
-        self._delays: list[int] | None = None  # nanoseconds, while they are asked for
+        self._delays: list[int] | None = None  # nanoseconds; None without `latency`
 
     def added(self) -> None:
-        """A first notification was delivered."""
+        """Counts a first notification."""
         self._added += 1
         if self._added == self._objects:
             say("added", objects=self._added)
 
     def changed(self, obj: Any) -> None:
-        """A change was delivered: called first thing."""
+        """Counts a change. A listener calls it before all other work."""
         if self._delays is not None:
             now = time.time_ns()
             self._delays.append(now - int(self._sent(obj)))
@@ -88,13 +89,13 @@ class Counter:
             self._tell()
 
     def expect(self, changes: int, *, latency: bool) -> None:
-        """Count from here, and say so when there were that many."""
+        """Starts a new count; after `changes` changes, a line is printed."""
         self._merged_before = self._merged() if self._merged else 0
         self._delays = [] if latency else None
         self._calls, self._wanted = 0, changes
 
     def look(self) -> None:
-        """Say so if merged changes make up for the calls that are missing; to be called now and then."""
+        """Prints the line if calls and merged changes together reach the count. To be called periodically."""
         if (
             self._merged
             and self._wanted
@@ -105,17 +106,17 @@ class Counter:
     def _tell(self) -> None:
         changes, self._wanted = self._wanted, 0
         delays, self._delays = self._delays, None
-        told: dict[str, Any] = {"changes": changes, "calls": self._calls, "objects": self._objects}
+        fields: dict[str, Any] = {"changes": changes, "calls": self._calls, "objects": self._objects}
         if delays:
             delays.sort()
-            told["p50"] = delays[len(delays) // 2] / 1e6
-            told["p99"] = delays[int(len(delays) * 0.99)] / 1e6
-            told["most"] = delays[-1] / 1e6
-        say("received", **told)
+            fields["p50"] = delays[len(delays) // 2] / 1e6
+            fields["p99"] = delays[int(len(delays) * 0.99)] / 1e6
+            fields["most"] = delays[-1] / 1e6
+        say("received", **fields)
 
 
 def serve(*, counter: Counter | None, read: Callable[[], int] | None) -> None:
-    """Do what standard input says until its end, and then end the process, whatever its threads do."""
+    """Executes the commands of standard input until its end, and then ends the process."""
     for command, *words in commands():
         match command, words:
             case "expect", [number, *rest] if counter is not None:
@@ -146,26 +147,26 @@ def timed(read: Callable[[], int]) -> dict[str, Any]:
 
 
 class Burner:
-    """Keeps a core busy from its first call on, in the thread that calls, or in one of its own."""
+    """Keeps a core busy from the first call on, in the calling thread or in a thread of its own."""
 
     def __init__(self) -> None:
         self._burns = False
 
     def burn(self, *_: object) -> None:
-        """Never returns the first time; whoever calls it has a thread to give."""
+        """Blocks the calling thread for ever at the first call; later calls return."""
         if not self._burns:
             self._burns = True
             spin()
 
-    def aside(self, *_: object) -> None:
-        """The same in a thread of its own, for libraries whose handlers share the thread of the watch."""
+    def burn_in_thread(self, *_: object) -> None:
+        """Starts a thread that burns, for libraries whose handlers share the thread of the watch."""
         if not self._burns:
             self._burns = True
             threading.Thread(target=spin, daemon=True).start()
 
 
 def spin() -> None:
-    """Compute, for ever."""
+    """Computes for ever."""
     number = 0
     while True:
         number = (number * 31 + 7) % 1_000_003

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.faults import Ended, TooLong
+from harness.faults import PeerExited, TimeLimitExceeded
 from harness.peer import Peer
 from harness.processes import figures
 
@@ -29,9 +29,9 @@ def test_lines_are_found_whatever_came_before_them() -> None:
     """A peer may hear of all objects before it says that it has synced."""
     with _peer("early") as peer:
         peer.wait("synced", _LONG)
-        assert peer.heard("added")
+        assert peer.has_line("added")
         assert peer.wait("added", _LONG).said["objects"] == 3
-        assert not peer.heard("added")
+        assert not peer.has_line("added")
 
 
 def test_it_answers_what_it_is_asked() -> None:
@@ -43,13 +43,13 @@ def test_it_answers_what_it_is_asked() -> None:
 
 def test_silence_is_too_long() -> None:
     """A peer that never says it is ended by whoever waits for it."""
-    with _peer("synced") as peer, pytest.raises(TooLong, match="> 0 s"):
+    with _peer("synced") as peer, pytest.raises(TimeLimitExceeded, match="> 0 s"):
         peer.wait("added", 0.01)
 
 
 def test_one_that_ends_is_quoted() -> None:
     """Its last words are the reason that is shown."""
-    with _peer("ends") as peer, pytest.raises(Ended, match="no such thing as a Lease"):
+    with _peer("ends") as peer, pytest.raises(PeerExited, match="no such thing as a Lease"):
         peer.wait("synced", _LONG)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from harness.catalogue import CANDIDATES, OURS
 from harness.driver import run
-from harness.faults import LeftOut
+from harness.faults import PeerUnavailable
 from harness.plans import Plan, full, quick
 from harness.session import STEPS
 
@@ -36,5 +36,5 @@ def test_no_peer_is_asked_for_what_it_cannot_do() -> None:
 def test_without_a_server_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Go, no figures: it is said at once."""
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(LeftOut, match="go is not installed"):
+    with pytest.raises(PeerUnavailable, match="go is not installed"):
         run(quick(), wanted=[], before=None, keep=lambda _: None, tell=lambda _: None)

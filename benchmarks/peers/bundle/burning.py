@@ -7,5 +7,5 @@ from declctl import hookimpl
 
 @hookimpl
 def declctl_modified() -> None:
-    """Never returns the first time."""
+    """Does not return from the first call."""
     burner.burn()

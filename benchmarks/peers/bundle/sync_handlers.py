@@ -7,17 +7,17 @@ from declctl import hookimpl
 
 @hookimpl
 def declctl_startup() -> None:
-    """Once in the life of the process: the counter outlives reloads."""
+    """Starts the counter once in the life of the process; it survives reloads."""
     listen()
 
 
 @hookimpl
 def declctl_added() -> None:
-    """A first notification."""
+    """Counts a first notification."""
     counter.added()
 
 
 @hookimpl
 def declctl_modified(obj: object) -> None:
-    """A change."""
+    """Counts a change."""
     counter.changed(obj)
