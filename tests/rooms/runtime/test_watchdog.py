@@ -31,7 +31,7 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
     gate.set()
     until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
     assert "goes on: it was blocked for" in log.events("warning")[0]
-    assert watchdog.status.document()["lastPlace"].endswith(" in index_function")
+    assert watchdog.status.last_place.endswith(" in index_function")
     assert machinery.stop()
 
 
