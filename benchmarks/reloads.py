@@ -86,7 +86,7 @@ class Rig:
         manifest["spec"]["resources"][0]["indexers"] = list(indexers)
         return self._effect(lambda: self._bundle.write("manifest.yaml", json.dumps(manifest)))
 
-    def asked(self) -> dict[str, int]:
+    def requests(self) -> dict[str, int]:
         """The counts of the requests to the server."""
         stats = self.server.stats()
         return {name: stats[name] for name in ("lists", "streams", "watches")}
@@ -204,7 +204,7 @@ def effects(objects: int) -> Iterator[Figure]:
     The files are watched, so that the child of the pre-flight starts while the files settle.
     """
     with running(objects=objects, handlers=1, watch=True) as rig:
-        before = rig.asked()
+        before = rig.requests()
         fresh = iter(_PATHS)
         edits: dict[str, tuple[Callable[[], float], str]] = {
             "code change": (rig.effect_of_code, "< 500 ms"),
@@ -230,7 +230,7 @@ def effects(objects: int) -> Iterator[Figure]:
             what = f"{name}, {objects:,} objects, median of {len(_PATHS)}"
             times = " ".join(f"{each * 1e3:.0f}" for each in sorted(taken))
             yield Figure(what, f"{statistics.median(taken) * 1e3:.0f} ms ({times})", bar)
-        after = rig.asked()
+        after = rig.requests()
         yield Figure(
             "LISTs and WATCHes for all of these", str(sum(after.values()) - sum(before.values())), "0"
         )
@@ -306,16 +306,16 @@ def main() -> None:
     parser.add_argument("--reloads", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     sys.setswitchinterval(SWITCH_SECONDS)
     # The pre-flight's child imports the handlers, too.
     paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     figures = [
-        *memory(asked.reloads),  # first, as freed memory of a large cache would shrink during it
-        *pauses(asked.handlers, max(10, asked.reloads // 5)),
-        *latencies(asked.rate, asked.seconds),
-        *effects(asked.objects),
+        *memory(options.reloads),  # first, as freed memory of a large cache would shrink during it
+        *pauses(options.handlers, max(10, options.reloads // 5)),
+        *latencies(options.rate, options.seconds),
+        *effects(options.objects),
     ]
     rows = [(figure.name, figure.value, figure.bar) for figure in figures]
     sys.stdout.write(f"\n{plain(Table('Reloads', ('', 'measured', 'bar'), rows))}\n")

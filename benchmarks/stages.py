@@ -229,14 +229,14 @@ def floor_of_reading(kubeconfig: Path) -> tuple[list[bytes], float]:
     context = ssl.create_default_context(cadata=authority)
     context.check_hostname = False
     head = (f"Host: {address.netloc}", f"Authorization: Bearer {user['token']}", "", "")
-    asked = "\r\n".join((f"GET /api/v1/pods?{STREAM} HTTP/1.1", *head))
+    request = "\r\n".join((f"GET /api/v1/pods?{STREAM} HTTP/1.1", *head))
     least, body = float("inf"), b""
     for _ in range(3):
         with (
             socket.create_connection((str(address.hostname), address.port or 443)) as plain,
             context.wrap_socket(plain, server_hostname=address.hostname) as secure,
         ):
-            secure.sendall(asked.encode())
+            secure.sendall(request.encode())
             parts: list[bytes] = []
             buffer = bytearray(TLS_READ)
             began = time.process_time()

@@ -42,7 +42,7 @@ class UsageError(DeclctlError):
     """The command line is wrong, or no cluster is configured."""
 
 
-class Located(Protocol):
+class LocatedFault(Protocol):
     """The part of a diagnostic that this module uses: `errors` can't import `manifest`."""
 
     @property
@@ -58,7 +58,7 @@ class Located(Protocol):
 class ManifestErrors(DeclctlError):
     """The manifest, or a file that it names, has errors. `diagnostics` has all faults, sorted by position."""
 
-    def __init__(self, diagnostics: Sequence[Located]) -> None:
+    def __init__(self, diagnostics: Sequence[LocatedFault]) -> None:
         super().__init__("\n".join(str(diagnostic) for diagnostic in diagnostics))
         self.diagnostics = tuple(diagnostics)
 
@@ -104,7 +104,7 @@ class FilterFailed(HandlerFailed):
 class ReloadRefused(DeclctlError):
     """A reload failed before its commit, and nothing has changed. `reason` is a CamelCase word."""
 
-    def __init__(self, reason: str, message: str, diagnostics: Sequence[Located] = ()) -> None:
+    def __init__(self, reason: str, message: str, diagnostics: Sequence[LocatedFault] = ()) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message

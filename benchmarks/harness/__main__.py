@@ -20,37 +20,37 @@ RESULTS = BUILD / "results.json"
 
 def main() -> int:
     """Measures, and returns the exit status: 2 if nothing could be measured."""
-    asked = _arguments()
-    plan = _plan(asked)
-    before = Results.read(RESULTS) if asked.add and RESULTS.exists() else None
+    options = _arguments()
+    plan = _plan(options)
+    before = Results.read(RESULTS) if options.add and RESULTS.exists() else None
     BUILD.mkdir(exist_ok=True)
     try:
         results = run(
-            plan, wanted=asked.peers, before=before, keep=lambda each: each.write(RESULTS), tell=_tell
+            plan, wanted=options.peers, before=before, keep=lambda each: each.write(RESULTS), log=_log
         )
-        if not asked.only or "command-line" in asked.only:
+        if not options.only or "command-line" in options.only:
             measure_command_line(results, runs=plan.command_line)
     except PeerUnavailable as reason:
-        _tell(f"nothing was measured: {reason}")
+        _log(f"nothing was measured: {reason}")
         return 2
     results.write(RESULTS)
     bars = [judged(results)] if results.of("cache", BASE) else []
     for table in [*tables(results), *bars]:
         sys.stdout.write(f"\n{plain(table)}\n")
-    _tell(f"\nfigures: {RESULTS}; `python -m harness.report` writes them into docs/")
+    _log(f"\nfigures: {RESULTS}; `python -m harness.report` writes them into docs/")
     return 0
 
 
-def _plan(asked: argparse.Namespace) -> Plan:
-    chosen = {"quick": quick, "full": full}[asked.plan]
-    options = {"objects": asked.objects, "runs": asked.runs}
-    plan = chosen(**{name: value for name, value in options.items() if value})
-    if asked.only:
-        plan = replace(plan, scenarios=[one for one in plan.scenarios if one.name in asked.only])
+def _plan(options: argparse.Namespace) -> Plan:
+    chosen = {"quick": quick, "full": full}[options.plan]
+    sizes = {"objects": options.objects, "runs": options.runs}
+    plan = chosen(**{name: value for name, value in sizes.items() if value})
+    if options.only:
+        plan = replace(plan, scenarios=[one for one in plan.scenarios if one.name in options.only])
     return plan
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 

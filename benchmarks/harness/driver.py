@@ -16,21 +16,26 @@ from harness.results import Record, Results
 from harness.server import Server
 from harness.session import STEPS, Session, Sizes
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def run(
-    plan: Plan, *, wanted: Sequence[str], before: Results | None, keep: Callable[[Results], None], tell: Tell
+    plan: Plan,
+    *,
+    wanted: Sequence[str],
+    before: Results | None,
+    keep: Callable[[Results], None],
+    log: Log,
 ) -> Results:
     """Measures the scenarios of a plan. `keep` stores the results after every run.
 
     `wanted` are the keys of the peers to measure; empty means all. Results in `before` stay if they are not
     measured again. Raises PeerUnavailable if there is no server.
     """
-    tell("building; the first time takes some minutes")
+    log("building; the first time takes some minutes")
     program = go(BENCHMARKS / "server", "server")
     results = before or Results(plan.name, time.strftime("%Y-%m-%d"), machine())
-    commands = _built(plan, wanted, results, tell)
+    commands = _built(plan, wanted, results, log)
     results.forget([scenario.name for scenario in plan.scenarios], commands)
     with tempfile.TemporaryDirectory() as folder:
         # Scenarios with the same objects share a server.
@@ -40,14 +45,14 @@ def run(
             with Server(program, kind=kind, objects=objects, folder=Path(folder), formats=formats) as server:
                 for scenario in group:
                     for record in _scenario(
-                        scenario, commands, server, scenario.sizes or plan.sizes, results.versions, tell
+                        scenario, commands, server, scenario.sizes or plan.sizes, results.versions, log
                     ):
                         results.records.append(record)
                         keep(results)
     return results
 
 
-def _built(plan: Plan, wanted: Sequence[str], results: Results, tell: Tell) -> Mapping[str, Sequence[str]]:
+def _built(plan: Plan, wanted: Sequence[str], results: Results, log: Log) -> Mapping[str, Sequence[str]]:
     """The commands of the wanted peers that can be built. The others go into `results.left_out`."""
     commands: dict[str, Sequence[str]] = {}
     for candidate in CANDIDATES:
@@ -60,7 +65,7 @@ def _built(plan: Plan, wanted: Sequence[str], results: Results, tell: Tell) -> M
             commands[candidate.key] = candidate.command()
         except PeerUnavailable as reason:
             results.left_out[candidate.key] = str(reason)
-            tell(f"without {candidate.title}: {reason}")
+            log(f"without {candidate.title}: {reason}")
     return commands
 
 
@@ -75,12 +80,12 @@ def _scenario(
     server: Server,
     sizes: Sizes,
     versions: dict[str, str],
-    tell: Tell,
+    log: Log,
 ) -> Iterator[Record]:
     """Runs the peers in the order A B C A B C …, so that a machine that becomes slow affects all peers."""
     peers = [c for c in CANDIDATES if c.key in commands and scenario.takes(c)]
     if peers:
-        tell(f"\n{scenario.name}: {scenario.objects:,} {scenario.kind}, {scenario.says}")
+        log(f"\n{scenario.name}: {scenario.objects:,} {scenario.kind}, {scenario.says}")
     for number in range(1, scenario.runs + 1):
         for candidate in peers:
             if candidate.slow and number > 1:
@@ -89,7 +94,7 @@ def _scenario(
             session, failed = _session(scenario, commands[candidate.key], server, sizes)
             versions.update({candidate.key: session.version} if session.version else {})
             found = {name: round(value, 9) for name, value in session.figures.items()}
-            tell(f"  {candidate.title}, run {number}: {_summary(found)}{f'; {failed}' if failed else ''}")
+            log(f"  {candidate.title}, run {number}: {_summary(found)}{f'; {failed}' if failed else ''}")
             yield Record(scenario.name, scenario.kind, scenario.objects, candidate.key, number, found, failed)
 
 

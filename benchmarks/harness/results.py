@@ -33,9 +33,9 @@ class Results(msgspec.Struct):
     def write(self, file: Path) -> None:
         """Writes the results to a file, atomically."""
         file.parent.mkdir(exist_ok=True)
-        aside = file.with_suffix(".new")
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-        aside.replace(file)
+        new_file = file.with_suffix(".new")
+        new_file.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        new_file.replace(file)
 
     @classmethod
     def read(cls, file: Path) -> "Results":

@@ -132,8 +132,8 @@ class Session:
 
     def reload(self) -> None:
         """Edits the handlers while changes come: the delay of the changes."""
-        asked = threading.Timer(_RELOAD_AFTER, self._peer.send, ["reload"])
-        asked.start()
+        timer = threading.Timer(_RELOAD_AFTER, self._peer.send, ["reload"])
+        timer.start()
         _, said, _ = self._changes(self._sizes.paced, rate=self._sizes.rate, latency=True)
         outcome = self._peer.wait("reloaded", self._sizes.limit).said
         self._put(

@@ -59,20 +59,20 @@ class Burning(Burner):
 
 async def main() -> None:
     """Runs the informer until `serve` ends the process."""
-    asked = arguments(__doc__, listeners=("none", "sync", "async"))
+    options = arguments(__doc__, listeners=("none", "sync", "async"))
     sys.setswitchinterval(0.0002)  # as docs/library.md says, for handlers that compute
-    kind = KINDS[asked.kind]
-    client = await Client.connect(kubeconfig=asked.kubeconfig)
+    kind = KINDS[options.kind]
+    client = await Client.connect(kubeconfig=options.kubeconfig)
     async with SharedInformerFactory(client) as factory:
         informer = factory.informer(
             kind.api_version, kind.kind, indexers={INDEX: field_index(kind.field_path)}
         )
-        counter = Counter(asked.objects, lambda obj: obj.annotations[SENT], lambda: merged(informer))
+        counter = Counter(options.objects, lambda obj: obj.annotations[SENT], lambda: merged(informer))
         listeners: list[Registration] = []
-        if asked.listener != "none":
-            handler = Sync(counter) if asked.listener == "sync" else Async(counter)
+        if options.listener != "none":
+            handler = Sync(counter) if options.listener == "sync" else Async(counter)
             listeners.append(informer.add_event_handler(handler, name="counting"))
-        if asked.burn:
+        if options.burn:
             listeners.append(informer.add_event_handler(Burning(), name="burning"))
         await factory.wait_for_cache_sync()
         say("synced", objects=len(informer.lister.keys()), version=f"declctl {__version__}")

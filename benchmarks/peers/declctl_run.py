@@ -1,7 +1,7 @@
 """The product: `declctl run` of a manifest with one resource, one index and at most one counting handler.
 
 This process only speaks for it: it asks the admin address, and hands on what the handlers have to know.
-What is measured is the process of `declctl run`, whose id it tells.
+The driver measures the process of `declctl run`, whose id this program prints.
 """
 
 import json
@@ -30,27 +30,27 @@ LOOK_SECONDS = 0.1
 
 def main() -> None:
     """Runs `declctl run`, reports its sync, and forwards commands until the end of standard input."""
-    asked = arguments(__doc__, listeners=("none", "sync", "async"))
+    options = arguments(__doc__, listeners=("none", "sync", "async"))
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder)
         for file in (HERE / "bundle").glob("*.py"):
             shutil.copy(file, bundle)
         admin = Admin(f"127.0.0.1:{free_port()}")
-        (bundle / "manifest.yaml").write_text(json.dumps(manifest(asked, admin.address)))
+        (bundle / "manifest.yaml").write_text(json.dumps(manifest(options, admin.address)))
         words = [
             "run",
             str(bundle / "manifest.yaml"),
             "--kubeconfig",
-            asked.kubeconfig,
+            options.kubeconfig,
             "--log-level",
             "error",
         ]
-        environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_OBJECTS": str(asked.objects)}
+        environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_OBJECTS": str(options.objects)}
         child = subprocess.Popen(
             [sys.executable, "-m", "declctl", *words], stdin=subprocess.PIPE, text=True, env=environment
         )
         say("process", pid=child.pid)
-        threading.Thread(target=follow, args=(child, admin, bundle, asked), daemon=True).start()
+        threading.Thread(target=follow, args=(child, admin, bundle, options), daemon=True).start()
         status = child.wait()
         shutil.rmtree(bundle, ignore_errors=True)
         os._exit(max(0, status))
@@ -88,19 +88,19 @@ class Admin:
         return lambda: self.get(path)["count"]
 
 
-def manifest(asked: Any, admin: str) -> dict[str, Any]:
+def manifest(options: Any, admin: str) -> dict[str, Any]:
     """The manifest as JSON, which is also YAML."""
-    kind = KINDS[asked.kind]
+    kind = KINDS[options.kind]
     resource = {
-        "name": asked.kind,
+        "name": options.kind,
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "indexers": [{"name": INDEX, "fieldPath": kind.field_path}],
     }
-    entries = [] if asked.listener == "none" else [("counting", f"{asked.listener}_handlers")]
-    entries += [("burning", "burning")] if asked.burn else []
+    entries = [] if options.listener == "none" else [("counting", f"{options.listener}_handlers")]
+    entries += [("burning", "burning")] if options.burn else []
     handlers = [
-        {"name": name, "resourceRef": {"name": asked.kind}, "entryPoint": entry} for name, entry in entries
+        {"name": name, "resourceRef": {"name": options.kind}, "entryPoint": entry} for name, entry in entries
     ]
     spec = {"resources": [resource], "reload": {"watch": "Off"}, "admin": {"bindAddress": admin}}
     return {
@@ -111,16 +111,16 @@ def manifest(asked: Any, admin: str) -> dict[str, Any]:
     }
 
 
-def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, asked: Any) -> None:
+def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, options: Any) -> None:
     """Reports the sync, answers or forwards the commands, and ends the process after the last one."""
-    while (found := admin.cached()) < asked.objects:
+    while (found := admin.cached()) < options.objects:
         time.sleep(LOOK_SECONDS)
     say("synced", objects=found, version=f"declctl {__version__}")
     assert child.stdin is not None
     for command, *words in commands():
         match command:
             case "read":
-                say("read", **timed(admin.reader(asked.kind)))
+                say("read", **timed(admin.reader(options.kind)))
             case "reload":
                 say("reloaded", **reload(admin, bundle))
             case _:

@@ -13,12 +13,12 @@ from typing import Any
 import kopf
 from protocol import KINDS, SENT, Burner, Counter, arguments, say, serve, value_at
 
-asked = arguments(__doc__, listeners=("none", "sync", "async"))
-os.environ["KUBECONFIG"] = asked.kubeconfig
-group, _, api_version = KINDS[asked.kind].api_version.rpartition("/")
-RESOURCE = {"group": group, "version": api_version, "plural": asked.kind}
-PATH = KINDS[asked.kind].field_path
-counter = Counter(asked.objects, lambda body: body["metadata"]["annotations"][SENT])
+options = arguments(__doc__, listeners=("none", "sync", "async"))
+os.environ["KUBECONFIG"] = options.kubeconfig
+group, _, api_version = KINDS[options.kind].api_version.rpartition("/")
+RESOURCE = {"group": group, "version": api_version, "plural": options.kind}
+PATH = KINDS[options.kind].field_path
+counter = Counter(options.objects, lambda body: body["metadata"]["annotations"][SENT])
 objects: dict[str, Any] = {}
 by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
 
@@ -35,7 +35,7 @@ async def keep(type: str | None, event: Any, **_: Any) -> None:  # noqa: A002 - 
         objects.pop(key, None)
         return
     objects[key] = by_value[value_at(PATH, obj)][key] = obj
-    if before is None and len(objects) == asked.objects:
+    if before is None and len(objects) == options.objects:
         say("synced", objects=len(objects), version=f"kopf {version('kopf')}")
 
 
@@ -52,9 +52,9 @@ async def count_async(**all_of_it: Any) -> None:
     count(**all_of_it)
 
 
-if asked.listener != "none":
-    kopf.on.event(**RESOURCE, id="count")(count if asked.listener == "sync" else count_async)
-if asked.burn:
+if options.listener != "none":
+    kopf.on.event(**RESOURCE, id="count")(count if options.listener == "sync" else count_async)
+if options.burn:
     burner = Burner()
 
     @kopf.on.event(**RESOURCE, id="burn")

@@ -3,49 +3,47 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
 import kr8s.asyncio
 from protocol import KINDS, SENT, Burner, Counter, arguments, say, serve, value_at
 
-asked = arguments(__doc__, listeners=("none", "sync", "async"))
-counter = Counter(asked.objects, lambda obj: obj.raw["metadata"]["annotations"][SENT])
+options = arguments(__doc__, listeners=("none", "sync", "async"))
+counter = Counter(options.objects, lambda obj: obj.raw["metadata"]["annotations"][SENT])
 burner = Burner()
 objects: dict[str, Any] = {}
 by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-Told = Callable[[str, Any], Awaitable[None]]
 
 
 async def main() -> None:
     """Watches, and starts a new watch whenever one ends."""
-    group, _, api_version = KINDS[asked.kind].api_version.rpartition("/")
-    resource = f"{asked.kind}.{group}/{api_version}" if group else asked.kind
-    api = await kr8s.asyncio.api(kubeconfig=asked.kubeconfig)
+    group, _, api_version = KINDS[options.kind].api_version.rpartition("/")
+    resource = f"{options.kind}.{group}/{api_version}" if group else options.kind
+    api = await kr8s.asyncio.api(kubeconfig=options.kubeconfig)
     synced = False
     while True:
         async for event, obj in api.watch(resource, namespace=kr8s.ALL):
-            told = keep(event, obj)
-            if not synced and len(objects) == asked.objects:
+            change = keep(event, obj)
+            if not synced and len(objects) == options.objects:
                 synced = True
                 say("synced", objects=len(objects), version=f"kr8s {version('kr8s')}")
-            if told and asked.listener == "sync":
-                listener(told, obj)
-            elif told and asked.listener == "async":
-                await listener_async(told, obj)
+            if change and options.listener == "sync":
+                listener(change, obj)
+            elif change and options.listener == "async":
+                await listener_async(change, obj)
 
 
 def keep(event: str, obj: Any) -> str:
-    """Updates the cache. Returns the event for the listener; None if nothing has changed."""
+    """Updates the cache. Returns the event for the listener; an empty text if nothing has changed."""
     key = f"{obj.namespace}/{obj.name}"
     before = objects.get(key)
     if before is not None:
-        del by_value[value_at(KINDS[asked.kind].field_path, before.raw)][key]
+        del by_value[value_at(KINDS[options.kind].field_path, before.raw)][key]
     if event == "DELETED":
         objects.pop(key, None)
         return event
-    objects[key] = by_value[value_at(KINDS[asked.kind].field_path, obj.raw)][key] = obj
+    objects[key] = by_value[value_at(KINDS[options.kind].field_path, obj.raw)][key] = obj
     if before is None:
         return "ADDED"
     return (
@@ -61,7 +59,7 @@ def listener(event: str, obj: Any) -> None:
         counter.added()
     elif event == "MODIFIED":
         counter.changed(obj)
-        if asked.burn:
+        if options.burn:
             burner.burn_in_thread()
 
 

@@ -12,8 +12,8 @@ from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
 from protocol import SENT, Burner, Counter, arguments, say, serve
 
 PAGE = 500
-asked = arguments(__doc__)
-counter = Counter(asked.objects, lambda obj: obj.metadata.annotations[SENT])
+options = arguments(__doc__)
+counter = Counter(options.objects, lambda obj: obj.metadata.annotations[SENT])
 burner = Burner()
 objects: dict[str, Any] = {}
 by_value: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -23,8 +23,8 @@ RESOURCES = {"pods": Pod, "configmaps": ConfigMap, "secrets": Secret, "leases": 
 
 def main() -> None:
     """Lists and watches, and lists again when the version is too old."""
-    client = Client(config=KubeConfig.from_file(asked.kubeconfig))
-    resource = RESOURCES[asked.kind]
+    client = Client(config=KubeConfig.from_file(options.kubeconfig))
+    resource = RESOURCES[options.kind]
     synced = False
     while True:
         listed = client.list(resource, namespace="*", chunk_size=PAGE)
@@ -53,13 +53,13 @@ def put(obj: Any) -> None:
     if before is not None:
         del by_value[value(before)][key]
     objects[key] = by_value[value(obj)][key] = obj
-    if asked.listener == "none":
+    if options.listener == "none":
         return
     if before is None:
         counter.added()
     elif before.metadata.resourceVersion != obj.metadata.resourceVersion:
         counter.changed(obj)
-        if asked.burn:
+        if options.burn:
             burner.burn_in_thread()
 
 
@@ -73,7 +73,7 @@ def drop(obj: Any) -> None:
 
 def value(obj: Any) -> str:
     """The value of an object in the index."""
-    return (obj.spec.nodeName if asked.kind == "pods" else obj.metadata.namespace) or ""
+    return (obj.spec.nodeName if options.kind == "pods" else obj.metadata.namespace) or ""
 
 
 def read() -> int:

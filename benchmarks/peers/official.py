@@ -51,26 +51,26 @@ class Index:
 
 def main() -> None:
     """Runs the informer until the end of standard input."""
-    asked = arguments(__doc__)
-    config.load_kube_config(asked.kubeconfig)
-    informer = SharedInformer(lists(asked.kind))
-    index = Index(asked.kind)
-    counter = Counter(asked.objects, lambda obj: obj.metadata.annotations[SENT])
+    options = arguments(__doc__)
+    config.load_kube_config(options.kubeconfig)
+    informer = SharedInformer(lists(options.kind))
+    index = Index(options.kind)
+    counter = Counter(options.objects, lambda obj: obj.metadata.annotations[SENT])
     synced = threading.Event()
 
     def added(obj: Any) -> None:
         index.put(obj)
-        if len(index.value_of) == asked.objects and not synced.is_set():
+        if len(index.value_of) == options.objects and not synced.is_set():
             say("synced", objects=len(index.value_of), version=f"kubernetes {version('kubernetes')}")
             synced.set()
 
     informer.add_event_handler(ADDED, added)
     informer.add_event_handler(MODIFIED, index.put)
     informer.add_event_handler(DELETED, index.drop)
-    if asked.listener == "sync":
+    if options.listener == "sync":
         informer.add_event_handler(ADDED, lambda _: counter.added())
         informer.add_event_handler(MODIFIED, counter.changed)
-    if asked.burn:
+    if options.burn:
         informer.add_event_handler(MODIFIED, Burner().burn_in_thread)
     informer.start()
     synced.wait()

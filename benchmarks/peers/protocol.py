@@ -86,7 +86,7 @@ class Counter:
             self._delays.append(now - int(self._sent(obj)))
         self._calls += 1
         if self._calls == self._wanted:
-            self._tell()
+            self._report()
 
     def expect(self, changes: int, *, latency: bool) -> None:
         """Starts a new count; after `changes` changes, a line is printed."""
@@ -101,9 +101,9 @@ class Counter:
             and self._wanted
             and self._calls + self._merged() - self._merged_before >= self._wanted
         ):
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         changes, self._wanted = self._wanted, 0
         delays, self._delays = self._delays, None
         fields: dict[str, Any] = {"changes": changes, "calls": self._calls, "objects": self._objects}

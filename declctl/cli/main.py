@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NoReturn
 
-from declctl.errors import ApiError, DeclctlError, Located, ManifestErrors, UsageError
+from declctl.errors import ApiError, DeclctlError, LocatedFault, ManifestErrors, UsageError
 
 
 class ExitStatus(IntEnum):
@@ -83,7 +83,7 @@ def _only(error: Exception) -> Exception:
     return error
 
 
-def _show(diagnostics: Sequence[Located]) -> None:
+def _show(diagnostics: Sequence[LocatedFault]) -> None:
     from declctl.cli.report import show_faults
 
     show_faults(diagnostics)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from declctl.cli.terminal import has_colour, line, painted, print_table
-from declctl.errors import Located
+from declctl.errors import LocatedFault
 from declctl.manifest import Diagnostic, render_text
 from declctl.manifest.codes import how_to_explain
 
@@ -23,7 +23,7 @@ _DISABLED = "disabled: its plugin could not be loaded"
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
 
-def show_faults(faults: Sequence[Located]) -> None:
+def show_faults(faults: Sequence[LocatedFault]) -> None:
     """Write faults to stderr, each with its source line, a caret and the help."""
     located = [fault for fault in faults if isinstance(fault, Diagnostic)]
     others = [fault for fault in faults if not isinstance(fault, Diagnostic)]

@@ -12,7 +12,7 @@ from typing import Protocol
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.errors import ApiError, Forbidden, NotFound
-from declctl.manifest import Diagnostic, Loaded, plan, render_github, render_json
+from declctl.manifest import Diagnostic, LoadedManifest, plan, render_github, render_json
 from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND, UNKNOWN_NAMESPACE
 from declctl.manifest.model import ResourceSpec
 from declctl.manifest.plan import ResourcePlan
@@ -85,7 +85,7 @@ def print_faults(faults: Sequence[Diagnostic], checked: Sequence[CheckResult], *
                     line(f"  {cost}")
 
 
-def _sentence(loaded: Loaded) -> str:
+def _sentence(loaded: LoadedManifest) -> str:
     resources, handlers = len(loaded.controller.resources), len(loaded.controller.handlers)
     parts = f"{_number(resources, 'resource')}, {_number(handlers, 'handler')}"
     return f"{loaded.document.path}: {loaded.controller.name} is valid ({parts})"
@@ -108,7 +108,7 @@ class Server(Protocol):
 
 
 async def check_against_cluster(
-    loaded: Loaded, server: Server, *, records_events: bool = False
+    loaded: LoadedManifest, server: Server, *, records_events: bool = False
 ) -> Sequence[Diagnostic]:
     """What the server has against a manifest, each fault at the resource that it is about.
 
@@ -131,7 +131,7 @@ async def check_against_cluster(
 
 
 async def _faults(
-    loaded: Loaded, resource: ResourcePlan, spec: ResourceSpec, server: Server
+    loaded: LoadedManifest, resource: ResourcePlan, spec: ResourceSpec, server: Server
 ) -> AsyncIterator[Diagnostic]:
     gvk = GroupVersionKind.of(spec.api_version, spec.kind)
     try:
@@ -174,7 +174,7 @@ async def _other_version(kind: str, server: Server) -> str | None:
     return None
 
 
-async def _missing_namespaces(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
     """A warning for each namespace that is not there; whoever may not read namespaces learns nothing."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
     for namespace in sorted(filter(None, named)):
@@ -191,7 +191,7 @@ async def _missing_namespaces(loaded: Loaded, server: Server) -> AsyncIterator[D
             return
 
 
-async def _events(loaded: Loaded, server: Server) -> AsyncIterator[Diagnostic]:
+async def _events(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
     """A warning where events can't be posted: it is known that handlers do, and not about what."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
     for namespace in sorted(named, key=str):

@@ -3,11 +3,11 @@
 `load` reads a manifest. If it has faults, `load` raises all of them at once, each with its place in the text.
 `plan` resolves a manifest into watches, caches and handlers. `schema` and `explain` describe the fields of a
 manifest. This room contacts no cluster, imports no handler, and does not know the installed plugins. Other
-rooms find the faults in these, and locate them with `Loaded.document`.
+rooms find the faults in these, and locate them with `LoadedManifest.document`.
 """
 
 from declctl.manifest.diagnostics import Diagnostic, render_github, render_json, render_text
-from declctl.manifest.load import Loaded, load
+from declctl.manifest.load import LoadedManifest, load
 from declctl.manifest.plan import Plan, plan
 from declctl.manifest.schema import Explanation, explain, schema
 from declctl.manifest.sources import ManifestSource
@@ -15,7 +15,7 @@ from declctl.manifest.sources import ManifestSource
 __all__ = [
     "Diagnostic",
     "Explanation",
-    "Loaded",
+    "LoadedManifest",
     "ManifestSource",
     "Plan",
     "explain",

@@ -526,7 +526,7 @@ class _DocumentReader:
             message = f'the key "{key.text}" is read as {shown} by YAML 1.1, and must be text'
             fix = f'put it in quotes: "{key.text}"'
             if key.text.lower() in _EVENT_KEYS:
-                fix = 'write "events" for the changes that a handler hears; for other keys, put it in quotes'
+                fix = 'write "events" for the changes that a handler receives; put other such keys in quotes'
             self._fault(codes.TRAP_KEY, key.start, message, path=(*path, key.text), suggestion=fix)
         return key.text
 

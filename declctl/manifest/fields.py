@@ -11,8 +11,8 @@ declctl stand under the keyword `x-declctl`, which other readers of JSON Schema 
     value      the kind of a text (`duration`, `entryPoint`, …); `VALUE_KINDS` has the function that reads it
     minimum    of a duration, in seconds; with `zero`, `0s` is allowed, too
     live       False if a change takes a restart; applies to all fields below
-    refuses    the code of a feature that this version doesn't support; `accepts` are the values that are
-    allowed hints      field names of other systems, each with the field that is meant
+    refuses    the code of a feature that this version doesn't support; `accepts` are the allowed values
+    hints      field names of other systems, each with the name of the field here
 """
 
 import dataclasses

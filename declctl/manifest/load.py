@@ -41,7 +41,7 @@ _GROUP = API_VERSION.partition("/")[0]
 _KINDS = ("Controller", "ControllerTest")
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedManifest(msgspec.Struct, frozen=True):
     """A manifest without errors. `document` finds the place of each path in the text."""
 
     controller: ControllerSpec
@@ -77,7 +77,7 @@ class _Found(msgspec.Struct):
     last: SourceText | None = None  # the last file that is text
 
 
-def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) -> Loaded:
+def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) -> LoadedManifest:
     """The Controller of the source.
 
     `environ` has the values of `${env:NAME}`, by default those of the process. Raises ManifestErrors with
@@ -97,7 +97,7 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     if errors:
         warnings = [fault for fault in diagnostics if fault.severity == "warning"]
         raise ManifestErrors(in_order([*errors, *warnings]))
-    return Loaded(build_controller(document.data), document, in_order(diagnostics))
+    return LoadedManifest(build_controller(document.data), document, in_order(diagnostics))
 
 
 def check(document: Document) -> tuple[Diagnostic, ...]:

@@ -37,4 +37,4 @@ def test_without_a_server_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -
     """No Go, no figures: it is said at once."""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(PeerUnavailable, match="go is not installed"):
-        run(quick(), wanted=[], before=None, keep=lambda _: None, tell=lambda _: None)
+        run(quick(), wanted=[], before=None, keep=lambda _: None, log=lambda _: None)

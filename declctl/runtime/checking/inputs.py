@@ -23,7 +23,7 @@ from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.kit import files as reader
 from declctl.kit.files import Lookups, PathKind, is_exhausted, is_folder
-from declctl.manifest import Loaded, ManifestSource, load
+from declctl.manifest import LoadedManifest, ManifestSource, load
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import EntryPoint
 
@@ -37,7 +37,7 @@ _ATTEMPTS = 5  # a link that moves more often during one read is a mistake of it
 class Inputs(msgspec.Struct, frozen=True):
     """A manifest without errors, the handler files that it reaches, and their digests."""
 
-    loaded: Loaded  # the manifest
+    loaded: LoadedManifest  # the manifest
     bundle: Bundle  # the handler files
     config_files: Mapping[str, bytes]  # that configs of plugins name, by that name
     config_faults: Mapping[str, str]  # why the other config files can't be read, by name
@@ -66,7 +66,7 @@ class InputFiles:
         self._seen: _Seen | None = None  # the files of the last digest
         self._lookups = Lookups()  # of the last read of handlers and config files, even if it failed
         # The last manifest without errors: its source, the environment then, and the result.
-        self._loaded: tuple[ManifestSource, Mapping[str, str], Loaded] | None = None
+        self._loaded: tuple[ManifestSource, Mapping[str, str], LoadedManifest] | None = None
 
     @property
     def root(self) -> Path:
@@ -233,7 +233,7 @@ class InputFiles:
         named = Path(self.manifest)
         return reader.shown(named if self.root == self._at else named.parent)
 
-    def _load(self, source: ManifestSource) -> Loaded:
+    def _load(self, source: ManifestSource) -> LoadedManifest:
         # Each edit of code reads the manifest twice. A further check of the same manifest takes milliseconds
         # of the interpreter, in which events are late.
         environ = dict(os.environ)

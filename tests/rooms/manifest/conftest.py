@@ -6,7 +6,7 @@ from textwrap import dedent, indent
 import pytest
 
 from declctl.errors import ManifestErrors
-from declctl.manifest import Diagnostic, Loaded, ManifestSource, load
+from declctl.manifest import Diagnostic, LoadedManifest, ManifestSource, load
 
 HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n"
 MARK = "§"  # stands directly before the character at which a fault must be shown
@@ -34,10 +34,10 @@ def diagnostics(text: str, *, environ: Mapping[str, str] | None = None) -> tuple
 
 
 @pytest.fixture(scope="session", name="loaded")
-def _loaded() -> Callable[..., Loaded]:
+def _loaded() -> Callable[..., LoadedManifest]:
     """Loads a manifest, or a fragment of a spec, that has no errors."""
 
-    def load_fragment(fragment: str, *, environ: Mapping[str, str] | None = None) -> Loaded:
+    def load_fragment(fragment: str, *, environ: Mapping[str, str] | None = None) -> LoadedManifest:
         source = ManifestSource(name="manifest.yaml", data=whole(fragment).encode())
         return load(source, environ=environ or {})
 

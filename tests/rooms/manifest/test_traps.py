@@ -17,7 +17,7 @@ def test_key_on_becomes_true_and_events_is_suggested(only_fault):
     )
     assert fault.code == "DCL008"
     assert fault.message == 'the key "on" is read as true by YAML 1.1, and must be text'
-    assert fault.suggestion.startswith('write "events" for the changes that a handler hears')
+    assert fault.suggestion.startswith('write "events" for the changes that a handler receives')
 
 
 @pytest.mark.parametrize(
