@@ -159,14 +159,14 @@ def parse_documents(source: SourceText) -> Iterator[Node]:
     """Yields the root of each document, in order. Raises UnreadableYaml at the first fault."""
     parser = _LOADER(source.text)
     try:
-        yield from _Trees(source, parser).documents()
+        yield from _TreeBuilder(source, parser).documents()
     except yaml.MarkedYAMLError as error:
         raise UnreadableYaml(syntax_fault(source, error)) from error
     finally:
         parser.dispose()
 
 
-class _Trees:
+class _TreeBuilder:
     """Builds nodes from the events of one parser."""
 
     def __init__(self, source: SourceText, parser: yaml.CSafeLoader | yaml.SafeLoader) -> None:

@@ -68,7 +68,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     root: Node
 
 
-class _Found(msgspec.Struct):
+class _SourceContents(msgspec.Struct):
     """The documents of all files of a source."""
 
     candidates: list[_Candidate]
@@ -83,13 +83,13 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     `environ` has the values of `${env:NAME}`, by default those of the process. Raises ManifestErrors with
     every fault, sorted by position.
     """
-    found = _search(source)
+    found = _read_source(source)
     errors = list(found.faults)
     if not found.candidates:
         raise ManifestErrors(in_order(errors or [_nothing_found(source, found)]))
     # The first Controller is checked even if there is a second one: one run shows the faults of both.
     first, *more = found.candidates
-    errors += [_second(first, other) for other in more]
+    errors += [_second_controller(first, other) for other in more]
     document = read_document(first.source, first.root, os.environ if environ is None else environ)
     with bounded_suggestions():
         diagnostics = check(document)
@@ -117,16 +117,16 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     return findings.diagnostics
 
 
-def _search(source: ManifestSource) -> _Found:
+def _read_source(source: ManifestSource) -> _SourceContents:
     """Reads all files, one after the other.
 
     A folder may contain YAML for other tools, such as templates. A file there that can't be read is a fault
     only if it names our API group, or if no file has a Controller.
     """
-    found = _Found([], [], [])
+    found = _SourceContents([], [], [])
     doubtful: list[Diagnostic] = []
     for file in source.files:
-        faults = _look_into(file, found)
+        faults = _read_file(file, found)
         # A file that names our API group is a manifest, even if it can't be read.
         is_ours = not source.is_folder or _GROUP.encode() in file.data
         (found.faults if is_ours else doubtful).extend(faults)
@@ -135,11 +135,11 @@ def _search(source: ManifestSource) -> _Found:
     return found
 
 
-def _look_into(file: ManifestSource, found: _Found) -> list[Diagnostic]:
+def _read_file(file: ManifestSource, found: _SourceContents) -> list[Diagnostic]:
     """Adds the documents of one file to `found`; returns the faults that make the file unreadable."""
     try:
         found.last = decode(file)
-        _sort(found.last, found)
+        _classify(found.last, found)
     except ManifestErrors as error:
         return [fault for fault in error.diagnostics if isinstance(fault, Diagnostic)]
     except UnreadableYaml as error:
@@ -147,7 +147,8 @@ def _look_into(file: ManifestSource, found: _Found) -> list[Diagnostic]:
     return []
 
 
-def _sort(text: SourceText, found: _Found) -> None:
+def _classify(text: SourceText, found: _SourceContents) -> None:
+    """Adds each document of a text to the candidates, or its kind to the others."""
     for root in parse_documents(text):
         fields = {key.text: value for key, value in root.pairs if key.kind == "scalar"}
         kind, version = _text(fields.get("kind")), _text(fields.get("apiVersion"))
@@ -176,7 +177,7 @@ def _is_ours(root: Node, *, kind: str, version: str) -> bool:
     return group_is_close and (not kind or closest(kind, _KINDS) is not None)
 
 
-def _second(first: _Candidate, other: _Candidate) -> Diagnostic:
+def _second_controller(first: _Candidate, other: _Candidate) -> Diagnostic:
     position = next((key.start for key, _ in other.root.pairs if key.text == "kind"), other.root.start)
     line = next((key.start for key, _ in first.root.pairs if key.text == "kind"), first.root.start).line
     message = f"there is a Controller already, at {first.source.name}:{line}, and one process runs one"
@@ -184,7 +185,7 @@ def _second(first: _Candidate, other: _Candidate) -> Diagnostic:
     return other.source.fault(codes.SECOND_CONTROLLER, position, message, suggestion=advice)
 
 
-def _nothing_found(source: ManifestSource, found: _Found) -> Diagnostic:
+def _nothing_found(source: ManifestSource, found: _SourceContents) -> Diagnostic:
     text = found.last or SourceText(source.name, "")
     if source.is_folder or found.others:
         seen = f"; found {', '.join(dict.fromkeys(found.others))}" if found.others else ""
