@@ -1,4 +1,4 @@
-"""Who may ask the admin address, who may see or change what, and how a refusal is told.
+"""Who may ask the admin address, who may see or change what, and how a refusal is answered.
 
 Three rules, in this order:
 
@@ -81,10 +81,12 @@ async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResp
         raise
     except Exception as error:  # noqa: BLE001 - the last stop: the answer is a sentence, and the log has the traceback
         _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
-        return refusal(500, f"This is a fault in declctl itself, and its log has the place: {_told(error)}")
+        return refusal(
+            500, f"This is a fault in declctl itself, and its log has the place: {_fault_text(error)}"
+        )
 
 
-def _told(error: Exception) -> str:
+def _fault_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -165,8 +167,8 @@ class ServerLog(logging.Logger):
             what = excerpt(error.message, most=2 * _SHOWN)
             self._refusals.add(Reason.MALFORMED, f"{record.getMessage()}: {what}")
         elif record.levelno >= logging.WARNING:
-            told = f": {type(error).__name__}: {error}" if error is not None else ""
-            self._refusals.add(Reason.FAULT, f"{record.getMessage()}{told}")
+            cause = f": {type(error).__name__}: {error}" if error is not None else ""
+            self._refusals.add(Reason.FAULT, f"{record.getMessage()}{cause}")
 
 
 def redacted(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
 
 
 class ReloadOrders:
-    """Asks for reloads, and keeps those that nobody waits for."""
+    """Asks for reloads. Keeps their tasks, because a reload goes on when its client disconnects."""
 
     def __init__(self, runtime: Controlled) -> None:
         self._runtime = runtime

@@ -84,9 +84,9 @@ class StatusCollector(Collector):
 
 def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int]) -> Iterable[Metric]:
     # The counter of dropped changes goes on when its handler is gone, and when it comes back.
-    told = [((h.name,), replace(h, dropped=h.dropped + removed.get(h.name, 0))) for h in handlers]
+    figures = [((h.name,), replace(h, dropped=h.dropped + removed.get(h.name, 0))) for h in handlers]
     here = {handler.name for handler in handlers}
-    for family in _families(HANDLER_FIGURES, told, by=("handler",)):
+    for family in _families(HANDLER_FIGURES, figures, by=("handler",)):
         if family.name == "declctl_handler_dropped":
             for name in removed.keys() - here:
                 family.add_metric((name,), removed[name])

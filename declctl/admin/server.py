@@ -147,7 +147,7 @@ class ConnectionTable:
                 what = f"{one.whose} sent no whole request within {HEAD_SECONDS:g} s"
                 self._close(one, Reason.TIMEOUT, what)
             else:
-                self._abort(one)  # the usual end of a connection that nobody uses
+                self._abort(one)  # the usual end of an idle connection
 
     def _waits(self, one: Connection) -> None:
         one.since = self._clock.monotonic()
@@ -327,7 +327,7 @@ def application(
 
 def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
     def scraper() -> Handler:
-        # Late: prometheus-client takes 20 ms, which a process that nobody scrapes need not spend.
+        # Late: prometheus-client takes 20 ms, which a process without a scraper need not spend.
         from declctl.admin.metrics import Metrics
 
         return Metrics(runtime, refusals.counts).scrape

@@ -33,7 +33,7 @@ _APPS, _NODES = 50, 20
 def definitions(plan: Plan, samples: Sequence[KubeObject]) -> Iterator[KubeObject]:
     """The custom kinds of a manifest: those among the samples, and for each other one a plain definition.
 
-    A kind that nobody defines is taken for a namespaced one.
+    A kind without a definition among the samples is defined as namespaced.
     """
     given = [sample for sample in samples if sample.get("kind") == _DEFINITION]
     yield from given
@@ -52,7 +52,7 @@ class ObjectMaker:
     """Makes objects of one resource, each under a name of its own, as far as names can be chosen.
 
     Each is one of the samples of its kind, or, where there is none, little more than metadata. Namespaces
-    and labels are what the resource selects, where that can be told. Iterating ends where the resource
+    and labels are what the resource selects, where the selector allows it. Iterating ends where the resource
     names its objects, and all of them are made.
     """
 
@@ -230,7 +230,7 @@ class LoadGenerator:
             while not self._ended.wait(max(0.0, due - time.monotonic())):
                 self.step()
                 due += self._pause
-        except Exception as fault:  # noqa: BLE001 - raised again by whoever ends it
+        except Exception as fault:  # noqa: BLE001 - raised again at the end
             self._fault = fault
 
     def step(self) -> None:

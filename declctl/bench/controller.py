@@ -55,7 +55,7 @@ T = TypeVar("T")
 PATIENCE = 180.0  # seconds
 _PAUSE = 0.02
 _NOT_INHERITED = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBE_CACHE_MUTATION_DETECTOR")
-_TOLD_LINES = 12
+_LOG_LINES = 12
 _SECONDS = 10.0
 _STOP_SECONDS = 60.0  # it drains for 25 at most
 
@@ -100,7 +100,7 @@ def built_in(handlers: int) -> BenchFiles:
 
 
 def copied(inputs: Inputs) -> BenchFiles:
-    """A copy of what was read of somebody's manifest; the edit adds a comment to each handler file.
+    """A copy of the files that were read of a manifest; the edit adds a comment to each handler file.
 
     Raises UsageError if there is no handler file to edit, or if a file that a plugin's config names is not
     below the manifest's folder.
@@ -148,8 +148,8 @@ def until(
 class ControllerProcess:
     """One process, from the moment that it is made to the end of the with statement.
 
-    It knows no cluster but that of `kubeconfig`, whoever asks. What its handlers are told is appended to
-    the file `calls`, what it prints to a file in `folder`. It ends when this process does.
+    It connects only to the cluster of `kubeconfig`. The calls of its handlers are appended to the file
+    `calls`, its output to a file in `folder`. It ends when this process does.
     """
 
     def __init__(self, manifest: Path, *, kubeconfig: Path, calls: Path, folder: Path, watch: bool) -> None:
@@ -221,7 +221,7 @@ class ControllerProcess:
     def require_alive(self) -> None:
         """Raise DeclctlError, with its last words, if the process has ended."""
         if self._process.poll() is not None:
-            words = "\n".join(f"  {told}" for told in self._told()[-_TOLD_LINES:])
+            words = "\n".join(f"  {event}" for event in self._log_events()[-_LOG_LINES:])
             raise DeclctlError(f"the controller has ended with {self._process.returncode}:\n{words}")
 
     def _address(self) -> str | None:
@@ -232,7 +232,7 @@ class ControllerProcess:
             self._admin = next((entry["admin"] for entry in entries if "admin" in entry), None)
         return self._admin
 
-    def _told(self) -> list[str]:
+    def _log_events(self) -> list[str]:
         """The sentences of its log."""
         lines = self._log.read_text("utf-8", "replace").splitlines()
         return [str(_entry(text).get("event", text)) for text in lines]

@@ -148,7 +148,7 @@ def observe(write: Write) -> None:
 
 
 def _end_with_parent() -> None:
-    """Standard input is a pipe that nobody writes to: it ends when whoever holds its other end does."""
+    """Standard input is a pipe without data: it ends when the parent process ends."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -24,10 +24,10 @@ _OURS = "declctl/"  # what handlers ask by themselves is not counted
 _LEARN_SECONDS = 1.0  # of changes, before the edit, that tell which handlers hear of what
 _WARM_SECONDS = 0.3  # of changes just before the edit
 _QUIET_SECONDS = 0.3  # without a call: those that were on their way have arrived
-_STUCK_SECONDS = 5.0  # without a call: whoever is not idle by now waits for a retry
+_STUCK_SECONDS = 5.0  # without a call: a handler that is not idle by now waits for a retry
 _REFUSED_SECONDS = 2.0  # without an effect: perhaps the reload was refused
 _LOOK_SECONDS = 0.1
-_MANY = 0.25  # of the calls: whoever fails so often has not met the objects that it was written for
+_MANY = 0.25  # of the calls: a handler that fails so often was not written for these objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class ReloadCost:
     (`Added`, part of a first sync). `retries` were waiting at that moment, and `retries_lost` of these were
     never made; `memos` are those that new code looked for, and `memos_lost` those that it missed.
 
-    `effect` is the time from the save until the last handler's new code was told a change that was made
-    after it. `changes` counts what handlers had to hear of changes made after the save, `unheard` what they
-    never did, neither by itself nor as a later state, and `longest_wait` is the longest time from a change
-    to the call.
+    `effect` is the time from the save until the last handler's new code received a change that was made
+    after it. `changes` counts the deliveries that changes after the save require, `unheard` those that
+    were never made, neither by themselves nor with a later state. `longest_wait` is the longest time
+    from a change to the call.
     """
 
     lists: int
@@ -90,14 +90,14 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Which handlers hear of which types of changes, of which resource: learnt from what they were told."""
+    """Which handlers hear of which types of changes, of which resource: learnt from their calls."""
 
     types: Mapping[str, frozenset[str]]
     resources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, calls: Iterable[RecordedCall], changes: Iterable[RecordedChange]) -> "Subscriptions":
-        """From calls for changes that were made on purpose: what is told at a start is none."""
+        """From calls for changes that were made on purpose: the calls at a start are for none."""
         made = {(change.type, change.resource, change.key) for change in changes}
         types: dict[str, set[str]] = defaultdict(set)
         resources: dict[str, str] = {}
@@ -114,14 +114,14 @@ class Subscriptions:
 
 
 def figures(observed: Recording) -> ReloadCost:
-    """What it cost; raises ValueError if a handler's new code was never told a change."""
+    """What it cost; raises ValueError if a handler's new code never received a change."""
     asked = [r for r in observed.requests if r.time >= observed.saved and r.user_agent.startswith(_OURS)]
     retries, lost = _retries(observed)
     memos, missed = _memos(observed)
     waits, unheard, effects = _waits(observed)
     missing = ", ".join(sorted(observed.hearing.handlers - effects.keys()))
     if missing:
-        raise ValueError(f"the new code of {missing} was told no change")
+        raise ValueError(f"the new code of {missing} received no change")
     return ReloadCost(
         lists=sum(_is_list(request) for request in asked),
         watches=sum(request.verb == "watch" for request in asked),
@@ -146,15 +146,15 @@ def _is_list(request: LedgerEntry) -> bool:
 
 def _told_again(observed: Recording) -> int:
     known = {(call.handler, call.key) for call in observed.before()}
-    told = {(c.handler, c.key) for c in observed.after() if c.initial and c.type == "Added"}
-    return len(known & told)
+    added = {(c.handler, c.key) for c in observed.after() if c.initial and c.type == "Added"}
+    return len(known & added)
 
 
 def _retries(observed: Recording) -> tuple[int, int]:
     """How many waited when the edit was saved, and how many of these were lost.
 
     A change that is tried again was received when it was received the first time. One that has not been
-    tried again yet is lost with its process, or when its object was told anew in its place.
+    tried again yet is lost with its process, or when its object was delivered anew in its place.
     """
     waiting = _waiting(observed)
     later = [call for call in observed.calls if call.began >= observed.saved]
@@ -190,18 +190,18 @@ def _memos(observed: Recording) -> tuple[int, int]:
 
 def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
     """How long each change waited for each handler, how many were never heard, and the first of new code."""
-    told: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
+    calls: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
     for call in sorted(observed.calls, key=lambda call: call.began):
-        told[call.handler, call.key].append(call)
+        calls[call.handler, call.key].append(call)
     # After a restart the old process holds nothing any more.
     latest = max(observed.calls, key=lambda call: call.began).process
     waits: list[float] = []
     effects: dict[str, float] = {}
     unheard = 0
     for change, handler in _expected(observed):
-        call = next((c for c in told[handler, change.key] if _tells(c, change)), None)
+        call = next((c for c in calls[handler, change.key] if _tells(c, change)), None)
         if call is None:
-            unheard += not _is_held(told[handler, change.key], latest)
+            unheard += not _is_held(calls[handler, change.key], latest)
             continue
         waits.append(call.began - change.at)
         if observed.is_new(call):
@@ -223,7 +223,7 @@ def _expected(observed: Recording) -> Iterator[tuple[RecordedChange, str]]:
                     yield change, handler
 
 
-# A later state tells an earlier change as well; a deletion is told by itself only.
+# A call with a later state also covers an earlier change; only a Deleted covers a deletion.
 def _tells(call: RecordedCall, change: RecordedChange) -> bool:
     if call.type == "Deleted" or change.type == "Deleted":
         return call.type == change.type
@@ -243,7 +243,7 @@ class Comparison:
 def compare(
     bundle: BenchFiles, samples: Sequence[KubeObject], *, objects: int, tell: Callable[[str], object]
 ) -> Comparison:
-    """Measure both ways; takes some seconds, and `tell` is told what is being done.
+    """Measure both ways; takes some seconds, and `tell` is called with each step, in words.
 
     Everything that is made is in a temporary folder and in an API server of its own. Raises DeclctlError if
     the controller ends, does not get done in time (TimedOut), or hears of no change, and SandboxError for
@@ -279,7 +279,7 @@ class _Measurement:
         self._churn = cluster.churn()
 
     def go(self) -> ReloadCost:
-        """Start it, make the edit while the cluster changes, wait until all is told, and end it."""
+        """Start it, make the edit while the cluster changes, wait until all is delivered, and end it."""
         with ExitStack() as stack:
             controller = stack.enter_context(self._start())
             old = controller.process, 1
@@ -345,7 +345,7 @@ class _Measurement:
         until("the handlers fail where they shall", failed)
 
     def _until_effective(self, controller: ControllerProcess, version: int, old: tuple[int, int]) -> None:
-        """Every handler's new code was told of a newer version, and of all that it is told at a start."""
+        """Wait until every handler's new code has received a newer version, and all calls of a start."""
         left = set(self.hearing.handlers)
         heard = asked = time.monotonic()
 
@@ -363,18 +363,18 @@ class _Measurement:
                         heard = time.monotonic()
             return not left
 
-        until("the edited code of every handler is told of a change", effective)
+        until("the edited code of every handler receives a change", effective)
 
-        def told() -> bool:
+        def complete() -> bool:
             effective()
             status = controller.status()
             synced = all(handler["synced"] for handler in status["handlers"])
             return synced or time.monotonic() - heard > _STUCK_SECONDS
 
-        until("the edited code has been told of every object", told, pause=_LOOK_SECONDS)
+        until("the edited code has received every object", complete, pause=_LOOK_SECONDS)
 
     def _settle(self, controller: ControllerProcess) -> None:
-        """Everything is told: nothing waits or runs, or whatever waits does so for its next attempt."""
+        """Wait until nothing runs, and nothing waits except for its next attempt."""
         heard = time.monotonic()
 
         def settled() -> bool:

@@ -65,8 +65,8 @@ def _running(checked: CheckResult, admin: str | None) -> RunningPlan:
     target = _target(checked, admin)
     answer = ask(target, "GET", "/plan")
     if answer.status != _OK:
-        told = answer.document.get("error")
-        raise UsageError(f"{target} does not tell its plan: {told or f'it answers {answer.status}'}")
+        error = answer.document.get("error")
+        raise UsageError(f"{target} does not tell its plan: {error or f'it answers {answer.status}'}")
     return read_running_plan(answer.document)
 
 
@@ -140,8 +140,8 @@ def _print(found: PlanComparison) -> None:
     line(_footer(found))
     if found.restart_required:
         line(f"RESTART REQUIRED: {takes_effect(found.restart_required)}")
-    if told := _imports(found):
-        line(told)
+    if imports := _imports(found):
+        line(imports)
     if not found.hooks_known:
         line("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
 
@@ -150,7 +150,7 @@ def _rows(resource: PlannedResource) -> list[tuple[str, str, str]]:
     plan = resource.plan
     kept = (f"cache {plan.watches[0].cache}", _READING[str(plan.watches[0].cache)])
     parts = [kept, *((cost.subject, cost.text(resource.objects)) for cost in resource.costs)]
-    return [(plan.name, subject, told) for subject, told in parts]
+    return [(plan.name, subject, text) for subject, text in parts]
 
 
 def _footer(found: PlanComparison) -> str:

@@ -81,8 +81,8 @@ def _order(admin: str | None, path: str) -> dict[str, Any]:
         if not isinstance(fault.__cause__, TimeoutError):
             raise
         raise UsageError(
-            f"The order was given, but what became of it was not told within {RELOAD_SECONDS:g} s; "
-            "`declctl history` will say it."
+            f"The order was given, but its outcome did not arrive within {RELOAD_SECONDS:g} s; "
+            "`declctl history` will show it."
         ) from fault
     if answer.status == _FAULT:
         line(f"declctl: {answer.document['error']}", err=True)

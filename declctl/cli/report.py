@@ -40,8 +40,8 @@ def count(faults: Sequence[Diagnostic]) -> str:
     if not counted:
         return "no faults"
     codes = list(dict.fromkeys(fault.code for fault in faults))
-    told = "tells more about it" if len(codes) == 1 else "tells more about the first code"
-    return f"{counted}; {how_to_explain(codes[0])} {told}"
+    what = "tells more about it" if len(codes) == 1 else "tells more about the first code"
+    return f"{counted}; {how_to_explain(codes[0])} {what}"
 
 
 def _number(number: int, word: str) -> str:

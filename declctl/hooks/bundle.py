@@ -20,7 +20,7 @@ from declctl.kit.files import Lookups, PathKind
 
 _MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
 _MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
-# Whoever mentions one of these may import, or find, modules by names that no statement has.
+# A file that mentions one of these may import, or find, modules by names that no statement has.
 _DYNAMIC = frozenset(
     {"__import__", "importlib", "import_module", "pkgutil", "runpy", "builtins", "exec", "eval"}
     | {"modules", "__path__", "__loader__", "__spec__"}
@@ -105,7 +105,7 @@ class Bundle:
             return None
         try:
             return decode_source(data)
-        except (SyntaxError, UnicodeDecodeError):  # whoever imports it tells what is wrong
+        except (SyntaxError, UnicodeDecodeError):  # the import will report the fault
             return data.decode("utf-8", "replace")
 
     @property
@@ -220,7 +220,7 @@ class _BundleReader:
         self._read_whole |= new
         for name in new:
             folder = self._root.joinpath(*name.split("."))
-            # Of the root itself nobody asks: what is around it is not to be watched.
+            # The root itself is not looked up: the folder around it is not to be watched.
             if folder == self._root or self._lookups.kind(folder) is PathKind.FOLDER:
                 for path in _walk(folder, self._lookups, depth=len(name.split("."))):
                     self._add(path)
@@ -292,7 +292,7 @@ def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
                 return bundle.files
             for imported in _imported(scan, _package_of(path)):
                 waiting.append(imported)
-                # `import package` gives its modules as attributes, whoever has imported them.
+                # `import package` gives its modules as attributes, even if another file has imported them.
                 inner = (f"{imported}.{attribute}" for attribute in scan.attributes)
                 if imported in packages:
                     waiting += [each for each in inner if bundle.path_of(each) is not None]

@@ -89,7 +89,7 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
     if type(result) is CoroutineType:
         result.close()
         raise HandlerFailed(
-            f"{implementation.hook} of {implementation.plugin} returned a coroutine, which nobody awaits: "
+            f"{implementation.hook} of {implementation.plugin} returned a coroutine, which is never awaited: "
             "declare it with `async def`"
         )
     return result
@@ -192,7 +192,7 @@ class Predicate:
                 raise
             raise FilterFailed(f"the filter {self.name} raised {describe_with_place(error)}") from error
         result.close()
-        raise FilterFailed(f"the filter {self.name} returned a coroutine, which nobody awaits")
+        raise FilterFailed(f"the filter {self.name} returned a coroutine, which is never awaited")
 
 
 def describe(error: BaseException) -> str:

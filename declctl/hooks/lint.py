@@ -274,7 +274,7 @@ def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
     """The modules that are files below the folder of a bundle, and were imported past it, as all others are.
 
     `sys.path`, `PYTHONPATH` or a `.pth` file leads to them. They are of the process, not of a generation, and
-    nobody looks whether they change. `known` are the names of modules that were imported before. Installed
+    their changes are not noticed. `known` are the names of modules that were imported before. Installed
     packages in an environment below the folder are not meant.
     """
     folder, found = os.path.realpath(bundle.place), list[Finding]()

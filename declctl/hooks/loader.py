@@ -81,7 +81,7 @@ class BundleFinder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """The spec of a module of this bundle.
 
-        Raises NotInBundle for one that is in the folder of the bundle alone: nobody else is to load it.
+        Raises NotInBundle for one that is in the folder of the bundle alone: no other finder may load it.
         """
         if not fullname.startswith(self._prefix):
             return None
@@ -243,8 +243,8 @@ class GenerationNamespace:
     """The modules of one generation, under `_declctl_gen.g<number>`.
 
     A module sees the bundle's top-level names as its own generation's, and everything else as
-    usual. `close` forgets all of it; what nobody refers to any more can then be collected. `rest` is
-    called between two modules, for whoever imports beside something that is more urgent.
+    usual. `close` forgets all of it; what has no reference any more can then be collected. `rest` is
+    called between two modules, so that more urgent threads can run.
     """
 
     def __init__(self, number: int, bundle: Bundle) -> None:
@@ -366,7 +366,7 @@ class GenerationNamespace:
 
 
 def _new_prefix(number: int) -> str:
-    """A name that no generation of this process has had: what lives on of an old one is told by its name."""
+    """A name that no generation of this process has had: it identifies what remains of an old one."""
     # A refused generation and the one after it have the same number, and so have those of several runtimes.
     with _counting:
         _made[number] += 1

@@ -274,7 +274,7 @@ def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle:
         message = f"{name} is a generator: calling it for {hook} would do nothing"
         advice = "remove the `yield`"
     elif is_async and hook in specs.SYNCHRONOUS:
-        message = f"{name} is asynchronous, and {hook} is called where nobody can wait for it"
+        message = f"{name} is asynchronous, and {hook} is called where it cannot be awaited"
         advice = "write `def` instead of `async def`"
     if message:
         raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
@@ -347,7 +347,7 @@ def predicate(name: str, function: Callable[..., Any], bundle: Bundle) -> Predic
     if inspect.isclass(function):
         message, advice = f"{called} is a class, and a filter is a function", "write module:function"
     elif any(inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call) for call in each):
-        message = f"{called} is asynchronous, and a filter is called where nobody can wait for it"
+        message = f"{called} is asynchronous, and a filter is called where it cannot be awaited"
         advice = "write `def` instead of `async def`"
     elif inspect.isgeneratorfunction(function):
         message = f"{called} is a generator: calling it decides nothing"

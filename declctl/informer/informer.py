@@ -475,7 +475,7 @@ class SharedIndexInformer:
 
     def _refuse_stopped(self) -> None:
         if self.is_stopped:
-            raise CacheError(f"the informer of {self.name} has stopped: nobody can join it")
+            raise CacheError(f"the informer of {self.name} has stopped: no handler can be added")
 
     async def _resync_all(self) -> None:
         processor = self.processor

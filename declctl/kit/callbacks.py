@@ -26,7 +26,7 @@ def refuse_async(function: object, role: str) -> None:
     # An object may have an asynchronous `__call__`. The `__call__` of a class is that of its instances.
     call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
     if any(kind(each) for kind in _KINDS for each in (function, call)):
-        raise TypeError(f"{role} is called where nobody can await it: write `def` instead of `async def`")
+        raise TypeError(f"{role} is called where it cannot be awaited: write `def` instead of `async def`")
 
 
 def plain(result: Any, role: str) -> Any:
@@ -42,7 +42,7 @@ def plain(result: Any, role: str) -> Any:
     elif not (isinstance(result, AsyncGeneratorType) or inspect.isawaitable(result)):
         return result
     raise TypeError(
-        f"{role} returned a {type(result).__name__}, which has done nothing yet and nobody awaits: "
+        f"{role} returned a {type(result).__name__}, which has done nothing yet and is never awaited: "
         "write a plain function that returns its answer"
     )
 

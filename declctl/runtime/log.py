@@ -1,6 +1,6 @@
-"""What the runtime needs of a logger.
+"""The logger that the runtime needs, as a protocol.
 
-Structlog's bound loggers have it, and so has a list in a test.
+The bound loggers of structlog satisfy it; tests use a list.
 """
 
 from typing import Any, Protocol
@@ -10,15 +10,15 @@ class Log(Protocol):
     """A structured logger: the event is a sentence for people, the fields are for machines."""
 
     def info(self, event: str, **fields: Any) -> Any:
-        """Tell of something that went as it should."""
+        """Log something that went as it should."""
         ...
 
     def warning(self, event: str, **fields: Any) -> Any:
-        """Tell of something that may want looking at."""
+        """Log something that may need attention."""
         ...
 
     def error(self, event: str, **fields: Any) -> Any:
-        """Tell of something that failed."""
+        """Log a failure."""
         ...
 
     def bind(self, **fields: Any) -> "Log":

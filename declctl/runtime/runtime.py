@@ -109,7 +109,7 @@ async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | Non
             return task.result()
         task.cancel()
         await asyncio.wait([task])
-        # What it raises now comes of being given up, which nobody has to be told.
+        # An error that the work raises now is an effect of its cancellation: it is not reported.
         is_done = not task.cancelled() and task.exception() is None
         return task.result() if is_done else None
     finally:
@@ -118,7 +118,7 @@ async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | Non
 
 
 async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeout: float, log: Log) -> int:
-    """Wait until every object has been dealt with, for `timeout` seconds at most, or somebody stops it.
+    """Wait until every object has been handled, until `stopping` is set, or for `timeout` seconds at most.
 
     Returns the exit status: 1 if it was not done, or handlers have given up on changes.
     """
@@ -187,7 +187,9 @@ class RuntimeParts:
     attempts: Attempts
     retries: ReloadRetries
     file_watch: FileWatchHealth
-    finished: Callable[[Outcome, bool], Awaitable[None]]  # hears each outcome, and whether somebody asked
+    finished: Callable[
+        [Outcome, bool], Awaitable[None]
+    ]  # receives each outcome, and whether a person asked for it
 
 
 def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyword
@@ -245,7 +247,7 @@ def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyw
         clock=clock,
         log=log,
     )
-    # The reporter only reads, so it is told when there is something to read.
+    # The reporter only reads, so a cache that syncs wakes it.
     reloader.on_synced.append(observer.wake)
     announcer = Announcer(
         observer, history=history, call_hooks=reloader.call_reload_hooks, log=log, restart=restart
@@ -326,7 +328,7 @@ class Runtime:
         with self._signals():
             while not done.wait(LOOK_SECONDS):  # a wait without a limit would keep Python from seeing signals
                 self._watchdog.look()
-                # Code of the user blocks the machinery: nobody else can end the process in order.
+                # User code blocks the machinery, so only this thread can end the process in order.
                 if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
                     return self._left_blocked()
         self._children.close()
@@ -346,15 +348,15 @@ class Runtime:
         self.machinery.loop.call_soon_threadsafe(self._stopping.set)
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
-        """Make what the files say now the next generation, or say why not.
+        """Load the files as the next generation; the outcome says why if that is refused.
 
-        An attempt on older files that is not committed yet is given up for it. With `force` all code is made
+        An attempt on older files that is not committed yet is cancelled. With `force` all code is made
         anew, although the files that are read have not changed.
         """
         return await self.parts.attempts.reload(asked=asked, force=force)
 
     async def rollback(self, number: int | None = None) -> Outcome:
-        """Let the generation before run again, or the one of that number, if it is still in memory."""
+        """Commit the previous generation again, or generation `number`, if it is still in memory."""
         if self._stopping.is_set():  # handlers drain: nothing may be committed any more
             return self.parts.attempts.stopping().as_rollback()
         done = await self.parts.reloader.rollback(number, why="somebody asked for it")
@@ -366,7 +368,7 @@ class Runtime:
         return outcome
 
     def history(self) -> dict[str, Any]:
-        """What became of the newest attempts, the oldest first, and which generations can come back."""
+        """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
         loaded = self._reloader.loaded if self._reloader is not None else ()
         return {"attempts": self._history.document(), "inMemory": list(loaded)}
 

@@ -1,8 +1,7 @@
 """User code in a thread of its own, awaited.
 
-An executor's threads are few, and Python waits for them when it ends. User code may never
-return: it gets a daemon thread, which keeps neither the next call nor the end of the process
-waiting.
+An executor has few threads, and Python waits for them when it ends. User code may never return.
+It gets a daemon thread, so that it delays neither the next call nor the end of the process.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from declctl.kit.callbacks import CallGivenUp, user_code_place
 A = TypeVar("A")
 T = TypeVar("T")
 
-# Whoever starts a thread waits until it runs, which no loop must.
+# Thread.start() blocks until the thread runs, so a loop must not call it.
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
 
 
@@ -37,7 +36,7 @@ class AbandonedCall:
 
 
 class _Abandoned:
-    """The threads that were left behind: what they call, and since when. Any thread uses it."""
+    """The threads whose callers have given up: what they call, and since when. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +59,7 @@ _abandoned = _Abandoned()
 
 
 def abandoned_calls() -> Sequence[AbandonedCall]:
-    """The calls that were left behind by `in_thread` and go on, the oldest first. From any thread."""
+    """The calls of `in_thread` whose callers have given up, the oldest first. Any thread may call it."""
     now = time.monotonic()
     return [
         AbandonedCall(what, user_code_place(thread.ident), now - since)
@@ -71,8 +70,8 @@ def abandoned_calls() -> Sequence[AbandonedCall]:
 async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
     """What `call` returns or raises; RuntimeError for StopIteration, which can't leave a coroutine.
 
-    Cancelling stops the wait, and leaves the thread behind or keeps it from beginning. What is left behind is
-    one of the `abandoned_calls` until it returns, if `what` says what it is.
+    Cancelling ends the wait. A thread that has not begun does nothing; a thread that has begun goes on. With
+    `what`, which names the call, it is one of the `abandoned_calls` until it returns.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -84,20 +83,20 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
             if given_up:
                 return
             value = call()
-        except StopIteration as error:  # no future takes it, so that nobody would hear of it
+        except StopIteration as error:  # a future refuses StopIteration, and the caller would wait for ever
             fault = RuntimeError(f"{what or name} raised StopIteration")
             fault.__cause__ = error
-            tell(result.set_exception, fault)
+            report(result.set_exception, fault)
         except BaseException as error:  # noqa: BLE001 - user code: raised again where it is awaited
-            tell(result.set_exception, error)
+            report(result.set_exception, error)
         else:
-            tell(result.set_result, value)
+            report(result.set_result, value)
         finally:
             returned.set()
             _abandoned.discard(thread)
 
-    def tell(how: Callable[..., None], outcome: object) -> None:
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits any longer
+    def report(how: Callable[..., None], outcome: object) -> None:
+        with suppress(RuntimeError):  # the loop has been closed: there is no caller left
             loop.call_soon_threadsafe(lambda: None if result.done() else how(outcome))
 
     returned = threading.Event()
@@ -117,8 +116,8 @@ async def in_thread(call: Callable[[], T], *, name: str, what: str = "") -> T:
 class UserCall:
     """User code that is called for many objects, in threads of its own: some objects at each `run`.
 
-    When the wait for a `run` is cancelled, the call is given up for good: its thread ends with the object
-    at hand, if user code ever returns. `objects` belongs to that thread, all else to the loop.
+    When the wait for a `run` is cancelled, the call is given up for good: its thread ends after the current
+    object, if user code ever returns. Use `objects`, `note` and `go_on` in that thread, all else on the loop.
     """
 
     def __init__(self, *, name: str, what: str) -> None:
@@ -148,7 +147,7 @@ class UserCall:
             raise
 
     def objects(self, objects: Iterable[A], key: Callable[[A], str]) -> Iterator[A]:
-        """The objects, each noted by its key as the one that is at hand; none once the call is given up."""
+        """Yields the objects, and notes the key of each; ends once the call is given up."""
         for each in objects:
             if self._given_up:
                 return
@@ -156,7 +155,7 @@ class UserCall:
             yield each
 
     def note(self, key: str) -> None:
-        """The object at hand is the one of this key. Called in the thread; raises CallGivenUp as `go_on`."""
+        """Note the key of the current object. Called in the thread. Raises CallGivenUp, as `go_on` does."""
         self._at = key
         self.go_on()
 
@@ -166,7 +165,7 @@ class UserCall:
             raise CallGivenUp
 
     def fault(self, why: str) -> str:
-        """What is called, `why` it was given up, the object at hand, and the line of user code."""
+        """A message: what is called, `why` it was given up, the current object, and the line of user code."""
         at = f"; it was asked about {self._at} last" if self._at else ""
         # While the call goes on, its thread says where it is.
         where = self._place or user_code_place(self._thread)

@@ -1,7 +1,7 @@
-"""Whether the machinery gets on: index functions and transforms of what runs are called on its loop.
+"""The watchdog of the machinery loop, which calls index functions and transforms of the user.
 
-One that does not return stops everything: events, probes and signals. Nobody can stop it, but the main
-thread can say which it is, and end the process when it is asked to.
+A function that does not return stops everything: events, probes and signals. No thread can stop it. The
+main thread can log its place, and end the process on a signal.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0  # between two looks
 
 @dataclass(frozen=True, slots=True)
 class MachineryStatus:
-    """How often the machinery was blocked for more than five seconds, how long the last time, and where.
+    """Blocks of the machinery of more than five seconds: how many, and the length and place of the last.
 
     `last_place` is the line of user code that blocked it, empty if it was in none.
     """
@@ -26,14 +26,14 @@ class MachineryStatus:
 
 
 class Watchdog:
-    """Looks at the loop of the machinery, and says in the log that it is blocked, by what, and for how long.
+    """Looks at the machinery loop, and logs that it is blocked, at which line, and for how long.
 
     Used by one thread that is not the loop's; any thread may read `status`.
     """
 
     def __init__(self, machinery: LoopThread, log: Log) -> None:
         self.status = MachineryStatus()
-        self.seconds = 0.0  # for which it has been blocked now, by looks that it has not answered
+        self.seconds = 0.0  # how long it has been blocked; counted in looks without an answer
         self._machinery = machinery
         self._log = log
 

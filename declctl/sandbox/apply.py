@@ -409,7 +409,7 @@ def server_side_apply(
 def track_update(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
     """`new` with ownership moved to `author` for what changed.
 
-    Unchanged if nobody has ever applied the object.
+    Unchanged if the object was never applied.
     """
     if new["metadata"].get("managedFields") in ([], [{}]):  # how a client resets ownership
         return _with_owners(new, [])

@@ -258,7 +258,7 @@ class EtcdHistory:
     def restore(self, backup: Backup) -> None:
         """Go back to what there was: versions that were given since then are given again, to other changes.
 
-        Subscribers are not told.
+        Subscribers are not notified.
         """
         self.version, self._floor = backup.version, backup.floor
         self._collections = {resource: kept.copy() for resource, kept in backup.collections.items()}

@@ -151,7 +151,7 @@ class Remover:
         metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata["deletionGracePeriodSeconds"] = grace
         if "generation" in metadata and not kinds.is_definition(kind):
-            metadata["generation"] += 1  # whoever controls it behaves differently from now on
+            metadata["generation"] += 1  # its controller behaves differently from now on
         if kind.resource == ("", "namespaces"):
             del metadata["deletionGracePeriodSeconds"]
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}

@@ -118,7 +118,7 @@ class Api:
     def _check_sender(self, request: web.Request) -> None:
         """Refuse what a web page sends: under a name of its own that points here, or from another host.
 
-        There is no authentication: whoever may ask may do everything. The port may be that of a forward.
+        There is no authentication: every client may do everything. The port may be that of a forward.
         """
         given = request.headers.getall("Host", [])
         host = parse_authority(given[0]) if len(given) == 1 else None

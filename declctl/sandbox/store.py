@@ -257,7 +257,7 @@ class Churn:
         return self._store.history.get(_PODS, key_of(life.workload.namespace, life.name)) is not None
 
     def _create(self, workload: Workload) -> None:
-        self._store.ensure_namespace(workload.namespace)  # somebody may have deleted it
+        self._store.ensure_namespace(workload.namespace)  # a client may have deleted it
         name = f"{workload.name}-{workload.template_hash}-{''.join(self._chance.choices(_ALPHABET, k=5))}"
         life = DemoPod(workload, name)
         labels = {"app": workload.name, "pod-template-hash": workload.template_hash, "version": "v1"}

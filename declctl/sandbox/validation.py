@@ -109,7 +109,7 @@ class _Bounds:
             anchor = event.anchor or ""
             if any(each == anchor for each, _ in self._open):
                 self._refuse(event, f"the alias *{anchor[:60]} refers to something that it is a part of")
-            weight = self._weights.get(anchor, 1)  # one that is not known is told by the loader
+            weight = self._weights.get(anchor, 1)  # the loader reports an unknown alias
         elif isinstance(event, yaml.CollectionStartEvent):
             self._open.append((event.anchor, self._values))
             if len(self._open) > MAX_DEPTH:

@@ -128,7 +128,7 @@ class PluginLoader(KubeConfigLoader):
 async def run_plugin(spec: ExecSpec, cluster: ClusterSpec) -> _Status:
     """Run a plugin and return its credential; cancelling kills it. Raises UsageError with a sentence."""
     if spec.interactiveMode == "Always":
-        raise UsageError("it wants to ask somebody (interactiveMode: Always), and nobody is asked")
+        raise UsageError("it asks for input (interactiveMode: Always), which is not possible here")
     # In a thread: the certificate authority is a file, and folders of PATH may be on a network.
     command, info = await asyncio.to_thread(lambda: (_command(spec), _info(spec, cluster)))
     environment = {

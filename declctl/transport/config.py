@@ -258,7 +258,7 @@ class KubeconfigLogin:
                 "start again to follow it"
             )
         elif kubeconfig.user.impersonation != self._kubeconfig.user.impersonation:
-            raise UsageError(f"{kubeconfig} impersonates somebody else now: start again to follow it")
+            raise UsageError(f"{kubeconfig} impersonates another user now: start again to follow it")
         configuration.ssl_ca_cert = found.ssl_ca_cert
         configuration.cert_file = found.cert_file
         configuration.key_file = found.key_file

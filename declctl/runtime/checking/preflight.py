@@ -142,7 +142,7 @@ def _at_line(declaration: Declaration, fault: Fault, stack: Sequence[_Frame], wh
 def how_it_ended(status: int | None) -> str:
     """The status of a process, as in `subprocess`, in words."""
     if status is None:
-        return "nobody knows how"
+        return "an unknown status"
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 

@@ -1,4 +1,4 @@
-"""`ctx`: what a hook receives beside the change, and the recorder of Kubernetes Events behind it."""
+"""`ctx`, which a hook receives beside the change, and the recorder of Kubernetes Events."""
 
 import asyncio
 import itertools
@@ -18,10 +18,10 @@ Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class Memo(MutableMapping[str, Json]):
-    """What a handler remembers: JSON-like values that survive reloads.
+    """The memory of a handler: JSON-like values that survive reloads.
 
-    A value is copied in, so that no object of a generation's own classes can be carried over by
-    accident; anything that JSON can't write is refused with TypeError.
+    A value is copied when it is set, so that no object of a class of an old generation remains. Raises
+    TypeError for a value that JSON can't write.
     """
 
     __slots__ = ("_values",)
@@ -77,7 +77,7 @@ class Listers(Mapping[str, Lister]):
 
 @dataclass(frozen=True, slots=True)
 class HandlerEnvironment:
-    """What all contexts of one handler of one generation share. `log` is a structlog logger."""
+    """The values that all contexts of one handler of one generation share. `log` is a structlog logger."""
 
     handler: str
     generation: int
@@ -89,10 +89,10 @@ class HandlerEnvironment:
 
 
 class HandlerContext:
-    """`ctx` of one call: cheap to make, as each part of it is made when it is asked for.
+    """`ctx` of one call. It is cheap: each part is made at its first use.
 
     It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; it is called when the hook asks for it.
+    `remember` returns the memo; it is called at the first use of `memo`.
     """
 
     __slots__ = ("_environment", "_key", "_log", "_memo", "_remember")
@@ -118,7 +118,7 @@ class HandlerContext:
 
     @property
     def memo(self) -> Memo:
-        """What is remembered of the object, or of the handler in a life-cycle hook; it survives reloads."""
+        """The memo of the object, or of the handler in a life-cycle hook; it survives reloads."""
         if self._memo is None:
             self._memo = self._remember()
         return self._memo
@@ -130,12 +130,12 @@ class HandlerContext:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The plugin's config, validated; empty for a handler that has none."""
+        """The plugin's config, validated; empty for a handler without a config."""
         return self._environment.config
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing shall be changed in the cluster."""
+        """True if the hook shall change nothing in the cluster."""
         return self._environment.dry_run
 
     @property
@@ -152,7 +152,7 @@ class HandlerContext:
     def snapshots(self) -> Mapping[str, Any]:
         """The related objects that the handler declared.
 
-        Empty, as `includeSnapshotsFrom` is not done yet.
+        Empty, because `includeSnapshotsFrom` is not implemented yet.
         """
         return {}
 
@@ -172,12 +172,12 @@ class HandlerContext:
     def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
         """Post a Kubernetes Event about `obj`.
 
-        Returns at once; that the server refuses it is logged, and never raised. Raises ValueError for another
+        Returns at once. A refusal of the server is logged, and never raised. Raises ValueError for another
         `type`, and TypeError for a `reason` or a `message` that is no text.
         """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
-        # What can't be encoded would fail in the background, where it ends the whole process.
+        # Text that can't be encoded would fail in the background task, and end the whole process.
         _require_text("reason", reason)
         _require_text("message", message)
         self._environment.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
@@ -196,9 +196,9 @@ _SILENCE = 60.0  # seconds until the log says again that events are dropped
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvents:
-    """What became of the events that handlers have recorded. `failed` were refused, or tried too often.
+    """Counts of the events that handlers have recorded. `failed` were refused, or tried too often.
 
-    Those that still wait are in none of the three.
+    An event that still waits is in none of the three.
     """
 
     posted: int = 0
@@ -207,7 +207,7 @@ class RecordedEvents:
 
 
 class Poster(Protocol):
-    """What is needed of the transport."""
+    """The part of the transport that the recorder needs."""
 
     async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
         """One request; raises ApiError."""
@@ -232,11 +232,11 @@ class EventRecorder:
     def record(self, obj: ObjectView, event: Mapping[str, str]) -> None:
         """Post an event with `reason`, `message` and `type` about an object. Returns at once."""
         document = self._document(obj, event)
-        # The document is made here: the object may be written to before the loop comes to it.
+        # The document is made here, because the object may change before the loop handles the event.
         self._loop.call_soon_threadsafe(self._put, document)
 
     async def run(self) -> None:
-        """Post what comes in, until cancelled."""
+        """Post the recorded events, until cancelled."""
         while True:
             document = await self._queue.get()
             try:
@@ -251,7 +251,7 @@ class EventRecorder:
     async def flush(self, timeout: float) -> None:
         """Return when everything recorded so far was posted or given up, or after `timeout` seconds.
 
-        The process ends then: what still waits is dropped.
+        The process ends then: events that still wait are dropped.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -278,7 +278,7 @@ class EventRecorder:
             self._taken += 1
 
     def _report_full(self) -> None:
-        """Say that events are dropped: when that begins, and once a minute."""
+        """Log that events are dropped: when that begins, and once a minute."""
         now = self._clock.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE
@@ -292,7 +292,7 @@ class EventRecorder:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._poster.request_json("POST", path, body=document)
-            # Only these may pass by themselves; another refusal would be the same the next time.
+            # Only these faults are temporary; any other refusal would be repeated.
             except (Unreachable, TooManyRequests):
                 if attempt == _ATTEMPTS:
                     raise
@@ -332,7 +332,7 @@ class EventRecorder:
 
 
 class ClusterAccess:
-    """What contexts give of the cluster: official clients, and the recorder of events."""
+    """The access of contexts to the cluster: the official clients, and the recorder of events."""
 
     def __init__(self, client: Client, recorder: EventRecorder) -> None:
         self._client = client

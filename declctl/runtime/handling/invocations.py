@@ -1,7 +1,8 @@
 """Invocations: each change that a handler is called for, from the filter to success, retry or giving up.
 
-A call that takes too long is a zombie until it returns: another worker takes its place, its key stays held.
-What user code raises may itself raise when it is read: that ends no worker.
+A call that takes too long is a zombie until it returns: another worker replaces its worker, and no other
+change of its key is delivered. An exception of user code may itself raise when it is read. That ends no
+worker.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ _ImplementationId = tuple[str, str, str]
 
 
 class Retry(NamedTuple):
-    """What a change that is tried again remembers of its calls; it is the `retry` of its queue item."""
+    """The state of a change between two attempts; it is the `retry` of its queue item."""
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
@@ -83,8 +84,8 @@ class Invocation(msgspec.Struct, eq=False):
     change: Change  # what the hooks receive
     started: float  # on the slot's clock, in seconds
     implementations: Sequence[Implementation]  # to be called, in this order
-    replace_worker: Callable[[], None]  # of the pool that works on it: it may be another one's turn by then
-    overdue: bool = False  # it is not waited for any longer: a zombie until it returns
+    replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
+    overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # why it has failed by its own timeout; it was counted at that moment
     first_failed: int | None = None  # the generation on which the change failed first
     timer: asyncio.TimerHandle | None = None  # of the machinery loop, for its timeout
@@ -96,9 +97,9 @@ class Invocation(msgspec.Struct, eq=False):
     failures: list[BaseException] = []  # what those have raised, in the same order
 
     def select(self) -> bool:
-        """Ask the filter, and take in what it makes of the change; returns whether there is any call to make.
+        """Apply the filter to the change; returns whether there is any call to make.
 
-        Where the filter raises, the change has failed as by the handler itself.
+        An error of the filter counts as an error of the handler.
         """
         judge, notification, outcome = self.binding.filter, self.item.value, self.outcome
         decided = notification.judged or (outcome is not None and outcome.change is notification)
@@ -119,7 +120,7 @@ class Invocation(msgspec.Struct, eq=False):
         return bool(self.implementations)
 
     def revoke(self) -> bool:
-        """Let a call that was sent to a loop never begin there; False if it has begun, or is no such call."""
+        """Cancel a call that was sent to a loop; False if it has begun, or was sent to no loop."""
         sent = self.sent
         if sent is None or not sent.claim.acquire(blocking=False):
             return False
@@ -127,7 +128,7 @@ class Invocation(msgspec.Struct, eq=False):
         return True
 
     def fail(self, implementation: Implementation, failure: BaseException) -> None:
-        """Keep what an implementation has raised."""
+        """Keep the exception of an implementation."""
         self.failures.append(failure)
         self.failed.append(implementation)
 
@@ -159,9 +160,9 @@ class Invocation(msgspec.Struct, eq=False):
 
 
 class Invocations:
-    """The invocations of one slot: makes them, keeps their time, and counts what comes of them.
+    """The invocations of one slot: makes them, watches their timeouts, and counts their outcomes.
 
-    `loop` is the machinery's: it keeps the time of calls in threads, as no user code can hold it up. The
+    `loop` is the machinery's: it has the timers of calls in threads, because no handler can block it. The
     slot is called back by the worker of a change: `binding_of` gives the binding of an item, `memo` what is
     remembered of an object by its uid; `ended` is called with a deleted object's change that is dealt with,
     or with one of the first sync (True), while its key is held; `finished` after each invocation while there
@@ -226,7 +227,7 @@ class Invocations:
             arguments = self._arguments(run, implementation)
             try:
                 if not implementation.is_async:
-                    # Not to be cancelled: past its time it is a zombie, as it is in a pool of threads.
+                    # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
                     run.scope = None
                     name = f"declctl-handler-{self._name}"
                     await in_thread(partial(call, implementation, arguments), name=name)
@@ -272,7 +273,8 @@ class Invocations:
     def abandon(self, binding: CallBinding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
-        Those that can be are cancelled, the others are zombies; so is one that goes on all the same.
+        Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
+        after its cancellation.
         """
         # A zombie has been given up already: it is not counted a second time.
         stuck = [run for run in self.of(binding) if not run.overdue]
@@ -293,7 +295,7 @@ class Invocations:
             return replace(self._counts, durations=self._counts.durations.copy())
 
     def time_out_blocked(self) -> None:
-        """Let calls fail that are past their timeout and can't hear of it, as their loop is blocked."""
+        """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
         now = self._clock.monotonic()
         with self._lock:
             runs = [run for run in self._running.values() if run.binding.loop.is_blocked and not run.overdue]
@@ -365,7 +367,7 @@ class Invocations:
         counts, tally = self._counts, run.binding.tally
         took = self._clock.monotonic() - run.started
         with self._lock:
-            # From here on no timer can give it up: it has returned in time.
+            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(run)]
             counts.durations.append(took)
             if run.overdue:
@@ -405,7 +407,7 @@ class Invocations:
         with self._lock:
             if id(run) not in self._running or run.timed_out:
                 return
-            # A failure now: one that never returns would never be counted, and code that hangs seem well.
+            # It counts as failed now: a call that never returns would otherwise never be counted.
             run.timed_out = message
             self._count_failure(run, f"TimeoutError: {message}", "TimeoutError")
         self._give_up_waiting(run, message)
@@ -442,7 +444,7 @@ class Invocations:
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
         again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
-        again = again and not self._closed  # of a removed handler nothing would take the retry
+        again = again and not self._closed  # a removed handler has no worker for the retry
         delay = run.binding.backoff.delay(attempt) if again else 0.0
         what = describe_failure(run.failures[0])
         with self._lock:
@@ -460,7 +462,7 @@ class Invocations:
             self._end(run, self._queue.done)
 
     def _wait_for_sync(self, run: Invocation, fault: NotSynced) -> None:
-        """Call again, as often as it takes, what has read a cache that has not synced; it is no attempt."""
+        """Retry a call that has read a cache that has not synced; it does not count as an attempt."""
         waits = _waits(run.item) + 1
         what, now = describe_failure(fault), self._clock.monotonic()
         with self._lock:
@@ -484,7 +486,7 @@ class Invocations:
         failed = frozenset(_identity(i) for i in run.failed)
         run.item.retry = Retry(failed, first_failed, run.outcome, waits, is_unsynced)
         self._queue.retry(run.item, delay)
-        if self._closed:  # in this moment
+        if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
         self._wake()
 
@@ -497,7 +499,7 @@ class Invocations:
 
 
 class FailureLog:
-    """The log of what one handler fails on: a traceback for each distinct fault, then a line with a count.
+    """The log of the failures of one handler: a traceback for each distinct fault, then a line with a count.
 
     A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
     remembered; one that was forgotten has its traceback logged again. Used by any worker.
@@ -618,12 +620,12 @@ def _failure_type(failure: BaseException) -> str:
 
 
 def _raised(failure: BaseException) -> BaseException:
-    """What user code has raised; an exception of it may be false, or raise where its truth is asked."""
+    """What user code has raised; `or` is not used, because bool() of the exception may be False or raise."""
     return failure if failure.__cause__ is None else failure.__cause__
 
 
 def _identity(implementation: Implementation) -> _ImplementationId:
-    """What an implementation is known by across generations."""
+    """The identity of an implementation across generations."""
     function = implementation.function
     return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
 

@@ -139,7 +139,7 @@ class Reloader:
             each.remove(changed.set)
         for name, why in self._unsynced(missing=True).items():
             self._log.warning(
-                f"handlers begin without {name}, which has not synced ({why}); whoever reads it gets "
+                f"handlers begin without {name}, which has not synced ({why}); a handler that reads it gets "
                 "NotSynced until then, and is called again",
                 resource=name,
             )

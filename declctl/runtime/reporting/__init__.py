@@ -1,1 +1,1 @@
-"""What a controller says of itself: status, conditions, the history of its reloads, and who is told."""
+"""Status, conditions, the history of reloads, and reports to log and hooks."""

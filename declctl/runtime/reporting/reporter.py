@@ -1,4 +1,4 @@
-"""The reporter: reads what runs, keeps what came of each attempt to reload, says both in log and status.
+"""The reporter reads the figures of all parts, keeps the outcome of each reload, and reports both.
 
 `ReloadHistory` keeps the newest outcomes for `declctl history`. `StatusReporter` writes one line when a
 resource syncs, derives conditions, and makes the status document. `Announcer` hands each outcome to status,
@@ -48,20 +48,20 @@ _HOOK_SECONDS = 60.0
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """One attempt, and when it was over."""
+    """The outcome of one attempt, and the time of its end."""
 
     at: datetime
     outcome: Outcome
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        told = self.outcome.document()
-        del told["diagnostics"]  # the newest stand in the condition; of all of them there may be many
-        return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **told}
+        document = self.outcome.document()
+        del document["diagnostics"]  # there may be many; the condition has the newest
+        return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document}
 
 
 class ReloadHistory:
-    """The newest 100 attempts; those that came to nothing, as nothing had changed, are not among them."""
+    """The newest 100 attempts, without those that found nothing changed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -216,7 +216,7 @@ class StatusReporter:
         self._woken.set()
 
     def look(self) -> None:
-        """Tell of resources that have synced or stopped working, and state the conditions."""
+        """Log the resources that have synced or stopped working, and set the conditions."""
         active = self._active()
         if self._started_with is None and active is not None:
             self._started_with = active.plan
@@ -232,7 +232,7 @@ class StatusReporter:
             )
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
-        # All three are read even if only one of them is shown: the log tells of plugins in any case.
+        # All three are read even if only one of them is shown: plugins are logged in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
         # While the server is away every watch fails: that is one fault, and not one for each resource.
         if server.unreachable_since is not None:
@@ -289,7 +289,7 @@ class StatusReporter:
         ]
 
     def _not_rolled_back(self, outcome: Outcome) -> None:
-        """Whether the files are what runs is as it was; where they are not, that is the greater fault."""
+        """Report a refused rollback in `Reloaded`, unless that already says that the code is stale."""
         before = self._conditions.get("Reloaded")
         if before is not None and before.status == "True":
             message = f"{outcome.reason}: {outcome.message}"
@@ -339,7 +339,7 @@ class StatusReporter:
         return self.unfinished()
 
     def unfinished(self) -> str:
-        """The same, without a look: nothing is told, and no condition stated."""
+        """The same, without a look: nothing is logged, and no condition is set."""
         reasons = [
             f"{r.name} has not synced ({r.error or f'{r.items_listed} objects so far'})"
             for r in self.resources()
@@ -380,7 +380,7 @@ class StatusReporter:
         if generation is None or not (found or self._logged_disabled):
             return []
         handlers = _handlers_of_plugins(generation.plan)
-        # Compared with the reasons of the last look: each is told once, when it comes and when it goes.
+        # Compared with the last look: each reason is logged once when it begins and once when it ends.
         logged, self._logged_disabled = self._logged_disabled, {name: p.reason for name, p in found.items()}
         for name in logged.keys() - found.keys():
             if name in handlers:
@@ -416,9 +416,9 @@ class StatusReporter:
             self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
 
     def _log_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
-        """Say it when there is another reason for it, and once a minute."""
+        """Log that a resource has not synced: when the reason changes, and once a minute."""
         moment = self._clock.monotonic()
-        # A new reason is told at once; the same one again after a while, so that the log does not fill.
+        # A new reason is logged at once, the same reason once a minute, so that the log does not fill.
         if news or moment >= self._silent_until.setdefault(resource.name, moment + _SILENCE):
             self._silent_until[resource.name] = moment + _SILENCE
             self._log.warning(f"{resource.name} {not_synced(resource)}", resource=resource.name)
@@ -448,9 +448,9 @@ def _said(outcome: Outcome) -> list[str]:
 def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
     """One resource over its watches: counts are summed.
 
-    Of ages and versions the least is taken, and of errors and states the first.
+    For ages and versions the minimum is taken, for errors and states the first value.
     """
-    # The youngest event of all watches says that something is still heard of the resource.
+    # The youngest event of all watches says when the resource last had an event.
     ages = [part.last_event_age for part in parts if part.last_event_age is not None]
     events: dict[str, int] = {}
     for part in parts:

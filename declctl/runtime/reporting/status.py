@@ -83,7 +83,7 @@ PROCESS_FIGURES = (
     Figure(
         "zombies",
         "declctl_zombie_invocations",
-        "Calls that nobody waits for and that have not returned.",
+        "Calls that have not returned and whose callers have given up.",
         counts=False,
         read=lambda s: sum(handler.zombies for handler in s.handlers) + len(s.abandoned_calls),
     ),
@@ -212,7 +212,7 @@ HANDLER_FIGURES = (
     Figure(
         "replayed",
         "declctl_handler_replayed",
-        "Cached objects that it was told again, as its code had changed.",
+        "Cached objects that it received again because its code had changed.",
     ),
     Figure("queued", "declctl_handler_queue_depth", "Changes that wait.", counts=False),
     Figure("running"),
@@ -392,7 +392,9 @@ class ControllerStatus:
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded_events: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
     machinery: MachineryStatus = field(default_factory=MachineryStatus)
-    abandoned_calls: Sequence[AbandonedCall] = ()  # calls of staged code that nobody waits for and that go on
+    abandoned_calls: Sequence[
+        AbandonedCall
+    ] = ()  # calls of staged code that go on after their callers have given up
     file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
 
     def document(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ GIVEN = {
 @pytest.mark.parametrize("role", GIVEN)
 def test_an_asynchronous_function_is_refused_by_its_role(role):
     """Nobody awaits it there: a condition would be met at once, an expiration never happen."""
-    with pytest.raises(TypeError, match=f"{role.strip()}.* can await it: write `def`"):
+    with pytest.raises(TypeError, match=f"{role.strip()}.* it cannot be awaited: write `def`"):
         GIVEN[role]()
 
 
@@ -204,7 +204,7 @@ def test_an_asynchronous_transform_of_a_factory_is_refused():
 
         async def find_resource(self, name: str) -> Any: ...
 
-    with pytest.raises(TypeError, match="the transform is called where nobody can await it"):
+    with pytest.raises(TypeError, match="the transform is called where it cannot be awaited"):
         SharedInformerFactory(Client(), transform=yes).informer("v1", "Pod")
 
 

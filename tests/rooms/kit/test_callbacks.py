@@ -26,7 +26,7 @@ class Callable:
 @pytest.mark.parametrize("function", [coroutine, events, Callable(), functools.partial(coroutine)])
 def test_an_asynchronous_function_is_refused_where_it_is_given(function):
     """Its role stands in the message, and what to write instead."""
-    with pytest.raises(TypeError, match="the filter is called where nobody can await it: write `def`"):
+    with pytest.raises(TypeError, match="the filter is called where it cannot be awaited: write `def`"):
         refuse_async(function, "the filter")
 
 
