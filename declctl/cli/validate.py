@@ -175,7 +175,7 @@ async def _other_version(kind: str, server: Server) -> str | None:
 
 
 async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
-    """A warning for each namespace that is not there; whoever may not read namespaces learns nothing."""
+    """A warning for each namespace that does not exist; none if the user may not read namespaces."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
     for namespace in sorted(filter(None, named)):
         try:
